@@ -126,7 +126,7 @@ async def growth(place: Path, *, compacts: bool, jobs: int = GROWTH) -> dict[str
     driver = machine.driver = SiteDriver(settings, place, Clock(), to_grid=nowhere, to_machine=machine.order)
     driver.journal.compacts = compacts
     running = asyncio.ensure_future(driver.run())
-    await driver.told(site_messages.MachineJoined("m0", "127.0.0.1"))
+    await driver.apply(site_messages.MachineJoined("m0", "127.0.0.1"))
     seconds, sizes = [], []
     for number in range(jobs):
         began = time.perf_counter()

@@ -21,7 +21,7 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
     # The number of the last attempt, if the job was taken out of the queue (`GridJobHeld`) and returns. Sites identify
     # attempts by number, so no number may be used twice.
     attempt: int = 0
-    excluded: tuple[int, ...] = ()  # the sites that do not accept its user
+    excluded: tuple[int, ...] = msgspec.field(default=(), name="barred")  # the sites that do not accept its user
 
 
 class GridJobExclusions(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
@@ -142,7 +142,7 @@ class ReportRefusal(msgspec.Struct, frozen=True, tag="ReportRefusal", gc=False):
 
     job_id: int
     site: int
-    said: str
+    reason: str = msgspec.field(name="said")
 
 
 GridCommand = ToSite | ReportRefused | ReportRefusal | ReportDone | ReportHeld

@@ -73,8 +73,8 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
     slackness_pct: float = 0.0
 
     def __post_init__(self) -> None:
-        for option, known in (("decider", tuple(DECIDERS)), ("tuning", ("full", "half"))):
-            check_known(option, getattr(self, option), known)
+        for option, valid_values in (("decider", tuple(DECIDERS)), ("tuning", ("full", "half"))):
+            check_known(option, getattr(self, option), valid_values)
         self.as_site.codes()
 
     @property
@@ -155,7 +155,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     reserve_after_s: float = RESERVE_AFTER_S
 
     def __post_init__(self) -> None:
-        for option, known in (
+        for option, valid_values in (
             ("mode", MODES),
             ("control", CONTROLS),
             ("order", tuple(ORDERS)),
@@ -163,23 +163,23 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("head_reservation", tuple(HEAD_RESERVATIONS)),
             ("selection", ALL_SELECTIONS),
         ):
-            check_known(option, getattr(self, option), known)
+            check_known(option, getattr(self, option), valid_values)
         if not self.overheads:
             raise OptionError("overhead", "is empty; a number, or one for 2, 3, ... fragments")
         for overhead in self.overheads:
             if not 0 <= overhead <= MAX_OVERHEAD:
                 raise OptionError("overhead", f"is {overhead:g}; a number from 0 to {MAX_OVERHEAD:,}, 0.3 for 30%")
         if not 0 <= self.reserve_after_s <= MAX_RESERVE_AFTER_S:
-            said = f"is {self.reserve_after_s:g}; seconds, from 0 to {MAX_RESERVE_AFTER_S:,.0f}"
-            raise OptionError("reserve_after_s", said)
+            message = f"is {self.reserve_after_s:g}; seconds, from 0 to {MAX_RESERVE_AFTER_S:,.0f}"
+            raise OptionError("reserve_after_s", message)
         if not 0 <= self.lower_bound <= MAX_WIDTH:
             raise OptionError("lower_bound", f"is {self.lower_bound}; nodes, from 0 to {MAX_WIDTH:,}")
         bounds = [bound for bound, _ in self.max_fragments]
         if bounds != sorted(set(bounds)) or any(fragments < 1 for _, fragments in self.max_fragments):
             raise OptionError("max_fragments", "has widths in ascending order, each with at least 1 fragment")
         if self.maps and (self.control != "limited" or self.mode == "local"):
-            said = f"{self.selection!r} goes by what sites expect of a job when they are asked"
-            raise OptionError("selection", f"{said}; it needs control limited, and another mode than local")
+            message = f"{self.selection!r} goes by what sites expect of a job when they are asked"
+            raise OptionError("selection", f"{message}; it needs control limited, and another mode than local")
         self._check_tuning()
 
     def _check_tuning(self) -> None:

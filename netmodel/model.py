@@ -16,7 +16,7 @@ from gridweave.netmodel.kernels.choice import choose_sites, count_placements
 from gridweave.netmodel.kernels.contention import NEVER_MS, transfer_ms
 from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.paths import find_mirrors, find_ways_apart
-from gridweave.netmodel.kernels.placements import Alike, Choice, Known, Placements
+from gridweave.netmodel.kernels.placements import Alike, Choice, EarlierChoice, Placements
 from gridweave.netmodel.kernels.state import PART, FloatArray, NetArrays
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import Paths, find_changed_paths, find_paths
@@ -327,7 +327,7 @@ def new_choice(sites: int, widest: int) -> Choice:
         end_ms=np.full(1, np.inf),
         factor=np.full(1, np.inf),
         limit_ms=np.full(1, np.inf),
-        known=Known(
+        earlier=EarlierChoice(
             n_parts=np.zeros(1, np.int64),
             parts=np.zeros(sites, PART),
             factor=np.ones(1),

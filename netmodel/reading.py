@@ -341,8 +341,8 @@ def _elements(listed: object, key: str, report: Reporter) -> list[Any]:
     if not isinstance(listed, list):
         report.add((key,), f"is {listed!r}; a list of tables, [[net.{key}]]")
         return []
-    elements = [_element(value, _LISTS[key], (key, number), report) for number, value in enumerate(listed)]
-    return [element for element in elements if element is not None]
+    tables = [_element(value, _LISTS[key], (key, number), report) for number, value in enumerate(listed)]
+    return [element for element in tables if element is not None]
 
 
 def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
@@ -416,9 +416,9 @@ def _plain_message(message: str, field_names: list[str]) -> str:
     return message[:1].lower() + message[1:]
 
 
-def meant(key: str, known: Iterable[str]) -> str:
+def meant(key: str, valid_keys: Iterable[str]) -> str:
     """Return " (perhaps X was meant)" for the closest known key, or an empty text."""
-    close = difflib.get_close_matches(key, list(known), 1)
+    close = difflib.get_close_matches(key, list(valid_keys), 1)
     return f" (perhaps {close[0]} was meant)" if close else ""
 
 

@@ -255,18 +255,18 @@ class Problems:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.found: list[tuple[KeyPath, str]] = []
+        self.problems: list[tuple[KeyPath, str]] = []
 
     def add(self, path: KeyPath, text: str) -> None:
         """Record a problem unless it is already recorded."""
         problem = (path, " ".join(text.split()))
-        if problem not in self.found:
-            self.found.append(problem)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def raise_if_any(self) -> None:
         """Raise a ScenarioError that lists all problems, if there are any."""
-        if self.found:
-            raise ScenarioError([self._line(path, text) for path, text in self.found])
+        if self.problems:
+            raise ScenarioError([self._line(path, text) for path, text in self.problems])
 
     def _line(self, path: KeyPath, text: str) -> str:
         name = ".".join(str(key) for key in path if not isinstance(key, int))

@@ -127,12 +127,12 @@ class Topology:
             raise InputError(f"{self.name}: there is no {what} {name!r}; there are {named(names)}")
         return names.index(name)
 
-    def cables_between(self, one: str, other: str, name: str | None = None) -> list[int]:
+    def cables_between(self, node: str, other: str, name: str | None = None) -> list[int]:
         """Return the cables that join two nodes, in ascending order; only those named ``name``, if given.
 
         Raises InputError if there is none.
         """
-        ends = {self.node_number(one), self.node_number(other)}
+        ends = {self.node_number(node), self.node_number(other)}
         cables = {
             int(self.cable[link])
             for link in range(len(self.source))
@@ -140,7 +140,7 @@ class Topology:
         }
         if not cables:
             called = f" named {name!r}" if name is not None else ""
-            raise InputError(f"{self.name}: there is no link between {one} and {other}{called}")
+            raise InputError(f"{self.name}: there is no link between {node} and {other}{called}")
         return sorted(cables)
 
 

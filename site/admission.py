@@ -91,7 +91,7 @@ class Bound(msgspec.Struct, frozen=True):
 class AdmissionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of `AdmissionQueue` after `AdmissionQueue.move`."""
 
-    quotas: Quotas
+    quotas: Quotas = msgspec.field(name="maxima")
     groups: list[tuple[GroupName, JobGroup]]
     standing: list[tuple[GroupSet, dict[int, Ask]]]
     started: list[int]
@@ -208,9 +208,9 @@ class AdmissionQueue:
 
     def step_out(self, job_id: int) -> None:
         """Remove a job from the admission queue, if it is there."""
-        found = self._asks.pop(job_id, None)
-        if found is not None:
-            self._moved.update(found[0])
+        entry = self._asks.pop(job_id, None)
+        if entry is not None:
+            self._moved.update(entry[0])
 
     def move(self, now_ms: int) -> list[int]:
         """Admit all jobs that can be admitted; return them in that order."""
@@ -278,22 +278,22 @@ class AdmissionQueue:
 
     def bound(self, now_ms: int, group_set: GroupSet, ask: Ask) -> list[Bound]:
         """Return the limits of full groups that keep a job out; empty if it only waits behind other jobs."""
-        found = (self._bound(now_ms, name, ask) for name in group_set)
-        return [bound for bound in found if bound is not None]
+        bounds = (self._bound(now_ms, name, ask) for name in group_set)
+        return [bound for bound in bounds if bound is not None]
 
     def ahead(self, job_id: int) -> tuple[int, GroupName] | None:
         """Return the first job that waits ahead of a job for one of its groups, with that group; None: no such job."""
         group_set, _ = self._asks[job_id]
-        found = []
+        candidates = []
         for name in group_set:
             firsts = (self._lanes[other][0] for other in self._sets_of[name] if self._lanes.get(other))
-            found += [(first, name) for first in firsts if first < job_id and first in self._asks]
-        return min(found, default=None)
+            candidates += [(first, name) for first in firsts if first < job_id and first in self._asks]
+        return min(candidates, default=None)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when node-hours next leave the window of a group with waiting jobs, or None."""
-        found = (self._groups[name].used for name in self._sets_of if name in self._groups)
-        return min((used[0][0] for used in found if used), default=None)
+        windows = (self._groups[name].used for name in self._sets_of if name in self._groups)
+        return min((used[0][0] for used in windows if used), default=None)
 
     def _maximum(self, name: GroupName) -> Quota:
         kind, who, _ = name

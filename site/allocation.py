@@ -71,15 +71,15 @@ class NodePool:
 
     def release(self, intervals: Iterable[Interval]) -> None:
         """Free allocated nodes: those of one or several allocations, or parts of them."""
-        given = count = 0
+        mask = count = 0
         for start, stop in intervals:
             if not 0 <= start < stop <= self.nodes:
                 raise AssertionError(f"nodes {start} to {stop} released; the site has 0 to {self.nodes}")
-            given |= (1 << stop) - (1 << start)
+            mask |= (1 << stop) - (1 << start)
             count += stop - start
-        if given.bit_count() != count:
+        if mask.bit_count() != count:
             raise AssertionError(f"{count} nodes released, but some of them are named twice")
-        self.give_back(given)
+        self.give_back(mask)
 
     def give_back(self, taken: int) -> None:
         """Free nodes like `release`, given as the bits of an integer."""

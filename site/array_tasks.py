@@ -63,7 +63,7 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 def of_attempt(array_tasks: Iterable[Element], attempt: int) -> tuple[Element, ...]:
     """Return copies of the results with the attempt set."""
-    return tuple(msgspec.structs.replace(one, attempt=attempt) for one in array_tasks)
+    return tuple(msgspec.structs.replace(task, attempt=attempt) for task in array_tasks)
 
 
 def indexes_of(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
@@ -90,14 +90,14 @@ def share_of(ranges: Ranges, first: int, count: int, size: int) -> Ranges:
     """
     total = count_of(ranges)
     low, high = total * first // size, total * (first + count) // size
-    found: list[tuple[int, int]] = []
+    share: list[tuple[int, int]] = []
     passed = 0
     for start, stop in ranges:
         begin, end = max(start, start + low - passed), min(stop, start + high - passed)
         if begin < end:
-            found.append((begin, end))
+            share.append((begin, end))
         passed += stop - start
-    return tuple(found)
+    return tuple(share)
 
 
 def without(ranges: Ranges, done: Collection[int]) -> Ranges:
@@ -123,8 +123,8 @@ def ranges_problem(ranges: Ranges) -> str | None:
     count, before = 0, 0
     for low, high in ranges:
         if not before <= low < high <= 2**31:
-            told = ", ".join(f"[{one}, {other})" for one, other in ranges[:10])
-            return f"elements are {told}: each range must begin before its end, and not before the end of the last"
+            text = ", ".join(f"[{start}, {other})" for start, other in ranges[:10])
+            return f"elements are {text}: each range must begin before its end, and not before the end of the last"
         before, count = high, count + high - low
     return f"{count:,} elements in one job; at most {MAX_ARRAY_TASKS:,}" if count > MAX_ARRAY_TASKS else None
 
@@ -134,9 +134,9 @@ def tasks_problem(array_tasks: Iterable[Element]) -> str:
     failed = sorted((element for element in array_tasks if element.failed), key=lambda element: element.index)
     if not failed:
         return ""
-    told = [
-        f"{one.index} ({f'exit code {one.exit_code}' if one.signal is None else f'signal {one.signal}'})"
-        for one in failed[:MAX_LISTED]
+    texts = [
+        f"{task.index} ({f'exit code {task.exit_code}' if task.signal is None else f'signal {task.signal}'})"
+        for task in failed[:MAX_LISTED]
     ]
     more = ", ..." if len(failed) > MAX_LISTED else ""
-    return f"{len(failed):,} element{'s' * (len(failed) > 1)} failed: {', '.join(told)}{more}"
+    return f"{len(failed):,} element{'s' * (len(failed) > 1)} failed: {', '.join(texts)}{more}"

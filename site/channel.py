@@ -131,11 +131,11 @@ class Channel:
         """Process a packet from the other end; return its new messages, in order."""
         self.heard_ms = now_ms
         self.other = self.other or packet.journal
-        known = packet.received - self._first
-        if known > 0:
-            del self._unacknowledged[:known]
+        n_acknowledged = packet.received - self._first
+        if n_acknowledged > 0:
+            del self._unacknowledged[:n_acknowledged]
             self._first = packet.received
-            self._under_way = max(0, self._under_way - known)
+            self._under_way = max(0, self._under_way - n_acknowledged)
             self._sent_ms = now_ms
         if packet.journal and not packet.other:
             # The other end needs the id of this journal; answer at once.

@@ -32,11 +32,13 @@ def past_of(record: JobRecord) -> Past:
     return Past(record.job_id, record.request.user, record.start_ms is not None, outcome)
 
 
-def pasts_of(request: JobRequest, records: Mapping[int, JobRecord], told: Iterable[Past] = ()) -> dict[int, Past]:
-    """Return the states of a job's dependencies, from the records or else from the journal (``told``)."""
-    past = {each.job_id: each for each in told}
-    known = (records[after.job_id] for after in request.after if after.job_id in records)
-    return past | {record.job_id: past_of(record) for record in known}
+def pasts_of(
+    request: JobRequest, records: Mapping[int, JobRecord], journal_pasts: Iterable[Past] = ()
+) -> dict[int, Past]:
+    """Return the states of a job's dependencies, from the records or else from the journal (``journal_pasts``)."""
+    past = {entry.job_id: entry for entry in journal_pasts}
+    live_records = (records[after.job_id] for after in request.after if after.job_id in records)
+    return past | {record.job_id: past_of(record) for record in live_records}
 
 
 def has_come(after: After, past: Past) -> bool | None:
@@ -63,13 +65,13 @@ def after_texts(after: Iterable[After]) -> list[str]:
     ['job 1 has finished', 'all of jobs 2-3 have ended and one of them has failed']
     """
     groups: dict[object, list[After]] = {}
-    for one in after:
-        groups.setdefault(("group", one.group) if one.group else one, []).append(one)
+    for dependency in after:
+        groups.setdefault(("group", dependency.group) if dependency.group else dependency, []).append(dependency)
     return [_after_text(group) for group in groups.values()]
 
 
 def _after_text(group: list[After]) -> str:
-    first, numbers = group[0], ranges_text((one.job_id for one in group), ", ")
+    first, numbers = group[0], ranges_text((dependency.job_id for dependency in group), ", ")
     if len(group) > 1:
         return f"all of jobs {numbers} have ended and one of them has failed"
     return f"job {numbers} has {first.has}"
@@ -90,7 +92,10 @@ def _left_after_end(waits: list[After], past: Past) -> tuple[list[After], After 
         if not has_come(after, past):
             unplaceable = unplaceable if others else unplaceable or after
         elif others and after.has == "failed":
-            left = [msgspec.structs.replace(one, has="ended") if one in others else one for one in left]
+            left = [
+                msgspec.structs.replace(dependency, has="ended") if dependency in others else dependency
+                for dependency in left
+            ]
     return left, unplaceable
 
 
@@ -99,7 +104,7 @@ class _Kept(msgspec.Struct):
 
     after: list[After]  # dependencies that are not met yet
     # The job's groups, which may be full, and its demand on them.
-    group_set: GroupSet
+    group_set: GroupSet = msgspec.field(name="lane")
     ask: Ask
     attempt: int = 0  # number of its last attempt, if it was queued before
 
@@ -117,9 +122,9 @@ class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of an `Eligibility` right after `settle`."""
 
     kept: dict[int, _Kept]
-    wishes: list[int]
+    to_hold: list[int] = msgspec.field(name="wishes")
     followers: dict[int, list[int]]
-    admission: AdmissionState
+    admission: AdmissionState = msgspec.field(name="lines")
 
 
 class Eligibility:
@@ -193,9 +198,9 @@ class Eligibility:
             self.admission.enter(group_set, ask)
             return True
         waits = [after for after in request.after if not (after.has == "started" and past[after.job_id].has_started)]
-        for one in dict.fromkeys(after.job_id for after in waits):
-            if past[one].outcome:
-                waits = self._after_end(job_id, waits, past[one])
+        for other_id in dict.fromkeys(after.job_id for after in waits):
+            if past[other_id].outcome:
+                waits = self._after_end(job_id, waits, past[other_id])
         for after in waits:
             self._followers.setdefault(after.job_id, []).append(job_id)
         self._kept[job_id] = _Kept(waits, group_set, ask)
@@ -315,7 +320,7 @@ class Eligibility:
 
     def restore(self, state: EligibilityState) -> None:
         """Restore the state of another instance."""
-        self._kept, self._to_hold, self._followers = state.kept, set(state.wishes), state.followers
+        self._kept, self._to_hold, self._followers = state.kept, set(state.to_hold), state.followers
         self.admission.restore(state.admission)
 
     def check_invariants(self) -> None:
@@ -331,10 +336,10 @@ class Eligibility:
 def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
     """Return what is wrong with the dependencies of a job, in one line, or None."""
     for after in request.after:
-        found = past.get(after.job_id)
-        if found is None:
+        dependency = past.get(after.job_id)
+        if dependency is None:
             return f"after: job {after.job_id} is not known here; name one that was taken in, and not forgotten"
-        if found.user != request.user:
+        if dependency.user != request.user:
             return f"after: job {after.job_id} is another user's; a job can wait for those of its own user"
     return None
 

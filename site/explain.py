@@ -156,7 +156,7 @@ def settled(forecast: Forecast) -> Forecaster:
 
 def forecast_at(
     site: str,
-    said: SiteReason,
+    site_reason: SiteReason,
     now_ms: int,
     job_id: int | None,
     width: int,
@@ -164,18 +164,18 @@ def forecast_at(
     state: JobState = "waiting",
 ) -> Forecast:
     """Return the forecast of a job at one site, from the site's reason."""
-    said = said.with_offer()
+    site_reason = site_reason.with_offer()
     return Forecast(
         job_id=job_id,
         now_ms=now_ms,
         state=state,
-        start_ms=said.start_ms,
-        places=() if said.start_ms is None else ((site, width),),
+        start_ms=site_reason.start_ms,
+        places=() if site_reason.start_ms is None else ((site, width),),
         length_ms=length_ms,
-        ahead=said.ahead,
-        reason=said.reason,
-        cause=said.cause,
-        sites=(msgspec.structs.replace(said, site=site),),
+        ahead=site_reason.ahead,
+        reason=site_reason.reason,
+        cause=site_reason.cause,
+        sites=(msgspec.structs.replace(site_reason, site=site),),
     )
 
 
@@ -192,8 +192,8 @@ def with_refusals(forecast: Forecast, refusals: Mapping[str, str]) -> Forecast:
 
 def with_cost(forecaster: Forecaster, cost: SplitCost) -> Forecast:
     """Return the forecast of a job that is starting, with the cost of its split."""
-    found = forecaster()
-    return msgspec.structs.replace(found, reason=f"{found.reason}; {cost.text}")
+    forecast = forecaster()
+    return msgspec.structs.replace(forecast, reason=f"{forecast.reason}; {cost.text}")
 
 
 def took_text(record: JobRecord, now_ms: int | None = None) -> str:
@@ -334,7 +334,7 @@ def ahead_text(count: int) -> str:
     return "the job ahead" if count == 1 else f"the {count} jobs ahead"
 
 
-def places_text(places: Sequence[tuple[str, int]]) -> str:
+def places_text(placement: Sequence[tuple[str, int]]) -> str:
     """Return the placement of a job in words.
 
     Examples
@@ -342,7 +342,7 @@ def places_text(places: Sequence[tuple[str, int]]) -> str:
     >>> places_text([("north", 4), ("south", 2)])
     'north (4) and south (2)'
     """
-    return listed([f"{site} ({nodes})" for site, nodes in places])
+    return listed([f"{site} ({nodes})" for site, nodes in placement])
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -396,9 +396,10 @@ def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecas
     The forecast of a waiting job gets the site's start and reason. A quote gets the earliest start among the sites that
     have answered.
     """
-    said = answer.sites[0] if answer.sites else SiteReason(start_ms=answer.start_ms, reason=answer.reason)
+    site_reason = answer.sites[0] if answer.sites else SiteReason(start_ms=answer.start_ms, reason=answer.reason)
     rows = tuple(
-        msgspec.structs.replace(said, site=site, nodes=row.nodes) if row.site == site else row for row in forecast.sites
+        msgspec.structs.replace(site_reason, site=site, nodes=row.nodes) if row.site == site else row
+        for row in forecast.sites
     )
     forecast = msgspec.structs.replace(forecast, sites=rows)
     start_ms = answer.start_ms

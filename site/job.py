@@ -261,13 +261,13 @@ def why_impossible_needs(needs: Resources) -> str | None:
     if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
         return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
     parts: list[Resources | TaskGroup] = [needs, *needs.groups]
-    for each in parts:
-        if not 0 < each.cpu_need <= 1:
-            return f"CPU need {each.cpu_need} is not above 0 and up to 1, a node's"
-        if not 0 < each.memory <= 1:
-            return f"memory {each.memory} is not above 0 and up to 1, a node's"
-        if not each.memory <= needs.memory:
-            return f"memory {needs.memory} is less than the {each.memory} of one of its tasks"
+    for part in parts:
+        if not 0 < part.cpu_need <= 1:
+            return f"CPU need {part.cpu_need} is not above 0 and up to 1, a node's"
+        if not 0 < part.memory <= 1:
+            return f"memory {part.memory} is not above 0 and up to 1, a node's"
+        if not part.memory <= needs.memory:
+            return f"memory {needs.memory} is less than the {part.memory} of one of its tasks"
     if not all(1 <= group.tasks <= MAX_WIDTH for group in needs.groups):
         return f"a group of tasks has none, or more than {MAX_WIDTH}"
     if not (1 <= needs.cores <= MAX_WIDTH and 0 <= needs.cpu_kind <= MAX_WIDTH and needs.cache_bytes >= 0):
@@ -448,7 +448,7 @@ class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     index: int
     at_once: int = 0
-    array_tasks: Ranges = ()
+    array_tasks: Ranges = msgspec.field(default=(), name="elements")
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -508,7 +508,9 @@ class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
     first_rank: int
     size: int
     sites: tuple[str, ...]  # all sites of the job; rank 0 is on the first
-    array_tasks: Ranges | None = None  # of a packed array: the tasks of the whole job that have not ended
+    array_tasks: Ranges | None = msgspec.field(
+        default=None, name="elements"
+    )  # of a packed array: the tasks of the whole job that have not ended
     starts: int = 0  # number of earlier starts
 
 
@@ -522,7 +524,9 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     exit_codes: tuple[tuple[int, int | None, int | None], ...]
     used: Used
     machines: tuple[str, ...]  # the machines that have its output
-    array_tasks: tuple[Element, ...] = ()  # of a packed array: the tasks that ended
+    array_tasks: tuple[Element, ...] = msgspec.field(
+        default=(), name="elements"
+    )  # of a packed array: the tasks that ended
     interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
     ran_ms: Ran = None  # when the last of its processes started, and when the last ended
 
@@ -573,7 +577,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     exit_codes: tuple[tuple[int, int | None, int | None], ...] = ()
     used: Used = Used()
     machines: tuple[str, ...] = ()
-    array_tasks: tuple[Element, ...] = ()
+    array_tasks: tuple[Element, ...] = msgspec.field(default=(), name="elements")
     interrupted: tuple[int, ...] = ()
     placed_ms: int | None = None
     ran_ms: Ran = None
@@ -706,8 +710,8 @@ def _bound_problem(request: JobRequest) -> str | None:
         return f"priority is {request.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     ahead = program.limit_signal
     if ahead is not None and (ahead.name not in get_args(SignalName) or ahead.ahead_ms < 0):
-        known = ", ".join(get_args(SignalName))
-        return f"limit_signal is {ahead.name!r}, {ahead.ahead_ms} ms ahead; one of {known}, from 0 ms up"
+        valid_names = ", ".join(get_args(SignalName))
+        return f"limit_signal is {ahead.name!r}, {ahead.ahead_ms} ms ahead; one of {valid_names}, from 0 ms up"
     texts = {f"environment: {name[:100]}": f"{name}={value}" for name, value in program.environment.items()}
     texts |= {f"argument {number} of the command": text for number, text in enumerate(program.argv)}
     for place, form in enumerate(request.forms, start=1):

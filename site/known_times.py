@@ -96,7 +96,7 @@ def name_text(name: Name) -> str | None:
     return None if name is None else str(name)
 
 
-def in_order(known: Iterable[KnownTimes]) -> list[KnownTimes]:
+def in_order(times: Iterable[KnownTimes]) -> list[KnownTimes]:
     """Sort times by class, user and resource: those without a class first, numbers before names.
 
     Examples
@@ -105,7 +105,7 @@ def in_order(known: Iterable[KnownTimes]) -> list[KnownTimes]:
     >>> [one.job_class for one in found]
     [9, 10, 'cfd']
     """
-    return sorted(known, key=lambda one: (_rank(one.job_class), _rank(one.user), one.resource))
+    return sorted(times, key=lambda entry: (_rank(entry.job_class), _rank(entry.user), entry.resource))
 
 
 def read_times(plain: object) -> list[KnownTimes]:
@@ -113,13 +113,13 @@ def read_times(plain: object) -> list[KnownTimes]:
     return msgspec.convert(plain, list[KnownTimes])
 
 
-def experience_text(known: Iterable[KnownTimes]) -> str:
+def experience_text(times: Iterable[KnownTimes]) -> str:
     """Return the times as TOML."""
-    return "\n".join(map(_table, known))
+    return "\n".join(map(_table, times))
 
 
-def _table(known: KnownTimes) -> str:
-    values = {name: value for name, value in msgspec.to_builtins(known).items() if value is not None}
+def _table(times: KnownTimes) -> str:
+    values = {name: value for name, value in msgspec.to_builtins(times).items() if value is not None}
     return "".join(["[[experience]]\n", *(f"{name} = {_toml_text(value)}\n" for name, value in values.items())])
 
 

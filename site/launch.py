@@ -45,7 +45,7 @@ class Call(msgspec.Struct, frozen=True):
     function: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    each: bool = False
+    per_item: bool = msgspec.field(default=False, name="each")
 
 
 class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -192,7 +192,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     # Whether the other ranks of this node task are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
     # Of a packed array: the tasks that the ranks run; ``None``: each rank runs the command once.
-    array_tasks: Ranges | None = None
+    array_tasks: Ranges | None = msgspec.field(default=None, name="elements")
     starts: int = 0  # number of earlier starts of the job
     part: NodePart | None = None  # ``None``: the whole nodes of its ranks
     user: str = ""  # the job's user
@@ -468,7 +468,7 @@ class NodeTaskEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     started_ms: int | None
     ended_ms: int
     # Of a packed array: the ended tasks, and the tasks that started and did not end.
-    array_tasks: tuple[Element, ...] = ()
+    array_tasks: tuple[Element, ...] = msgspec.field(default=(), name="elements")
     interrupted: tuple[int, ...] = ()
 
 
@@ -479,7 +479,7 @@ Ran = tuple[int, int] | None
 """Start and end of a set of processes, by the clocks of machines."""
 
 
-def both_ran(one: Ran, other: Ran) -> Ran:
+def both_ran(span: Ran, other: Ran) -> Ran:
     """Merge two spans: when the last processes of both started, and when the last ended.
 
     Examples
@@ -487,9 +487,9 @@ def both_ran(one: Ran, other: Ran) -> Ran:
     >>> both_ran((10, 30), (20, 25)), both_ran(None, (20, 25))
     ((20, 30), (20, 25))
     """
-    if one is None or other is None:
-        return one or other
-    return max(one[0], other[0]), max(one[1], other[1])
+    if span is None or other is None:
+        return span or other
+    return max(span[0], other[0]), max(span[1], other[1])
 
 
 _UnixMs = Annotated[int, Meta(ge=0, le=8_640_000_000_000_000)]
@@ -572,19 +572,19 @@ def json_problem(value: object, *, most_depth: int = 32) -> str | None:
     >>> json_problem([1, "a", {"b": (None, 2.5)}]), json_problem([{1: 2}]), json_problem({3})
     (None, 'an object with a name that is not text', 'a set that JSON cannot say')
     """
-    for one, depth in nested_values(value):
+    for nested, depth in nested_values(value):
         if depth > most_depth:
             return f"lists or objects more than {most_depth} deep"
-        if isinstance(one, bool) or one is None or isinstance(one, (str, list, tuple)):
+        if isinstance(nested, bool) or nested is None or isinstance(nested, (str, list, tuple)):
             continue
-        if isinstance(one, dict):
-            if not all(isinstance(key, str) for key in one):
+        if isinstance(nested, dict):
+            if not all(isinstance(key, str) for key in nested):
                 return "an object with a name that is not text"
-        elif isinstance(one, int):
-            if not -(2**63) <= one < 2**64:
+        elif isinstance(nested, int):
+            if not -(2**63) <= nested < 2**64:
                 return "a number that is too large; at most 64 bits"
-        elif not isinstance(one, float) or not math.isfinite(one):
-            return f"a {type(one).__name__} that JSON cannot say"
+        elif not isinstance(nested, float) or not math.isfinite(nested):
+            return f"a {type(nested).__name__} that JSON cannot say"
     return None
 
 

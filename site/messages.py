@@ -599,7 +599,9 @@ class RunEnded(OfRun, frozen=True, tag="RunEnded"):
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
     has_run: bool = True  # False if it certainly never ran
-    array_tasks: tuple[Element, ...] = ()  # of a packed array: the tasks that ended
+    array_tasks: tuple[Element, ...] = msgspec.field(
+        default=(), name="elements"
+    )  # of a packed array: the tasks that ended
     interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
     ran_ms: Ran = None  # first and last instant of its processes; None: none ran, or unknown
 

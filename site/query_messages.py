@@ -70,28 +70,28 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     below: int | None = None
 
 
-def matches(record: JobRecord, wanted: JobQuery) -> bool:
+def matches(record: JobRecord, query: JobQuery) -> bool:
     """Whether a job meets all conditions of a query except those on its id."""
     request = record.request
     array = None if request.array is None else request.array.name
     return (
-        (not wanted.state or record.state in wanted.state)
-        and (not wanted.outcome or record.outcome in wanted.outcome)
-        and (wanted.user is None or request.user == wanted.user)
-        and (wanted.name is None or request.name == wanted.name)
-        and (wanted.array is None or array == wanted.array)
-        and (wanted.site is None or any(site == wanted.site for site, _ in record.places))
-        and (wanted.follows is None or any(after.job_id == wanted.follows for after in request.after))
-        and (wanted.since_ms is None or record.end_ms is None or record.end_ms >= wanted.since_ms)
-        and (wanted.until_ms is None or record.submit_ms < wanted.until_ms)
+        (not query.state or record.state in query.state)
+        and (not query.outcome or record.outcome in query.outcome)
+        and (query.user is None or request.user == query.user)
+        and (query.name is None or request.name == query.name)
+        and (query.array is None or array == query.array)
+        and (query.site is None or any(site == query.site for site, _ in record.places))
+        and (query.follows is None or any(after.job_id == query.follows for after in request.after))
+        and (query.since_ms is None or record.end_ms is None or record.end_ms >= query.since_ms)
+        and (query.until_ms is None or record.submit_ms < query.until_ms)
     )
 
 
-def page_of(found: Mapping[int, JobRecord], wanted: JobQuery) -> JobPage:
+def page_of(records: Mapping[int, JobRecord], query: JobQuery) -> JobPage:
     """Return the page of a query from the matching jobs; it has a next page if more jobs were found."""
-    numbers = sorted((job_id for job_id in found if wanted.below is None or job_id < wanted.below), reverse=True)
-    page = [found[job_id] for job_id in numbers[: wanted.limit]]
-    return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > wanted.limit else None)
+    numbers = sorted((job_id for job_id in records if query.below is None or job_id < query.below), reverse=True)
+    page = [records[job_id] for job_id in numbers[: query.limit]]
+    return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > query.limit else None)
 
 
 class LinkStatus(msgspec.Struct, frozen=True):

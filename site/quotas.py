@@ -80,8 +80,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         >>> both.nodes, both.priority
         (8, 5.0)
         """
-        given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
-        return msgspec.structs.replace(usual, **given)
+        own_values = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
+        return msgspec.structs.replace(usual, **own_values)
 
     @property
     def lets_wait(self) -> bool:
@@ -135,7 +135,7 @@ NO_QUOTAS = Quotas()
 class QuotasChanged(msgspec.Struct, frozen=True, tag="MaximaSet"):
     """The operator has changed the quotas; they apply to new jobs and to jobs that wait for a quota."""
 
-    quotas: Quotas
+    quotas: Quotas = msgspec.field(name="maxima")
 
 
 def node_s_of(nodes: int, span_ms: int) -> int:

@@ -107,13 +107,13 @@ def restored_arrays(fresh: A, kept: Arrays) -> A:
 
 def _filled(fresh: A, left: Arrays, prefix: str) -> A:
     """Build a named tuple from the stored arrays, and remove these from ``left``."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in zip(fresh._fields, fresh, strict=True):
         if hasattr(value, "_fields"):
-            found[name] = _filled(value, left, f"{prefix}{name}.")
+            values[name] = _filled(value, left, f"{prefix}{name}.")
         elif isinstance(value, np.ndarray):
-            found[name] = _filled_array(value, left, prefix + name)
-    return fresh._replace(**found)
+            values[name] = _filled_array(value, left, prefix + name)
+    return fresh._replace(**values)
 
 
 def _filled_array(fresh: npt.NDArray[Any], left: Arrays, name: str) -> npt.NDArray[Any]:
@@ -128,27 +128,27 @@ def _filled_array(fresh: npt.NDArray[Any], left: Arrays, name: str) -> npt.NDArr
     if len(shapes) > 1:
         raise ValueError(f"the columns of {name} are of {len(shapes)} sizes")
     shape = shapes.pop()
-    found = fresh.copy() if shape == fresh.shape else np.zeros(shape, fresh.dtype)
+    array = fresh.copy() if shape == fresh.shape else np.zeros(shape, fresh.dtype)
     for column, kept in columns.items():
-        found[column] = _array(kept, fresh.dtype[column].base)
-    return found
+        array[column] = _array(kept, fresh.dtype[column].base)
+    return array
 
 
 def _array(kept: ArrayState, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    found = np.frombuffer(kept.data, np.dtype(kept.dtype)).reshape(kept.shape)
-    return found.astype(dtype, casting="safe", copy=True)
+    array = np.frombuffer(kept.data, np.dtype(kept.dtype)).reshape(kept.shape)
+    return array.astype(dtype, casting="safe", copy=True)
 
 
 def generator_state(rng: Generator) -> GeneratorState:
     """Return the state of a random number generator."""
-    known: Any = rng.bit_generator.state
-    numbers = known["state"]
+    state: Any = rng.bit_generator.state
+    numbers = state["state"]
     return GeneratorState(
-        known["bit_generator"],
+        state["bit_generator"],
         f"{numbers['state']:x}",
         f"{numbers['inc']:x}",
-        known["has_uint32"],
-        known["uinteger"],
+        state["has_uint32"],
+        state["uinteger"],
     )
 
 

@@ -97,10 +97,10 @@ def occupied(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int, nodes
     >>> occupied(((50, 1), (100, 2)), 60, 120, 1)
     ((50, 1), (60, 0), (100, 1), (120, 2))
     """
-    found: list[tuple[int, int]] = []
+    new_steps: list[tuple[int, int]] = []
     for number, (from_ms, free) in enumerate(steps):
         until_ms = steps[number + 1][0] if number + 1 < len(steps) else None
-        instants = (each for each in sorted({from_ms, start_ms, end_ms}) if each >= from_ms)
-        inside = (each for each in instants if until_ms is None or each < until_ms)
-        found += [(each, free - nodes if start_ms <= each < end_ms else free) for each in inside]
-    return tuple(found)
+        instants = (instant_ms for instant_ms in sorted({from_ms, start_ms, end_ms}) if instant_ms >= from_ms)
+        inside = (instant_ms for instant_ms in instants if until_ms is None or instant_ms < until_ms)
+        new_steps += [(instant_ms, free - nodes if start_ms <= instant_ms < end_ms else free) for instant_ms in inside]
+    return tuple(new_steps)

@@ -101,7 +101,7 @@ class AskedJobs(Discipline):
     @override
     def copy(self) -> Self:
         new = copy.copy(self)
-        new._jobs = {job_id: msgspec.structs.replace(each) for job_id, each in self._jobs.items()}
+        new._jobs = {job_id: msgspec.structs.replace(asked_job) for job_id, asked_job in self._jobs.items()}
         return new
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -113,8 +113,8 @@ class AskedJobs(Discipline):
         longest_ms = self.longest_job_ms
         if longest_ms is not None and job.estimate_ms > longest_ms:
             longest, asked = span_text(longest_ms), span_text(job.estimate_ms)
-            given = f"its batch system gives nodes for at most {longest}"
-            return f"{given}, and the job may take {asked}; give it a lower limit"
+            reason = f"its batch system gives nodes for at most {longest}"
+            return f"{reason}, and the job may take {asked}; give it a lower limit"
         return None
 
     @override
@@ -146,17 +146,17 @@ class AskedJobs(Discipline):
 
     def requests(self, now_ms: int) -> list[NodeRequest]:
         """Return the requests to make or keep: for all jobs that have started, and for the first waiting ones."""
-        found = [NodeRequest(each.job, each.ask, True) for each in self._started()]
-        room = self.free
+        requests = [NodeRequest(asked_job.job, asked_job.ask, True) for asked_job in self._started()]
+        capacity = self.free
         # If the cluster is larger than the site, the site must not request more nodes than it may have.
         is_capped = self._snapshot is not None and self._snapshot.nodes > self.nodes
-        for each in self._in_order()[: self._policy.most_asked]:
-            if is_capped and each.job.width > room:
+        for asked_job in self._in_order()[: self._policy.most_asked]:
+            if is_capped and asked_job.job.width > capacity:
                 break
-            room -= each.job.width
-            if each.not_before_ms <= now_ms:
-                found.append(NodeRequest(each.job, each.ask, False, was_reported=bool(each.reason)))
-        return found
+            capacity -= asked_job.job.width
+            if asked_job.not_before_ms <= now_ms:
+                requests.append(NodeRequest(asked_job.job, asked_job.ask, False, was_reported=bool(asked_job.reason)))
+        return requests
 
     def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
         """Apply a snapshot of the batch system; return the waiting jobs that it rejects, and why."""
@@ -165,22 +165,24 @@ class AskedJobs(Discipline):
         refused = {}
         if is_other:
             # Jobs may have been accepted before the time limit was known or while it was longer.
-            refused = {each.job.job_id: why for each in self._in_order() if (why := self.why_never(each.job))}
+            refused = {
+                asked_job.job.job_id: why for asked_job in self._in_order() if (why := self.why_never(asked_job.job))
+            }
         for ask in view.asks:
-            each = self._jobs.get(ask.job_id)
-            if each is None or each.end_ms is not None or each.ask != ask.ask:
+            asked_job = self._jobs.get(ask.job_id)
+            if asked_job is None or asked_job.end_ms is not None or asked_job.ask != ask.ask:
                 continue
-            each.is_ready, each.start_ms, each.reason = ask.state == "ready", ask.start_ms, ask.reason
-            each.is_put_off = ask.is_put_off
+            asked_job.is_ready, asked_job.start_ms, asked_job.reason = ask.state == "ready", ask.start_ms, ask.reason
+            asked_job.is_put_off = ask.is_put_off
             # The snapshot counts the nodes of all jobs that run or have an expected start.
-            each.is_counted = ask.start_ms is not None
+            asked_job.is_counted = ask.start_ms is not None
             if ask.state in ("refused", "cancelled"):
                 refused[ask.job_id] = ask.reason
             elif ask.state == "over":
-                each.lose(now_ms, ask.reason)
-                each.ask = self._next_ask()
-                if each.lost >= MOST_LOST:
-                    refused[ask.job_id] = each.loss
+                asked_job.lose(now_ms, ask.reason)
+                asked_job.ask = self._next_ask()
+                if asked_job.lost >= MOST_LOST:
+                    refused[ask.job_id] = asked_job.loss
         return list(refused.items())
 
     @property
@@ -193,20 +195,30 @@ class AskedJobs(Discipline):
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
         """Return the jobs that the batch system delays, or that are not requested now, and their expected starts."""
         is_away = self._snapshot is None or bool(self._snapshot.problem)
-        asked = {found.job.job_id for found in self.requests(now_ms)}
-        waits = [each for each in self._in_order() if is_away or each.is_put_off or each.job.job_id not in asked]
-        starts = [(each, each.start_ms if each.is_put_off and not is_away else None) for each in waits]
-        return [(each.job.job_id, start_ms) for each, start_ms in starts if not each.is_ready and each.delay(start_ms)]
+        asked = {request.job.job_id for request in self.requests(now_ms)}
+        waits = [
+            asked_job
+            for asked_job in self._in_order()
+            if is_away or asked_job.is_put_off or asked_job.job.job_id not in asked
+        ]
+        starts = [
+            (asked_job, asked_job.start_ms if asked_job.is_put_off and not is_away else None) for asked_job in waits
+        ]
+        return [
+            (asked_job.job.job_id, start_ms)
+            for asked_job, start_ms in starts
+            if not asked_job.is_ready and asked_job.delay(start_ms)
+        ]
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
         """Start the jobs whose nodes are there, in the order of the queue."""
         free, starts = self.free, []
-        for each in self._in_order():
-            if each.is_ready and each.job.width <= free:
-                free -= each.job.width
-                each.start_ms, each.end_ms, each.reason = now_ms, now_ms + each.job.estimate_ms, ""
-                starts.append(Start(each.job))
+        for asked_job in self._in_order():
+            if asked_job.is_ready and asked_job.job.width <= free:
+                free -= asked_job.job.width
+                asked_job.start_ms, asked_job.end_ms, asked_job.reason = now_ms, now_ms + asked_job.job.estimate_ms, ""
+                starts.append(Start(asked_job.job))
         return Decisions(starts) if starts else NOTHING
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -224,7 +236,7 @@ class AskedJobs(Discipline):
         if width > self.nodes or self._snapshot is None:
             return None
         start_ms = earliest_start(self._free_steps(now_ms), now_ms, width, length_ms)
-        expected = [each.start_ms for each in self._in_order() if each.start_ms is not None]
+        expected = [asked_job.start_ms for asked_job in self._in_order() if asked_job.start_ms is not None]
         # Behind all waiting jobs of the site; a batch system that backfills may start it earlier.
         return None if start_ms is None else max([start_ms, *expected])
 
@@ -239,12 +251,12 @@ class AskedJobs(Discipline):
         if not steps:
             return steps
         looked_ms = steps[0][0]
-        for each in self._started():
-            if not each.is_counted and (each.start_ms or 0) >= looked_ms and (each.end_ms or 0) > now_ms:
-                steps = occupied(steps, looked_ms, each.end_ms or now_ms, each.job.width)
-        for each in self._in_order():
-            width, length_ms = each.job.width, each.job.estimate_ms
-            start_ms = None if each.is_counted else earliest_start(steps, now_ms, width, length_ms)
+        for asked_job in self._started():
+            if not asked_job.is_counted and (asked_job.start_ms or 0) >= looked_ms and (asked_job.end_ms or 0) > now_ms:
+                steps = occupied(steps, looked_ms, asked_job.end_ms or now_ms, asked_job.job.width)
+        for asked_job in self._in_order():
+            width, length_ms = asked_job.job.width, asked_job.job.estimate_ms
+            start_ms = None if asked_job.is_counted else earliest_start(steps, now_ms, width, length_ms)
             if start_ms is not None:
                 steps = occupied(steps, max(start_ms, looked_ms), start_ms + length_ms, width)
         return steps
@@ -257,54 +269,61 @@ class AskedJobs(Discipline):
 
     @override
     def next_end_ms(self) -> int | None:
-        return min((each.end_ms for each in self._jobs.values() if each.end_ms is not None), default=None)
+        return min(
+            (asked_job.end_ms for asked_job in self._jobs.values() if asked_job.end_ms is not None), default=None
+        )
 
     @override
     def running(self) -> Iterator[Running]:
-        found = [
-            (each.end_ms, job_id, each.start_ms or 0) for job_id, each in self._jobs.items() if each.end_ms is not None
+        runs = [
+            (asked_job.end_ms, job_id, asked_job.start_ms or 0)
+            for job_id, asked_job in self._jobs.items()
+            if asked_job.end_ms is not None
         ]
-        for end_ms, job_id, start_ms in sorted(found):
+        for end_ms, job_id, start_ms in sorted(runs):
             yield Running(self._jobs[job_id].job, start_ms, end_ms)
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in the order in which nodes are requested; none has a promised start."""
-        for each in self._in_order():
-            yield each.job, None
+        for asked_job in self._in_order():
+            yield asked_job.job, None
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return the start that the batch system expects for a waiting job, and why it is not earlier."""
-        each = self._jobs[job_id]
+        asked_job = self._jobs[job_id]
         ahead = [other.job.job_id for other in self._in_order()].index(job_id)
         problem = "" if self._snapshot is None else self._snapshot.problem
-        asked = any(found.job.job_id == job_id for found in self.requests(now_ms))
+        asked = any(request.job.job_id == job_id for request in self.requests(now_ms))
         if self._snapshot is None or problem:
             reason = problem or "the batch system has not been looked at yet"
-        elif each.not_before_ms > now_ms:
-            reason = f"{each.loss}; they are asked for again {when_text(each.not_before_ms, now_ms)}"
+        elif asked_job.not_before_ms > now_ms:
+            reason = f"{asked_job.loss}; they are asked for again {when_text(asked_job.not_before_ms, now_ms)}"
         elif not asked:
             reason = "nodes are asked for on behalf of those ahead of it, and of no more at one time"
         else:
-            reason = each.reason or "the batch system is being asked for its nodes"
-            reason += f"; {each.loss}" if each.lost else ""
+            reason = asked_job.reason or "the batch system is being asked for its nodes"
+            reason += f"; {asked_job.loss}" if asked_job.lost else ""
         # A job whose expected start has passed is expected now.
-        start_ms = None if each.start_ms is None else max(each.start_ms, now_ms)
+        start_ms = None if asked_job.start_ms is None else max(asked_job.start_ms, now_ms)
         return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
 
     def _started(self) -> list[AskedJob]:
-        return [each for each in self._jobs.values() if each.end_ms is not None]
+        return [asked_job for asked_job in self._jobs.values() if asked_job.end_ms is not None]
 
     @property
     @override
     def free(self) -> int:
         """Nodes that the site may have and none of its jobs has."""
-        return self.nodes - sum(each.job.width for each in self._started())
+        return self.nodes - sum(asked_job.job.width for asked_job in self._started())
 
     def _in_order(self) -> list[AskedJob]:
         """Return the waiting jobs in the order of submission, those with `behind` after all others."""
-        return sorted((each for each in self._jobs.values() if each.end_ms is None), key=lambda each: each.job.behind)
+        return sorted(
+            (asked_job for asked_job in self._jobs.values() if asked_job.end_ms is None),
+            key=lambda asked_job: asked_job.job.behind,
+        )
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -314,14 +333,14 @@ class AskedJobs(Discipline):
 
     @override
     def restore(self, state: BatchDisciplineState) -> None:
-        self._jobs = {each.job.job_id: each for each in state.jobs}
+        self._jobs = {asked_job.job.job_id: asked_job for asked_job in state.jobs}
         self._asks, self._snapshot = state.asks, state.seen
 
     @override
     def check_invariants(self) -> None:
         assert self.free >= 0, "jobs have more nodes than there are"
-        assert all(each.is_ready for each in self._started()), "started without nodes"
-        assert len({each.ask for each in self._jobs.values()}) == len(self._jobs), "one ask for two jobs"
+        assert all(asked_job.is_ready for asked_job in self._started()), "started without nodes"
+        assert len({asked_job.ask for asked_job in self._jobs.values()}) == len(self._jobs), "one ask for two jobs"
 
 
 class OneAllocationPerJob(NodeSource):

@@ -39,7 +39,7 @@ class Pilot(msgspec.Struct):
     """A request for nodes ahead of jobs, and these nodes once they are there."""
 
     number: int  # unique among all pilots of the site, ever
-    places: tuple[int, ...]  # the nodes of the site that it provides
+    node_indices: tuple[int, ...]  # the nodes of the site that it provides
     length_ms: int
     until_ms: int | None = None  # all its jobs must have ended by then; None until its nodes are there
     last_start_ms: int = 0  # the last instant at which a job may start in it
@@ -49,7 +49,7 @@ class Pilot(msgspec.Struct):
     @property
     def bits(self) -> int:
         """Its nodes as a bit set."""
-        return sum(1 << place for place in self.places)
+        return sum(1 << place for place in self.node_indices)
 
     def takes_jobs(self, now_ms: int) -> bool:
         """Whether a job may start in it."""
@@ -136,12 +136,12 @@ class Pilots(NodeSource):
 
     def _serve(self, now_ms: int) -> None:
         """Put the nodes in service whose pilots accept jobs; remove the others, those in use when their jobs end."""
-        wanted = self._accepting(now_ms)
-        if wanted == self._open:
+        accepting = self._accepting(now_ms)
+        if accepting == self._open:
             return
-        coming, leaving, self._open = wanted & ~self._open, self._open & ~wanted, wanted
+        coming, leaving, self._open = accepting & ~self._open, self._open & ~accepting, accepting
         if not self._is_counted:
-            self.discipline.serve(now_ms, wanted)
+            self.discipline.serve(now_ms, accepting)
             return
         unused = leaving & ~self._in_use
         self.pool.give_back(coming)
@@ -220,7 +220,7 @@ class Pilots(NodeSource):
         return pilot.until_ms is not None and now_ms >= pilot.until_ms + self._margin_ms // 2
 
     @override
-    def wanted(self, now_ms: int, width: int) -> None:
+    def request_nodes(self, now_ms: int, width: int) -> None:
         """Request up to `width` nodes for a part of a multi-site job, and keep them for `idle_ms` without one."""
         self._wished = min(width, self.nodes), now_ms + self._rules.idle_ms
 
@@ -241,10 +241,10 @@ class Pilots(NodeSource):
     def note(self, now_ms: int) -> str:
         """Return how many nodes the site has and requested, and how many node-seconds the free ones were idle."""
         there = self._in_service.bit_count()
-        said = f"{there} of the {self.nodes} nodes of the site {_are(there)} there"
+        text = f"{there} of the {self.nodes} nodes of the site {_are(there)} there"
         if coming := _nodes_of(self._awaited()):
-            said = f"{said}, {coming} {_are(coming)} asked for"
-        return f"{said}; {self._idle_text(now_ms)}" if there else said
+            text = f"{text}, {coming} {_are(coming)} asked for"
+        return f"{text}; {self._idle_text(now_ms)}" if there else text
 
     def _awaited(self) -> list[Pilot]:
         """Return the pilots whose nodes are not there yet, in the order of their requests."""
@@ -262,10 +262,10 @@ class Pilots(NodeSource):
         """Return a request for each pilot, whether or not its nodes are there yet."""
         return [
             NodeRequest(
-                Job(job_id=PILOT, width=len(pilot.places), estimate_ms=pilot.length_ms),
+                Job(job_id=PILOT, width=len(pilot.node_indices), estimate_ms=pilot.length_ms),
                 pilot.number,
                 pilot.until_ms is not None,
-                pilot.places,
+                pilot.node_indices,
                 bool(pilot.reason),
             )
             for pilot in self._pilots.values()
@@ -334,8 +334,8 @@ class Pilots(NodeSource):
                 is_over = pilot.until_ms is not None and not pilot.bits & in_use
             else:
                 idle_ms = self._idle_at(pilot)
-                is_over = idle_ms is not None and idle_ms <= now_ms and len(pilot.places) <= spare
-                spare -= len(pilot.places) * is_over
+                is_over = idle_ms is not None and idle_ms <= now_ms and len(pilot.node_indices) <= spare
+                spare -= len(pilot.node_indices) * is_over
             if is_over:
                 given_back.append(pilot.number)
                 self._lost = 0
@@ -347,14 +347,14 @@ class Pilots(NodeSource):
 
         `_free_since_ms` has only nodes that are free.
         """
-        since_ms = [self._free_since_ms.get(place) for place in pilot.places]
-        return None if None in since_ms else max(each or 0 for each in since_ms) + self._rules.idle_ms
+        since_ms = [self._free_since_ms.get(place) for place in pilot.node_indices]
+        return None if None in since_ms else max(instant_ms or 0 for instant_ms in since_ms) + self._rules.idle_ms
 
     def _needed(self, now_ms: int) -> int:
         """Return how many nodes the site needs now, if no two of its running and waiting jobs shared a node."""
         wished, until_ms = self._wished
-        wanted = self._accepting(now_ms)
-        running = sum((nodes & wanted).bit_count() for nodes in self.nodes_of.values())
+        accepting = self._accepting(now_ms)
+        running = sum((nodes & accepting).bit_count() for nodes in self.nodes_of.values())
         least = max(self._rules.keep, wished if now_ms < until_ms else 0)
         return min(self.nodes, max(running + self._waiting_width(), least))
 
@@ -363,17 +363,17 @@ class Pilots(NodeSource):
         coming = self._awaited()
         missing = self._needed(now_ms) - self._accepting(now_ms).bit_count() - _nodes_of(coming)
         for pilot in reversed(coming):
-            if missing + len(pilot.places) <= 0:
-                missing += len(pilot.places)
+            if missing + len(pilot.node_indices) <= 0:
+                missing += len(pilot.node_indices)
                 del self._pilots[pilot.number]
         if missing <= 0 or now_ms < self._not_before_ms:
             return
         taken = self._in_service | sum(pilot.bits for pilot in self._pilots.values())
-        places = _places((1 << self.nodes) - 1 & ~taken)[:missing]
+        indices = _places((1 << self.nodes) - 1 & ~taken)[:missing]
         length_ms = self._length_ms()
-        for first in range(0, len(places), self._rules.size):
+        for first in range(0, len(indices), self._rules.size):
             self._asks += 1
-            of_pilot = tuple(places[first : first + self._rules.size])
+            of_pilot = tuple(indices[first : first + self._rules.size])
             self._pilots[self._asks] = Pilot(self._asks, of_pilot, length_ms)
 
     def _length_ms(self) -> int:
@@ -413,24 +413,24 @@ class Pilots(NodeSource):
     @override
     def next_wakeup_ms(self) -> int | None:
         """Return when a pilot next closes, reaches its idle limit, has to save its jobs' work, or can be requested."""
-        found = [self.discipline.next_wakeup_ms(), self._wished[1], self._not_before_ms]
+        instants = [self.discipline.next_wakeup_ms(), self._wished[1], self._not_before_ms]
         for pilot in self._pilots.values():
-            found += [self._idle_at(pilot), pilot.last_start_ms + 1]
-            found.append(None if pilot.until_ms is None else pilot.until_ms + self._margin_ms // 2)
+            instants += [self._idle_at(pilot), pilot.last_start_ms + 1]
+            instants.append(None if pilot.until_ms is None else pilot.until_ms + self._margin_ms // 2)
         # The last pass has handled everything that was due then.
-        return min((instant for instant in found if instant is not None and instant > self._now_ms), default=None)
+        return min((instant for instant in instants if instant is not None and instant > self._now_ms), default=None)
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and whether it waits for other jobs or for pilots."""
         # No promised start is binding: pilots, and with them nodes, may be gone before it.
-        said = msgspec.structs.replace(self.discipline.explain(now_ms, job_id), is_bound=False)
+        site_reason = msgspec.structs.replace(self.discipline.explain(now_ms, job_id), is_bound=False)
         width = next(job.width for job, _ in self.discipline.waiting() if job.job_id == job_id)
         lacks = width > self._in_service.bit_count()
         if lacks:
-            said = SiteReason(ahead=said.ahead, reason=f"it needs {nodes_text(width)} in pilots")
+            site_reason = SiteReason(ahead=site_reason.ahead, reason=f"it needs {nodes_text(width)} in pilots")
         coming = self._awaited()
-        reasons = [said.reason]
+        reasons = [site_reason.reason]
         if lacks or coming:
             reasons.append(self.note(now_ms))
         if self._snapshot is not None and self._snapshot.problem:
@@ -443,8 +443,10 @@ class Pilots(NodeSource):
             reasons.append(f"{what} came to nothing: {self._why_lost}; another is asked for {again}")
         starts = [pilot.start_ms for pilot in coming]
         if lacks and starts and None not in starts:
-            said = msgspec.structs.replace(said, start_ms=max(start for start in starts if start is not None))
-        return msgspec.structs.replace(said, reason="; ".join(reasons))
+            site_reason = msgspec.structs.replace(
+                site_reason, start_ms=max(start for start in starts if start is not None)
+            )
+        return msgspec.structs.replace(site_reason, reason="; ".join(reasons))
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -491,12 +493,12 @@ class Pilots(NodeSource):
             assert self.pool.free == (self._open & ~self._in_use).bit_count(), "free nodes and those in service differ"
         free = set(_places(self._open & ~self._in_use))
         assert free == set(self._free_since_ms), "it is not known since when a node is free"
-        places = [place for pilot in self._pilots.values() for place in pilot.places]
-        assert len(places) == len(set(places)) <= self.nodes, "two pilots have one place"
+        indices = [place for pilot in self._pilots.values() for place in pilot.node_indices]
+        assert len(indices) == len(set(indices)) <= self.nodes, "two pilots have one place"
 
 
 def _nodes_of(pilots: Iterable[Pilot]) -> int:
-    return sum(len(pilot.places) for pilot in pilots)
+    return sum(len(pilot.node_indices) for pilot in pilots)
 
 
 def _are(count: int) -> str:

@@ -19,8 +19,8 @@ def check_discipline(name: str) -> Entry:
     """Return the discipline of this name; raise OptionError if it cannot schedule the jobs in pilots."""
     entry = entry_named(name)
     if not entry.traits.elastic:
-        known = ", ".join(name for name, entry in DISCIPLINES.items() if entry.traits.elastic)
-        raise OptionError("discipline", f"{name!r} cannot be that of pilots; one of {known}")
+        valid_names = ", ".join(name for name, entry in DISCIPLINES.items() if entry.traits.elastic)
+        raise OptionError("discipline", f"{name!r} cannot be that of pilots; one of {valid_names}")
     return entry
 
 

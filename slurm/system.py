@@ -163,11 +163,11 @@ class BatchSystem(Protocol):
         others of the same account with the same options. `RequestRejectedError`: either of the two.
         """
 
-    def script(self, command: tuple[str, ...], given: str = "") -> str:
+    def script(self, command: tuple[str, ...], stdin: str = "") -> str:
         """Return a script that runs a command once on each node of an allocation, and ends when all of them have ended.
 
         The command finds the number of its node, counted from 0, in ``GRIDWEAVE_NODE``, the number of the allocation in
-        ``GRIDWEAVE_ALLOCATION``, and ``given``, a line that nobody else may read, on its standard input.
+        ``GRIDWEAVE_ALLOCATION``, and ``stdin``, a line that nobody else may read, on its standard input.
         """
 
     async def ended(self, names: Collection[str]) -> Sequence[Allocation]:

@@ -85,7 +85,7 @@ async def turn(driver: Any, *events: Any, peer: str = "", first: int = 0, receiv
         problem = driver.packet(peer, msgspec.msgpack.encode(Packet(first, events, received)))
         assert problem is None, problem
     else:
-        driver.tell(*events)
+        driver.post(*events)
     await driver.turn()
     for _ in range(3):
         # Let the driver send its messages.

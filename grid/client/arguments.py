@@ -85,10 +85,10 @@ def signal_name(name: str, value: Any) -> str:
 
 def many(name: str, value: Any, kind: type[T], what: str) -> tuple[T, ...]:
     """Return one or several objects of a class as a tuple; `what` describes them in an error."""
-    found = (value,) if isinstance(value, kind) else tuple(value) if _is_iterable(value) else None
-    if found is None or not all(isinstance(one, kind) for one in found):
+    items = (value,) if isinstance(value, kind) else tuple(value) if _is_iterable(value) else None
+    if items is None or not all(isinstance(item, kind) for item in items):
         raise OptionError(name, f"{value!r:.100} is not {what}")
-    return found
+    return items
 
 
 def _is_iterable(value: Any) -> bool:
@@ -102,13 +102,16 @@ def job_number(name: str, value: Any) -> int:
 
 def job_numbers(name: str, value: Any) -> list[int]:
     """Return the numbers of one or several jobs."""
-    return [job_number(name, one) for one in (value if _is_iterable(value) else (value,))]
+    return [job_number(name, job) for job in (value if _is_iterable(value) else (value,))]
 
 
 def afters(value: Any) -> tuple[After, ...]:
     """Return the conditions a job waits for; a number or a handle means that this job must have finished."""
-    given = value if _is_iterable(value) else () if value is None else (value,)
-    return tuple(one if isinstance(one, After) else After(job_id=job_number("after", one)) for one in given)
+    conditions = value if _is_iterable(value) else () if value is None else (value,)
+    return tuple(
+        condition if isinstance(condition, After) else After(job_id=job_number("after", condition))
+        for condition in conditions
+    )
 
 
 def environment_of(value: Any) -> dict[str, str]:
@@ -117,7 +120,7 @@ def environment_of(value: Any) -> dict[str, str]:
         return {}
     if not isinstance(value, Mapping):
         raise OptionError("environment", f"{value!r:.100} is not a mapping; give for example {{'THREADS': 4}}")
-    return {text("environment", name): _variable(name, one) for name, one in value.items()}
+    return {text("environment", name): _variable(name, variable) for name, variable in value.items()}
 
 
 def _variable(name: str, value: Any) -> str:

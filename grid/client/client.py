@@ -127,8 +127,8 @@ class JobHandle:
             If the job runs a command instead of a callable.
         """
         record = await self.check(timeout_s)
-        found = await self._outcomes(record, rank)
-        return found if called(record).each else found[0]
+        outcomes = await self._outcomes(record, rank)
+        return outcomes if called(record).per_item else outcomes[0]
 
     async def outcomes(self) -> list[Any]:
         """Wait until a job of `Client.map` has ended, and return the outcome of each of its items.
@@ -148,14 +148,14 @@ class JobHandle:
 
     async def _outcomes(self, record: JobRecord, rank: int) -> list[Any]:
         is_whole, data = record.outcome == "finished", b""
-        if is_whole or (called(record).each and record.start_ms is not None):
+        if is_whole or (called(record).per_item and record.start_ms is not None):
             data = await self.output(rank=rank, stream="result")
-        found = outcomes_of(record, data)
-        missing = len(called(record).args) - len(found) if called(record).each else 1 - len(found)
+        outcomes = outcomes_of(record, data)
+        missing = len(called(record).args) - len(outcomes) if called(record).per_item else 1 - len(outcomes)
         if missing and is_whole:
             why = "there is no such rank, or its machine has lost it"
             raise InputError(f"job {self.id}: rank {rank} has left no result: {why}")
-        return found + [await self._failure(record)] * missing if missing else found
+        return outcomes + [await self._failure(record)] * missing if missing else outcomes
 
     async def cancel(self, *, at_once: bool = False) -> bool:
         """Cancel the job and return whether it had not ended yet; `at_once` gives it no time to exit by itself."""
@@ -289,9 +289,9 @@ class Client:
         connection: Connection | None = None,
         transport: type[Transport] = Transport,
     ) -> None:
-        given = {"url": url, "token": token, "ca": ca, "site": site, "profile": profile, "grid": grid}
+        options = {"url": url, "token": token, "ca": ca, "site": site, "profile": profile, "grid": grid}
         named: dict[str, Any] = {
-            name: arguments.text(name, value) for name, value in given.items() if value is not None
+            name: arguments.text(name, value) for name, value in options.items() if value is not None
         }
         self.connection = connection or configured(**named, plain_http=plain_http)
         self._made_with: dict[str, Any] = {"patience": patience, "rng": rng, "sleep": sleep, "transport": transport}
@@ -324,11 +324,11 @@ class Client:
 
     async def _at_site(self, site: str) -> Client | None:
         """Return a client of the site's own gateway, or None if the gateway is unknown."""
-        found = gateway_of(self.connection, site)
-        if found is None:
+        gateway = gateway_of(self.connection, site)
+        if gateway is None:
             return None
         if site not in self._at_sites:
-            self._at_sites[site] = await Client(connection=found, **self._made_with).__aenter__()
+            self._at_sites[site] = await Client(connection=gateway, **self._made_with).__aenter__()
         return self._at_sites[site]
 
     def _with_folder(self, options: JobOptions) -> JobOptions:
@@ -397,8 +397,8 @@ class Client:
         site = arguments.text("site", site) if site else self.connection.site
         if site is not None and (own := await self._at_site(site)) is not None:
             return await own.submit_many(requests, site=site, keys=keys)
-        wanted = arguments.many("requests", requests, JobRequest, "a JobRequest or several")
-        asked = [self._checked(request) for request in wanted]
+        unchecked = arguments.many("requests", requests, JobRequest, "a JobRequest or several")
+        asked = [self._checked(request) for request in unchecked]
         stem = uuid.uuid4().hex
         keys = [f"{stem}-{number}" for number in range(len(asked))] if keys is None else keys
         if len(keys) != len(asked):
@@ -507,8 +507,10 @@ class Client:
             single = {"own": own, "user": user, "name": name, "array": array, "site": site, "below": below}
             times = {"since_ms": since_ms, "until_ms": until_ms}
             query = [(key, str(value)) for key, value in (single | times).items() if value not in (None, "")]
-            query += [("state", one) for one in arguments.many("state", state, str, "a state or several")]
-            query += [("outcome", one) for one in arguments.many("outcome", outcome, str, "an outcome or several")]
+            query += [("state", choice) for choice in arguments.many("state", state, str, "a state or several")]
+            query += [
+                ("outcome", choice) for choice in arguments.many("outcome", outcome, str, "an outcome or several")
+            ]
             query.append(("limit", str(page_limit)))
             page = await self.transport.call("GET", "/v1/jobs", api.JobPage, query=query)
             for record in page.jobs:
@@ -551,10 +553,10 @@ class Client:
     async def _apply_action(
         self, kind: ActionKind, job_ids: AnyJobs, body: type[msgspec.Struct], **more: Any
     ) -> list[int]:
-        wanted = arguments.job_numbers("job_ids", job_ids)
+        numbers = arguments.job_numbers("job_ids", job_ids)
         done: list[int] = []
-        for start in range(0, len(wanted), api.MOST_LISTED):
-            part = body(job_ids=wanted[start : start + api.MOST_LISTED], **more)
+        for start in range(0, len(numbers), api.MOST_LISTED):
+            part = body(job_ids=numbers[start : start + api.MOST_LISTED], **more)
             done += (await self.transport.call("POST", f"/v1/jobs/{kind}", api.Done, body=part)).job_ids
         return done
 
@@ -603,9 +605,9 @@ class Client:
         """
         named = arguments.many("kinds", kinds, str, "a kind of event or several")
         numbers = tuple(arguments.job_numbers("jobs", jobs))
-        found = streams.events(self.transport, after=after, jobs=numbers, kinds=named, user=user)
-        async with aclosing(found):
-            async for event in found:
+        stream = streams.events(self.transport, after=after, jobs=numbers, kinds=named, user=user)
+        async with aclosing(stream):
+            async for event in stream:
                 yield event
 
     # -- the grid
@@ -710,8 +712,8 @@ class Client:
         url = self.connection.url.rstrip("/")
         if not self.connection.token:
             return f"{url}/"
-        made = await self.transport.call("POST", "/v1/login/code", api.LoginCode)
-        return f"{url}/#login={made.code}"
+        login = await self.transport.call("POST", "/v1/login/code", api.LoginCode)
+        return f"{url}/#login={login.code}"
 
     async def short_token(
         self, scopes: Sequence[api.ShortScope] = api.USUAL_SCOPES, *, hours: float = api.MOST_HOURS
@@ -724,8 +726,8 @@ class Client:
         hours = arguments.real("hours", hours)
         for scope in asked:
             if scope not in api.USUAL_SCOPES:
-                known = ", ".join(api.USUAL_SCOPES)
-                raise OptionError("scopes", f"{scope!r:.100} cannot be had; one or several of {known}")
+                valid_scopes = ", ".join(api.USUAL_SCOPES)
+                raise OptionError("scopes", f"{scope!r:.100} cannot be had; one or several of {valid_scopes}")
         if not 0 < hours <= api.MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {api.MOST_HOURS:g}")
         body = api.ShortToken(scopes=cast("tuple[api.ShortScope, ...]", asked), hours=hours)

@@ -121,14 +121,14 @@ def configured(
         raise OptionError("grid", f"names the grid {grid!r}, and a URL is given as well; give only one of them")
     environment = os.environ if environment is None else environment
     in_file, warnings = _file_layer(environment, profile)
-    given = _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http)
-    given = given if grid is None else _over(given, _layer_of(grid_here(grid)))
+    layer = _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http)
+    layer = layer if grid is None else _over(layer, _layer_of(grid_here(grid)))
     # A profile that is named for one command wins over a grid that the environment names for all commands.
     below = [in_file, _environment_layer(environment)] if profile else [_environment_layer(environment), in_file]
-    found = _merged([given, *below], warnings)
-    for one in (found, *found.sites.values()):
-        _check_secret(one)
-    return found
+    connection = _merged([layer, *below], warnings)
+    for endpoint in (connection, *connection.sites.values()):
+        _check_secret(endpoint)
+    return connection
 
 
 def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
@@ -170,8 +170,8 @@ def followed(connection: Connection) -> Connection:
     """
     if not connection.grid:
         return connection
-    found = _merged([_layer_of(grid_here(connection.grid))], ())
-    return msgspec.structs.replace(connection, url=found.url, token=found.token, ca=found.ca)
+    current = _merged([_layer_of(grid_here(connection.grid))], ())
+    return msgspec.structs.replace(connection, url=current.url, token=current.token, ca=current.ca)
 
 
 def _capitals(site: str) -> str:
@@ -181,26 +181,29 @@ def _capitals(site: str) -> str:
 
 def _sites_in(environment: Mapping[str, str]) -> dict[str, _Layer]:
     """Return the gateways of sites that the environment names, by the site's name in capitals."""
-    found = {}
+    layers = {}
     for variable in environment:
         named = re.fullmatch(SITE_VARIABLE.format("([A-Z0-9_]+)", "URL"), variable)
         if named and environment[variable]:
             token, ca = (environment.get(SITE_VARIABLE.format(named[1], what)) or None for what in ("TOKEN", "CA"))
-            found[named[1]] = _Layer(url=environment[variable], token=token, ca=ca)
-    return found
+            layers[named[1]] = _Layer(url=environment[variable], token=token, ca=ca)
+    return layers
 
 
 def _site_connections(layers: Sequence[Mapping[str, _Layer]]) -> dict[str, Connection]:
     """Return how to reach the gateways of sites; the first layer that names a site wins."""
-    found: dict[str, Connection] = {}
+    connections: dict[str, Connection] = {}
     for layer in layers:
-        for name, one in layer.items():
+        for name, site_layer in layer.items():
             # NORTH_1 in the environment is north-1 in the file.
-            if name not in found and _capitals(name) not in found:
-                found[name] = Connection(
-                    url=_clean_url(one.url or ""), token=one.token, ca=one.ca, plain_http=bool(one.plain_http)
+            if name not in connections and _capitals(name) not in connections:
+                connections[name] = Connection(
+                    url=_clean_url(site_layer.url or ""),
+                    token=site_layer.token,
+                    ca=site_layer.ca,
+                    plain_http=bool(site_layer.plain_http),
                 )
-    return found
+    return connections
 
 
 def gateway_of(connection: Connection, site: str) -> Connection | None:
@@ -263,8 +266,8 @@ def _environment_layer(environment: Mapping[str, str]) -> _Layer:
 
 def _over(upper: _Layer, lower: _Layer) -> _Layer:
     """Merge two layers about the same grid; the upper one wins."""
-    said = msgspec.structs.asdict(upper)
-    return msgspec.structs.replace(lower, **{name: value for name, value in said.items() if value is not None})
+    values = msgspec.structs.asdict(upper)
+    return msgspec.structs.replace(lower, **{name: value for name, value in values.items() if value is not None})
 
 
 def _layer_of(grid: LocalGridState | None) -> _Layer:
@@ -296,12 +299,12 @@ def grid_here(name: str | None = None) -> LocalGridState | None:
         if grid is None or not grid.url:
             raise UnavailableError(f"the grid {name!r} does not run here; start it with `gridweave up --grid {name}`")
         return grid
-    running = [grid for known in known_grids() if (grid := running_grid(known)) is not None and grid.url]
-    found = [grid for grid in running if grid.name == DEFAULT_NAME] or running
-    if len(found) > 1:
-        names = ", ".join(f"{grid.name} ({grid.url})" for grid in found)
+    running = [grid for grid_name in known_grids() if (grid := running_grid(grid_name)) is not None and grid.url]
+    candidates = [grid for grid in running if grid.name == DEFAULT_NAME] or running
+    if len(candidates) > 1:
+        names = ", ".join(f"{grid.name} ({grid.url})" for grid in candidates)
         raise OptionError("grid", f"several run here: {names}; name one of them, or set {GRID_VARIABLE}")
-    return found[0] if found else None
+    return candidates[0] if candidates else None
 
 
 # -- the file
@@ -346,8 +349,8 @@ def _read(path: Path, text: str, profile: str | None) -> _Layer:
     if profile is None:
         return default
     if profile not in others:
-        known = ", ".join(sorted(others)) or "none"
-        raise InputError(f"{path}: there is no profile {profile!r}; there are: {known}")
+        valid_profiles = ", ".join(sorted(others)) or "none"
+        raise InputError(f"{path}: there is no profile {profile!r}; there are: {valid_profiles}")
     return others[profile]
 
 
@@ -361,9 +364,9 @@ def _layer(
         if key not in keys:
             tables = "" if keys == _SITE_KEYS_IN_FILE else ", and tables [profile.NAME] and [sites.NAME]"
             raise InputError(f"{where}: is not known; there are {', '.join(keys)}{tables}")
-        wanted: type = bool if key == "plain_http" else str
-        if not isinstance(value, wanted):
-            raise InputError(f"{where}: is {value!r}; " + ("true or false" if wanted is bool else "a text in quotes"))
+        expected: type = bool if key == "plain_http" else str
+        if not isinstance(value, expected):
+            raise InputError(f"{where}: is {value!r}; " + ("true or false" if expected is bool else "a text in quotes"))
     if (file := table.pop(TOKEN_FILE, None)) is not None:
         table["token"] = _token_in(path, text, prefix, table, file)
     layer = msgspec.convert(table, _Layer)
@@ -382,12 +385,12 @@ def _sites(path: Path, text: str, tables: Any, prefix: str) -> dict[str, _Layer]
     where = f"{path}:{_line(text, 'sites', prefix)}: {prefix}sites"
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise InputError(f"{where}: must be tables; write [{prefix}sites.NAME]")
-    found = {}
+    layers = {}
     for name, table in tables.items():
-        found[name] = _layer(path, text, table, f"{prefix}sites.{name}.", _SITE_KEYS_IN_FILE)
-        if not found[name].url:
+        layers[name] = _layer(path, text, table, f"{prefix}sites.{name}.", _SITE_KEYS_IN_FILE)
+        if not layers[name].url:
             raise InputError(f"{where}.{name}.url: is missing; name the site's own gateway")
-    return found
+    return layers
 
 
 def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: str) -> str:

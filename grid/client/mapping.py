@@ -46,15 +46,15 @@ def outcomes_of(record: JobRecord, data: bytes) -> list[Any]:
     data : bytes
         The result stream of a rank, one line per item; a line that was cut off ends it.
     """
-    found: list[Any] = []
+    outcomes: list[Any] = []
     with suppress(msgspec.DecodeError):
-        if not called(record).each:
+        if not called(record).per_item:
             return [msgspec.json.decode(data)]
         array = record.request.array
         for number, line in enumerate(data.splitlines(), start=0 if array is None else array.index):
             end = _ITEM_END.decode(line)
-            found.append(_raised(record.job_id, number, end) if end.error else end.value)
-    return found[: len(called(record).args)]
+            outcomes.append(_raised(record.job_id, number, end) if end.error else end.value)
+    return outcomes[: len(called(record).args)]
 
 
 def _raised(job_id: int, number: int, end: ItemEnd) -> JobFailedError:
@@ -149,11 +149,11 @@ class Results:
         import asyncio
 
         under_way = sum(not task.done() for task in window)
-        room = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
-        if under_way and room < max(1, self._at_once // 4):
+        capacity = min(self._at_once - under_way, _KEPT * self._at_once - len(window))
+        if under_way and capacity < max(1, self._at_once // 4):
             return 0
         requests: list[JobRequest] = []
-        while len(requests) < room and (items := tuple(islice(self._items, self._pack))):
+        while len(requests) < capacity and (items := tuple(islice(self._items, self._pack))):
             requests.append(self._request(items))
         if requests:
             self._is_submitting = True
@@ -171,7 +171,7 @@ class Results:
                 raise InputError(f"item {number}: cannot be sent as it is: it holds {held}")
         program = self._plain.program
         assert program.call is not None, "what is mapped is a callable"
-        call = Call(program.call.function, items, each=self._pack > 1)
+        call = Call(program.call.function, items, per_item=self._pack > 1)
         program = msgspec.structs.replace(program, call=call)
         place = ArrayPlace(name=self._array, index=self._count)
         self._count += len(items)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-def graph_of(known: KnownNetwork) -> nx.MultiDiGraph[str]:
+def graph_of(network: KnownNetwork) -> nx.MultiDiGraph[str]:
     """Return a network as the graph that `gridweave.netmodel.model.NetworkModel.of_graph` reads.
 
     Unknown values are left out: an edge between two sites without measurements has no ``latency_ms``.
@@ -20,10 +20,10 @@ def graph_of(known: KnownNetwork) -> nx.MultiDiGraph[str]:
     import networkx as nx
 
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
-    for node in known.nodes:
+    for node in network.nodes:
         attributes = _without_none(sites=node.sites or None, latitude=node.latitude, longitude=node.longitude)
         graph.add_node(node.name, **attributes)
-    for number, link in enumerate(known.links):
+    for number, link in enumerate(network.links):
         for origin, target, way in _ways(link):
             figures = _without_none(**msgspec.structs.asdict(way))
             if way.bandwidth_bps is not None:
@@ -39,7 +39,7 @@ def graph_of(known: KnownNetwork) -> nx.MultiDiGraph[str]:
                 jobs=link.jobs,
                 measured=link.measured,
             )
-    graph.graph["measured"] = [_without_none(**msgspec.structs.asdict(path)) for path in known.paths if path.measured]
+    graph.graph["measured"] = [_without_none(**msgspec.structs.asdict(path)) for path in network.paths if path.measured]
     return graph
 
 

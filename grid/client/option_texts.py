@@ -89,16 +89,16 @@ def parse_form(name: str, text: str) -> JobForm:
     """
     right = "write for example width=4,on=sparc+x86,speed=2.5,cores=2,memory=512 (MB), each at most once"
     values, has_command, command = text.partition(":")
-    found = named_values(name, values, _FORM, right)
+    fields = named_values(name, values, _FORM, right)
     try:
-        found["argv"] = tuple(shlex.split(command))
+        fields["argv"] = tuple(shlex.split(command))
     except ValueError as error:
         raise OptionError(name, f"{text!r}: the command cannot be read: {error}") from None
-    if has_command and not found["argv"]:
+    if has_command and not fields["argv"]:
         raise OptionError(name, f"{text!r}: no command after the colon; write for example width=4: ./solver")
-    if "memory" in found:
-        found["memory_mb"] = found.pop("memory")
-    return JobForm(**found)
+    if "memory" in fields:
+        fields["memory_mb"] = fields.pop("memory")
+    return JobForm(**fields)
 
 
 def parse_task_group(name: str, text: str) -> TaskGroup:
@@ -110,10 +110,10 @@ def parse_task_group(name: str, text: str) -> TaskGroup:
     TaskGroup(tasks=4, cpu_need=0.25, memory=0.1)
     """
     right = "write for example tasks=4,cpu=0.25,memory=0.1 (parts of a node), each at most once"
-    found = named_values(name, text, _TASK_GROUP, right)
-    if found.get("tasks", 0) < 1:
+    fields = named_values(name, text, _TASK_GROUP, right)
+    if fields.get("tasks", 0) < 1:
         raise OptionError(name, f"{text!r}: does not say how many tasks that are, from 1; {right}")
-    return TaskGroup(tasks=found["tasks"], cpu_need=found.get("cpu", 1.0), memory=found.get("memory", 1.0))
+    return TaskGroup(tasks=fields["tasks"], cpu_need=fields.get("cpu", 1.0), memory=fields.get("memory", 1.0))
 
 
 # -- data
@@ -176,12 +176,14 @@ def parse_signal(name: str, text: str) -> SignalName:
     >>> parse_signal("--signal", "SIGUSR1"), parse_signal("--signal", "10")
     ('USR1', 'USR1')
     """
-    known = get_args(SignalName)
+    valid_names = get_args(SignalName)
     signal = text.strip().upper().removeprefix("SIG")
     if signal.isascii() and signal.isdecimal() and len(signal) <= 3:
-        signal = next((each for each in known if int(Signals[f"SIG{each}"]) == int(signal)), signal)
-    if signal not in known:
-        raise OptionError(name, f"{text!r} is not a signal that jobs can be sent; one of {', '.join(known)}")
+        signal = next(
+            (candidate for candidate in valid_names if int(Signals[f"SIG{candidate}"]) == int(signal)), signal
+        )
+    if signal not in valid_names:
+        raise OptionError(name, f"{text!r} is not a signal that jobs can be sent; one of {', '.join(valid_names)}")
     return cast("SignalName", signal)
 
 
@@ -285,17 +287,17 @@ def parse_array(name: str, text: str) -> ArrayIndexes:
     match = _ARRAY.fullmatch(text.strip())
     if match is None:
         raise OptionError(name, f"{text!r} is not an array; {right}")
-    found: set[int] = set()
+    selected: set[int] = set()
     for part in match[1].split(","):
         indexes = _indexes(part)
         if not indexes:
             raise OptionError(name, f"{part!r} of {text!r} are not indexes; {right}")
-        if len(found) + len(indexes) > MOST_IN_ARRAY:
+        if len(selected) + len(indexes) > MOST_IN_ARRAY:
             raise OptionError(name, f"{text!r} has too many jobs; at most {MOST_IN_ARRAY:,}")
-        found.update(indexes)
+        selected.update(indexes)
     if match[2] is not None and int(match[2]) < 1:
         raise OptionError(name, f"{text!r} lets no job run; give at least %1, or leave it out")
-    return ArrayIndexes(sorted(found), int(match[2] or 0))
+    return ArrayIndexes(sorted(selected), int(match[2] or 0))
 
 
 def parse_after(name: str, text: str) -> AfterJobs:
@@ -336,6 +338,6 @@ def _dependencies(name: str, text: str) -> Iterator[AfterJobs]:
     for part in text.split(","):
         kind, *jobs = part.split(":")
         if "?" in part or "+" in part or kind not in _HAS_OF_SLURM or not jobs:
-            known = ", ".join(f"{each}:JOB" for each in _HAS_OF_SLURM)
-            raise OptionError(name, f"{part!r} is not supported; there are {known}, several with commas")
+            supported = ", ".join(f"{condition}:JOB" for condition in _HAS_OF_SLURM)
+            raise OptionError(name, f"{part!r} is not supported; there are {supported}, several with commas")
         yield from (parse_after(name, f"{job}:{_HAS_OF_SLURM[kind]}") for job in jobs)

@@ -41,7 +41,7 @@ SBATCH: Mapping[str, SbatchName] = {
 """The options of ``#SBATCH`` lines, by long name and by letter."""
 
 
-def read_flags(given: Mapping[str, Any]) -> SubmitOptions:
+def read_flags(flags: Mapping[str, Any]) -> SubmitOptions:
     """Return the values of a command line's options, by key; None and an empty list mean that an option is absent.
 
     Raises
@@ -54,7 +54,7 @@ def read_flags(given: Mapping[str, Any]) -> SubmitOptions:
     values: dict[str, Any] = {}
     problems: list[OptionError] = []
     for key, option in OPTIONS.items():
-        written = given.get(key)
+        written = flags.get(key)
         if written is None or written in ((), []):
             continue
         try:

@@ -14,12 +14,12 @@ MOST_TOGETHER = 200
 
 async def records_of(transport: Transport, job_ids: list[int]) -> list[JobRecord | GridweaveError]:
     """Return the record of each job, or the error why it cannot be shown."""
-    found: dict[int, JobRecord] = {}
+    records: dict[int, JobRecord] = {}
     if len(job_ids) > 1:
         query = [("job", str(job_id)) for job_id in dict.fromkeys(job_ids)] + [("limit", str(len(job_ids)))]
         page = await transport.call("GET", "/v1/jobs", JobPage, query=query)
-        found = {record.job_id: record for record in page.jobs}
-    return [found.get(job_id) or await _record_or_error(transport, job_id) for job_id in job_ids]
+        records = {record.job_id: record for record in page.jobs}
+    return [records.get(job_id) or await _record_or_error(transport, job_id) for job_id in job_ids]
 
 
 async def _record_or_error(transport: Transport, job_id: int) -> JobRecord | GridweaveError:

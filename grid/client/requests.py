@@ -65,8 +65,8 @@ def job_request(what: Runnable, options: JobOptions) -> JobRequest:
         If a value cannot be used.
     """
     if unknown := options.keys() - JOB_OPTIONS.keys():
-        known = ", ".join(JOB_OPTIONS)
-        raise TypeError(f"unexpected keyword argument {min(unknown)!r}; the options of a job are {known}")
+        valid_options = ", ".join(JOB_OPTIONS)
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}; the options of a job are {valid_options}")
     if isinstance(what, JobRequest):
         return what
     forms = many("forms", options.get("forms", ()), JobForm, "a JobForm or several")
@@ -127,23 +127,23 @@ def login_name() -> str:
 def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
     """Encode jobs as MessagePack, in order, and split them into parts that fit into one request each."""
     parts: list[list[msgspec.Raw]] = []
-    room = 0
+    free_bytes = 0
     for job in jobs:
         data = encoded(job)
-        if not parts or len(parts[-1]) == MOST_AT_ONCE or len(data) > room:
+        if not parts or len(parts[-1]) == MOST_AT_ONCE or len(data) > free_bytes:
             parts.append([])
-            room = MOST_BYTES
+            free_bytes = MOST_BYTES
         parts[-1].append(msgspec.Raw(data))
-        room -= len(data)
+        free_bytes -= len(data)
     return parts
 
 
 def _found(module: str, path: str) -> Any:
     """Return the object at a dotted path in a loaded module, or None."""
-    found: Any = sys.modules.get(module)
+    resolved: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        resolved = getattr(resolved, part, None)
+    return resolved
 
 
 def callable_name(function: Callable[..., Any] | str) -> str:
@@ -168,8 +168,8 @@ def callable_name(function: Callable[..., Any] | str) -> str:
         raise InputError(f"{path}: {kind} cannot be imported on a machine; {right}")
     if module == "__main__":
         raise InputError(f"{path}: what a script or notebook defines cannot be imported on a machine; {right}")
-    found = _found(module, path)
-    if found is not function and getattr(found, "__func__", found) is not function:
+    resolved = _found(module, path)
+    if resolved is not function and getattr(resolved, "__func__", resolved) is not function:
         raise InputError(f"{module}:{path} is another object now (decorated, or defined again); {right}")
     return f"{module}:{path}"
 

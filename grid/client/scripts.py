@@ -217,8 +217,8 @@ def _file(pattern: str, name: str) -> str:
         elif letter in _AT_RUN_TIME and not width:
             word += f'"{_AT_RUN_TIME[letter]}"'
         else:
-            known = ", ".join(f"%{one}" for one in sorted({*_AT_RUN_TIME, "x", "%"}))
-            raise InputError(f"{pattern!r}: the pattern {match[0]!r} is not known; there are {known}")
+            valid_patterns = ", ".join(f"%{code}" for code in sorted({*_AT_RUN_TIME, "x", "%"}))
+            raise InputError(f"{pattern!r}: the pattern {match[0]!r} is not known; there are {valid_patterns}")
     return word + _quoted(pattern[end:])
 
 

@@ -48,7 +48,7 @@ class _Loop:
             if not future.done():
                 future.cancel()
 
-    def each(self, source: AsyncIterator[T]) -> Generator[T, None, None]:
+    def iterate(self, source: AsyncIterator[T]) -> Generator[T, None, None]:
         """Yield the items of an asynchronous iterator, and close it once the caller stops."""
         try:
             while True:
@@ -120,7 +120,7 @@ def _each(
 
     @functools.wraps(method)
     def yielding(self: _Blocking[Original], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
-        return self._loop.each(aiter(method(self._original, *args, **kwargs)))
+        return self._loop.iterate(aiter(method(self._original, *args, **kwargs)))
 
     return yielding
 

@@ -462,16 +462,16 @@ def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
 def _problem(answered: GatewayAnswer, url: str) -> Exception:
     """Return the error that a refusal stands for, or TryAgain."""
     problem = _read_problem(answered, url)
-    said: dict[str, Any] = {"status": problem.status, "kind": problem.type, "instance": problem.instance}
+    fields: dict[str, Any] = {"status": problem.status, "kind": problem.type, "instance": problem.instance}
     whole = problem.detail
     others = [error for error in problem.errors[:5] if error.where not in whole or error.detail not in whole]
     more = (f"{error.where}: {error.detail}" for error in others)
     detail = "; ".join([problem.detail, *more])
     match problem.status:
         case 401 | 403:
-            return NotAllowedError(detail, **said)
+            return NotAllowedError(detail, **fields)
         case 404:
-            return NotFoundError(detail, **said)
+            return NotFoundError(detail, **fields)
         case 503 if problem.type == SITE_AWAY:
             return SiteAwayError(detail)
         case 429 | 502 | 503 | 504:
@@ -481,7 +481,7 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
         case status if status >= 500:
             named = f" (request {problem.instance})" if problem.instance else ""
             return UnavailableError(f"the gateway failed: {detail}{named}; its log says why")
-    return RefusedError(detail, **said)
+    return RefusedError(detail, **fields)
 
 
 def _read_problem(answered: GatewayAnswer, url: str) -> Problem:

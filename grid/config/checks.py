@@ -149,15 +149,15 @@ def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
         report.add((*place, "grid_share"), error.problem)
     # Check the order and the other options separately: an invalid value hides all later ones.
     plain = Site(name=site.name, nodes=site.nodes)
-    known = site.discipline if site.discipline in DISCIPLINES else plain.discipline
+    discipline = site.discipline if site.discipline in DISCIPLINES else plain.discipline
     rest = {name: value for name, value in site.options.items() if name != "order"}
-    own = {name: value for name, value in rest.items() if name == DISCIPLINES[known].table_key}
-    order = [] if site.order is None else [{"discipline": known, "order": site.order, **own}]
+    own = {name: value for name, value in rest.items() if name == DISCIPLINES[discipline].table_key}
+    order = [] if site.order is None else [{"discipline": discipline, "order": site.order, **own}]
     for changed in (*order, {"discipline": site.discipline, **rest}):
         try:
             site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:
-            at = (*place, *_table_with(known, error.option), error.option)
+            at = (*place, *_table_with(discipline, error.option), error.option)
             # Do not report a missing value again if the value was unreadable.
             if report.is_clean(at) and (error.option == "order" or changed not in order):
                 report.add(at, error.problem)
@@ -203,8 +203,8 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
             report.add(("sites", number, "at"), GIVEN_WITHOUT_NET)
         return
     if grid.overhead != usual.overhead:
-        said = "is given together with [net], which decides the overhead of each split; leave one of them out"
-        report.add(("grid", "overhead"), said)
+        message = "is given together with [net], which decides the overhead of each split; leave one of them out"
+        report.add(("grid", "overhead"), message)
     for number, site in attached:
         if site.name in net.attach:
             report.add(("sites", number, "at"), f"is given together with net.attach.{site.name}; leave one of them out")

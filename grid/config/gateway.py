@@ -209,14 +209,14 @@ class Certificate:
 
     def _state(self) -> tuple[object, ...]:
         """Return the times, inodes and sizes of the files, which show whether they have changed."""
-        found: list[object] = []
+        file_states: list[object] = []
         for path in (self._cert, self._key):
             try:
                 seen = os.stat(path)
-                found.append((seen.st_mtime_ns, seen.st_ino, seen.st_size))
+                file_states.append((seen.st_mtime_ns, seen.st_ino, seen.st_size))
             except OSError:
-                found.append(None)
-        return tuple(found)
+                file_states.append(None)
+        return tuple(file_states)
 
     def has_changed(self) -> bool:
         """Whether the files have changed since they were last read."""

@@ -27,8 +27,8 @@ def read_known_times(file: Path) -> tuple[list[KnownTimes], list[str]]:
     raw, report = parse_toml(str(file), text_of_file(file))
     table = convert_table({key: raw[key] for key in raw if key == "experience"}, _Tables, (), report)
     report.raise_if_any()
-    for number, one in enumerate(table.experience):
-        if problem := one.problem():
+    for number, times in enumerate(table.experience):
+        if problem := times.problem():
             report.add(("experience", number), problem)
     report.raise_if_any()
     return table.experience, [key for key in raw if key != "experience"]

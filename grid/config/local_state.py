@@ -131,8 +131,8 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     def process(self, name: str) -> LocalProcess | None:
         """Return the living process of a name, or None; the gateway, an actor, is found by its mark."""
         marked = _marked_gateway(self.name) if name == GATEWAY else None
-        known = self.processes if marked is None else (*self.processes, marked)
-        return next((process for process in known if process.name == name and process.is_alive), None)
+        processes = self.processes if marked is None else (*self.processes, marked)
+        return next((process for process in processes if process.name == name and process.is_alive), None)
 
     @property
     def has_gateway(self) -> bool:
@@ -360,23 +360,23 @@ def end_marked(marker: str, *, within: Iterable[int] | None = None) -> int:
     count = 0
     until = time.monotonic() + KILL_S
     while time.monotonic() < until:
-        found = [
+        processes = [
             stat
             for stat in strays(marker, (), variable=MARKER_VARIABLE)
             if sessions is None or stat.session in sessions
         ]
-        if not found:
+        if not processes:
             break
-        count += len(found)
-        kill(found)
+        count += len(processes)
+        kill(processes)
     return count
 
 
-def kill(found: Sequence[ProcessStat]) -> None:
+def kill(processes: Sequence[ProcessStat]) -> None:
     """Kill processes and wait until they are gone."""
-    for process in found:
+    for process in processes:
         send_signal(process, signal.SIGKILL)
-    wait_for_end([(process.pid, process.start_ticks) for process in found], KILL_S)
+    wait_for_end([(process.pid, process.start_ticks) for process in processes], KILL_S)
 
 
 def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> bool:

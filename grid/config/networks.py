@@ -48,9 +48,9 @@ def find_topology(name: str, folder: Path | None = None) -> Path:
         raise InputError(f"{name}: is not the name of a file") from None
     if Path(name).name == name:  # a path with folders means just that file
         for place in _folders():
-            found = beside(place, name)
-            if found is not None:
-                return found
+            file = beside(place, name)
+            if file is not None:
+                return file
     raise InputError(f"{name}: {_why_missing(name)}")
 
 
@@ -168,8 +168,8 @@ def read_network(
         return None  # links and sites would seem to refer to unknown nodes
     own: dict[str, str | AttachTable] = {site.name: site.at for site in read if site.at is not None}
     table = msgspec.structs.replace(net, attach=own | net.attach)
-    places = {site.name: number for number, site in enumerate(read) if site.at is not None}
-    listener = _Listener(report, name, places)
+    indices = {site.name: number for number, site in enumerate(read) if site.at is not None}
+    listener = _Listener(report, name, indices)
     if table.file is not None and table.file.lower().endswith(TOML) and not (table.nodes or table.links):
         listener.file = table.file
         try:
@@ -185,8 +185,8 @@ def read_network(
 class _Listener:
     """Report the problems of a network at the keys of the file that cause them."""
 
-    def __init__(self, report: FileReport, name: str, places: Mapping[str, int]) -> None:
-        self.report, self.name, self.places = report, name, places
+    def __init__(self, report: FileReport, name: str, indices: Mapping[str, int]) -> None:
+        self.report, self.name, self.site_numbers = report, name, indices
         self.file = ""
         self.is_whole = report.is_clean(("net", "links"))
 
@@ -196,7 +196,7 @@ class _Listener:
             return  # the network only seems disconnected because some links could not be read
         if self.file and path[:1] in (("nodes",), ("links",), ("generator",)):
             self.report.add(("net", "file"), f"{self.file}: {text}")
-        elif path[:1] == ("attach",) and len(path) > 1 and path[1] in self.places:
-            self.report.add(("sites", self.places[str(path[1])], "at"), text)
+        elif path[:1] == ("attach",) and len(path) > 1 and path[1] in self.site_numbers:
+            self.report.add(("sites", self.site_numbers[str(path[1])], "at"), text)
         else:
             self.report.add(("net", *path), text)

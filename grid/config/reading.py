@@ -170,8 +170,8 @@ def service_of_text(text: str, source: str, base: str) -> ReadGrid:
     """
     raw, report = parse_toml(source, text)
     if ("site" in raw) == ("sites" in raw):
-        said = "has both [site] and [[sites]]" if "site" in raw else "has neither [site] nor [[sites]]"
-        report.add((), f"{said}; a site has the first, the grid's side the second")
+        problem = "has both [site] and [[sites]]" if "site" in raw else "has neither [site] nor [[sites]]"
+        report.add((), f"{problem}; a site has the first, the grid's side the second")
         report.raise_if_any()
     if "sites" in raw:
         return _read(raw, ServedGrid, report, text, base)
@@ -211,10 +211,10 @@ def _read(
     text: str,
     base: str,
 ) -> ReadGrid:
-    for (table, key), said in kind.refused.items():
+    for (table, key), message in kind.refused.items():
         # `data = "none"` is what a live grid does anyway, so accept it.
         if key in (there := _table(raw, table)) and (key, there.pop(key)) != ("data", "none"):
-            report.add((table, key), said)
+            report.add((table, key), message)
     file = convert_whole(raw, kind, report, kind.replaced)
     sites, grid = _sites_of(file), _grid_of(file)
     _check_grid(grid, report)
@@ -241,8 +241,8 @@ def _read(
 
 
 def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
-    found = raw.get(name)
-    return found if isinstance(found, dict) else {}
+    table = raw.get(name)
+    return table if isinstance(table, dict) else {}
 
 
 def _check_grid(grid: LiveGridTable, report: FileReport) -> None:
@@ -343,5 +343,5 @@ def _check_gateway(gateway: GatewayTable, report: FileReport) -> None:
 
 def _check_pair(table: EndTable | GatewayTable, place: KeyPath, why: str, report: FileReport) -> None:
     if (table.cert is None) != (table.key is None):
-        given, missing = ("cert", "key") if table.key is None else ("key", "cert")
-        report.add((*place, given), f"is given without {missing}; {why}")
+        present, missing = ("cert", "key") if table.key is None else ("key", "cert")
+        report.add((*place, present), f"is given without {missing}; {why}")

@@ -394,9 +394,9 @@ class GatewayTable(Table, frozen=True, kw_only=True):
 
     def settings(self, tokens: str) -> GatewaySettings:
         """Return the settings of the gateway; `tokens` is the location of the token database."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__ if name in _SETTINGS}
-        given = {name: value for name, value in given.items() if value is not None}
-        return GatewaySettings(tokens=tokens if self.tokens else None, **given)
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name in _SETTINGS}
+        values = {name: value for name, value in values.items() if value is not None}
+        return GatewaySettings(tokens=tokens if self.tokens else None, **values)
 
 
 _SETTINGS = set(GatewaySettings.__struct_fields__) - {"tokens"}

@@ -102,19 +102,19 @@ class _Locator:
                 self._takes(",")
         else:
             string = _STRING.match(self.text, self.place)
-            found = string or _SCALAR.match(self.text, self.place)
-            assert found is not None
-            self.place = found.end()
+            match = string or _SCALAR.match(self.text, self.place)
+            assert match is not None
+            self.place = match.end()
 
     def _keys(self) -> KeyPath:
         keys: list[str] = []
         while True:
             self._blank()
             quoted = _STRING.match(self.text, self.place)
-            found = quoted or _BARE_KEY.match(self.text, self.place)
-            assert found is not None, "the document is not valid"
-            self.place = found.end()
-            keys.append(next(iter(tomllib.loads(f"{found.group()} = 0"))))
+            match = quoted or _BARE_KEY.match(self.text, self.place)
+            assert match is not None, "the document is not valid"
+            self.place = match.end()
+            keys.append(next(iter(tomllib.loads(f"{match.group()} = 0"))))
             self._blank()
             if not self._takes("."):
                 return tuple(keys)
@@ -152,8 +152,8 @@ class _Locator:
         return False
 
     def _blank(self) -> None:
-        while (found := _BLANK.match(self.text, self.place)) and found.end() > self.place:
-            self.place = found.end()
+        while (match := _BLANK.match(self.text, self.place)) and match.end() > self.place:
+            self.place = match.end()
 
     def _at_end(self) -> bool:
         self._blank()
@@ -202,7 +202,7 @@ class FileReport:
 
     def is_clean(self, *paths: KeyPath) -> bool:
         """Whether there are no problems at or below these paths."""
-        return not any(found[: len(path)] == path for found in self.problems.values() for path in paths)
+        return not any(problem_path[: len(path)] == path for problem_path in self.problems.values() for path in paths)
 
     def stands_at(self, path: KeyPath) -> bool:
         """Whether there is a problem with exactly the key at a path, not with a key below it."""
@@ -250,8 +250,8 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
     try:
         return tomllib.loads(text), FileReport(name, locate_keys(text))
     except ValueError as error:
-        found = _AT_LINE.search(str(error))
-        line = int(found.group(1)) if found else text.rstrip("\n").count("\n") + 1
+        match = _AT_LINE.search(str(error))
+        line = int(match.group(1)) if match else text.rstrip("\n").count("\n") + 1
         problem = f"is not TOML: {_AT_LINE.sub('', str(error))}"
     except RecursionError:
         line, problem = 1, "is not TOML that can be read: its values are nested too deeply"
@@ -283,21 +283,21 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report
         return BROKEN
     if kind is NetTable:  # networks have their own reader
         return read_table(raw, Below(report, path))
-    fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
+    fields = {field_info.encode_name: field_info for field_info in msgspec.structs.fields(kind)}
     for key in raw:
         if key not in fields:
             report.add((*path, key), f"is not known{meant(key, list(fields))}; known are {', '.join(fields)}")
     values = {}
     whole = True
-    for name, one in fields.items():
+    for name, field_info in fields.items():
         value: Any = BROKEN
         if name in raw:
-            value = _convert(raw[name], one.type, (*path, name), report)
-        elif one.required:
+            value = _convert(raw[name], field_info.type, (*path, name), report)
+        elif field_info.required:
             report.add((*path, name), "is missing")
         if value is not BROKEN:
-            values[one.name] = value
-        elif one.required:
+            values[field_info.name] = value
+        elif field_info.required:
             whole = False
     try:
         return kind(**values) if whole else BROKEN
@@ -328,7 +328,7 @@ def _table_of(kind: Any) -> type[msgspec.Struct] | None:
     """Return the struct type of a field, which may be optional; None if the field is not a table."""
     if get_origin(kind) is list:
         return None
-    kinds = [one for one in get_args(kind) or (kind,) if one is not NoneType]
+    kinds = [member for member in get_args(kind) or (kind,) if member is not NoneType]
     alone = kinds[0] if len(kinds) == 1 else None
     return alone if isinstance(alone, type) and issubclass(alone, msgspec.Struct) else None
 
@@ -337,15 +337,15 @@ def _table_among(kind: Any) -> type[msgspec.Struct] | None:
     """Return the struct type of a field that is a table or another type; None unless exactly one table type fits."""
     if get_origin(kind) not in (Union, UnionType):
         return None
-    tables = [one for one in get_args(kind) if get_origin(one) is dict or _table_of(one) is not None]
+    tables = [member for member in get_args(kind) if get_origin(member) is dict or _table_of(member) is not None]
     return _table_of(tables[0]) if len(tables) == 1 else None
 
 
 def _element_of(kind: Any) -> type[msgspec.Struct] | None:
     """Return the struct type in the list if a field may be a list of structs, or None."""
-    for one in (kind, *get_args(kind)):
-        if get_origin(one) is list:
-            element = get_args(one)[0]
+    for member in (kind, *get_args(kind)):
+        if get_origin(member) is list:
+            element = get_args(member)[0]
             element = get_args(element)[0] if get_origin(element) is Annotated else element
             if isinstance(element, type) and issubclass(element, msgspec.Struct):
                 return element
@@ -358,7 +358,7 @@ def _explained(raw: object, message: str) -> str:
     needed = needed.removeprefix("Expected ").partition(", got ")[0]
     needed = needed.replace(_MATCHING, "a text of letters, digits, hyphens and underscores")
     words = _QUOTED.sub(
-        lambda found: " or ".join(TYPE_WORDS.get(name, name) for name in found.group(1).split(" | ") if name != "null"),
+        lambda match: " or ".join(TYPE_WORDS.get(name, name) for name in match.group(1).split(" | ") if name != "null"),
         needed,
     )
     inside = place.strip("`").removeprefix("$")
@@ -382,11 +382,11 @@ def convert_whole(raw: dict[str, Any], kind: type[msgspec.Struct], report: FileR
     `lost` has the substitutes for required keys that are missing or invalid. Raise ScenarioError if the document cannot
     be read even with these substitutes.
     """
-    found = convert_table(raw, kind, (), report)
-    if found is BROKEN:
+    result = convert_table(raw, kind, (), report)
+    if result is BROKEN:
         # Check the rest, too; leave out keys that already have a problem, so that it is reported only once.
         left = {name: value for name, value in raw.items() if not report.stands_at((name,))}
-        found = convert_table(lost | left, kind, (), report)
-    if found is BROKEN:
+        result = convert_table(lost | left, kind, (), report)
+    if result is BROKEN:
         report.raise_if_any()
-    return found
+    return result

@@ -202,7 +202,7 @@ class CoAllocator:
         ]
 
     def begin(
-        self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int, *, is_told: bool = False
+        self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int, *, includes_job: bool = False
     ) -> list[GridCommand]:
         """Ask the sites for the nodes of a job.
 
@@ -212,7 +212,7 @@ class CoAllocator:
             The number of the attempt, higher than the number of any earlier attempt of the job.
         length_ms : int
             The longest time that the job takes on these fragments.
-        is_told : bool
+        includes_job : bool
             Whether the request to a single site includes the job's needs per node, so that other jobs may share nodes.
         """
         if len(fragments) == 1:
@@ -220,8 +220,8 @@ class CoAllocator:
             job_id = job.job_id
             state = self._life.begin(job_id, "ask one")
             self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, state, set())
-            told = job if is_told else None
-            asked = ReserveNodes(job_id, number, width, length_ms, job=told, evictions=job.evictions)
+            sent_job = job if includes_job else None
+            asked = ReserveNodes(job_id, number, width, length_ms, job=sent_job, evictions=job.evictions)
             return [ToSite(site, asked)]
         return self._ask_all(job, number, fragments, length_ms, now_ms + self.margin_ms)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -142,8 +141,8 @@ class Control(ABC):
         reason = f"{reason}; sites that do not take it do not count" if any(left) else reason
         if not never:
             return reason
-        said = "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(never.items()))
-        return f"no site can run it: {said}" + (f"; {reason}" if any(left) else "")
+        reasons = "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(never.items()))
+        return f"no site can run it: {reasons}" + (f"; {reason}" if any(left) else "")
 
     def submit(self, now_ms: int, asked: GridJobSubmitted, never: Never = NOWHERE) -> list[GridCommand]:
         """Submit a job; `never` has the sites that can never run it. Ignore a job that was submitted before."""
@@ -292,9 +291,9 @@ class Control(ABC):
 
         A job in the queue of a site may have no start: only the site knows it.
         """
-        found = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
-        told = [forecast() for forecast in found if forecast is not None]
-        return lambda: [forecast for forecast in told if forecast.start_ms is not None or forecast.queues]
+        forecasters = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
+        forecasts = [forecast() for forecast in forecasters if forecast is not None]
+        return lambda: [forecast for forecast in forecasts if forecast.start_ms is not None or forecast.queues]
 
     @abstractmethod
     def state(self) -> Any:
@@ -321,15 +320,14 @@ class PutOff(msgspec.Struct, frozen=True):
     again_ms: int
 
 
-@dataclass(slots=True)
-class Delegation:
+class Delegation(msgspec.Struct):
     """A grid job at a level of control that uses sites' queues; its states are those of `DELEGATION`."""
 
     job: Job
     draw: float
     number: int = 0
     sensitivity: float = 1.0
-    sends: Sends = field(default_factory=Sends)
+    sends: Sends = msgspec.field(default_factory=Sends)
     submit_ms: int = 0
     state: str = ASKING
     site: int = -1
@@ -337,26 +335,26 @@ class Delegation:
     # Whether its site quoted a start at once; the start may still fail if other jobs had the same quote.
     hurried: bool = False
     # The sites that have delayed the job since all sites were last asked.
-    put_off: dict[int, PutOff] = field(default_factory=dict)
+    put_off: dict[int, PutOff] = msgspec.field(default_factory=dict)
     cancelled: bool = False
     # Whether the user holds the job: it leaves this level as soon as its site returns it.
     held: bool = False
     # Its expected end at the site where it waits.
     end_ms: int = 0
     # Why it can never be placed; empty if it can.
-    unplaceable: str = ""
-    asked: set[int] = field(default_factory=set)
+    unplaceable: str = msgspec.field(default="", name="hopeless")
+    asked: set[int] = msgspec.field(default_factory=set)
     # The sites that have changed since they quoted, recorded while other quotes are missing.
-    changed: set[int] = field(default_factory=set)
-    quotes: dict[int, Quoted] = field(default_factory=dict)
+    changed: set[int] = msgspec.field(default_factory=set)
+    quotes: dict[int, Quoted] = msgspec.field(default_factory=dict)
     # When each quote arrived.
-    quoted_ms: dict[int, int] = field(default_factory=dict)
-    refused_by: set[int] = field(default_factory=set)
+    quoted_ms: dict[int, int] = msgspec.field(default_factory=dict)
+    refused_by: set[int] = msgspec.field(default_factory=set)
     # The refusals since the job last ran, by sites that had accepted it before.
-    refusals: dict[int, SiteRefusals] = field(default_factory=dict)
-    excluded: ExcludedSites = ()
+    refusals: dict[int, SiteRefusals] = msgspec.field(default_factory=dict)
+    excluded: ExcludedSites = msgspec.field(default=(), name="barred")
     # The sites that can never run the job, each with the reason.
-    never: dict[int, str] = field(default_factory=dict)
+    never: dict[int, str] = msgspec.field(default_factory=dict)
     # The split over several sites whose last nodes it waits for.
     awaited: Awaited | None = None
     # Its site and times in the last mapping over the sites, or None.
@@ -364,7 +362,7 @@ class Delegation:
     # Since when no site has accepted the job, or None.
     waits_since_ms: int | None = None
     # The sites that have yet to answer a question for the job, each with the id of that question.
-    unanswered: dict[int, int] = field(default_factory=dict)
+    unanswered: dict[int, int] = msgspec.field(default_factory=dict)
 
     def avoids(self, site: int, now_ms: int) -> bool:
         """Whether the job must not go to a site now."""
@@ -377,8 +375,8 @@ class Delegation:
 
     def leaves_alone(self, site: int, now_ms: int) -> bool:
         """Whether the job must not move to a site even if the site has changed: the site delayed it at least twice."""
-        known = self.put_off.get(site)
-        return known is not None and known.times > 1 and now_ms < known.again_ms
+        put_off = self.put_off.get(site)
+        return put_off is not None and put_off.times > 1 and now_ms < put_off.again_ms
 
 
 class DelegatingState(ControlState, frozen=True, kw_only=True):
@@ -535,14 +533,14 @@ class DelegatingControl(Control):
         A site that can never run the job is not asked again. A site that had accepted the job before is asked again
         after a pause. A site that refused at once, for example because it is drained, is asked again as usual.
         """
-        site, known = delegation.site, delegation.refusals
+        site, refusals = delegation.site, delegation.refusals
         if answer.cause == "never":
             self._note_never(delegation, site, answer.reason)
         if answer.cause != "job":
             return []
-        known[site] = another(known.get(site), now_ms, answer.reason, self._retry_ms)
+        refusals[site] = another(refusals.get(site), now_ms, answer.reason, self._retry_ms)
         self._count_those_left(delegation)
-        return [ReportRefusal(delegation.job.job_id, site, known[site].text(now_ms))]
+        return [ReportRefusal(delegation.job.job_id, site, refusals[site].text(now_ms))]
 
     def _note_never(self, delegation: Delegation, site: int, reason: str) -> None:
         """Record that a site can never run a job."""
@@ -563,9 +561,9 @@ class DelegatingControl(Control):
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site accepts now until a site changes or `retry_ms` has passed."""
-        wanted = self._remove_withdrawn(delegation)
-        if wanted is not None:
-            return wanted
+        removal = self._remove_withdrawn(delegation)
+        if removal is not None:
+            return removal
         self._change(delegation, "put back")
         if delegation.waits_since_ms is None:
             delegation.waits_since_ms = now_ms

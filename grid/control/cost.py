@@ -16,7 +16,7 @@ from gridweave.site.times import span_text
 
 
 def split_cost(
-    places: Places,
+    placement: Places,
     whole_ms: int,
     length_ms: int,
     model: NetworkModel | None = None,
@@ -29,7 +29,7 @@ def split_cost(
 
     Parameters
     ----------
-    places : tuple of (str, int)
+    placement : tuple of (str, int)
         At least two sites, with the number of nodes on each.
     whole_ms, length_ms : int
         The job's limit on one site, and its limit in this split.
@@ -50,16 +50,16 @@ def split_cost(
     if model is None or communication is None:
         cost = SplitCost(whole_ms=whole_ms, length_ms=length_ms, factor=length_ms / max(1, whole_ms))
     else:
-        latency_ms, bandwidth_bps = _between(model, [names.index(site) for site, _ in places])
+        latency_ms, bandwidth_bps = _between(model, [names.index(site) for site, _ in placement])
         cost = SplitCost(
             whole_ms=whole_ms,
             length_ms=length_ms,
-            factor=factor_on_links(model, communication, places, names),
+            factor=factor_on_links(model, communication, placement, names),
             latency_ms=latency_ms,
             bandwidth_bps=bandwidth_bps,
             communication=traffic,
         )
-    return msgspec.structs.replace(cost, text=_text(places, cost))
+    return msgspec.structs.replace(cost, text=_text(placement, cost))
 
 
 def named(fragments: Iterable[tuple[int, int]], names: Sequence[str]) -> Places:
@@ -72,24 +72,26 @@ def bound_text(max_split_factor: float) -> str:
     return f"grid.max_split_factor allows {max_split_factor:g}"
 
 
-def factor_on_links(model: NetworkModel, communication: Communication, places: Places, names: Sequence[str]) -> float:
+def factor_on_links(
+    model: NetworkModel, communication: Communication, placement: Places, names: Sequence[str]
+) -> float:
     """Return the factor by which a job takes longer on these sites; the model may use other names for the sites."""
-    nodes = {model.topology.sites[names.index(site)]: width for site, width in places}
+    nodes = {model.topology.sites[names.index(site)]: width for site, width in placement}
     return model.split_factor(communication, nodes)
 
 
 def _between(model: NetworkModel, numbers: Sequence[int]) -> tuple[float, float]:
     """Return the largest one-way latency and the smallest bandwidth between any two of these sites."""
-    pairs = [pair for one, other in combinations(numbers, 2) for pair in ((one, other), (other, one))]
+    pairs = [pair for site, other in combinations(numbers, 2) for pair in ((site, other), (other, site))]
     latency_ms = max(float(model.paths.latency_ms[pair]) for pair in pairs)
     return latency_ms, min(float(min(model.paths.bandwidth_bps[pair], model.paths.stream_bps[pair])) for pair in pairs)
 
 
-def _text(places: Places, cost: SplitCost) -> str:
+def _text(placement: Places, cost: SplitCost) -> str:
     lengths = f"{span_text(cost.length_ms)} instead of {span_text(cost.whole_ms)}"
-    text = f"split over {places_text(places)}: {lengths} (factor {cost.factor:.2f}"
+    text = f"split over {places_text(placement)}: {lengths} (factor {cost.factor:.2f}"
     if cost.latency_ms is None or cost.bandwidth_bps is None:
         return text + ")"
     latency, bandwidth = f"{cost.latency_ms:.3g} ms", show_bandwidth(cost.bandwidth_bps)
-    links = f"{latency}, {bandwidth}" if len(places) == 2 else f"up to {latency}, at least {bandwidth}"
+    links = f"{latency}, {bandwidth}" if len(placement) == 2 else f"up to {latency}, at least {bandwidth}"
     return f"{text}: {links} between them)"

@@ -52,45 +52,45 @@ def delegated_forecast(
     """
     job = delegation.job
     rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
-    known = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows, split=split)
+    forecast = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows, split=split)
     if delegation.state == ASKING:
         reason = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
-        return msgspec.structs.replace(known, reason=reason)
+        return msgspec.structs.replace(forecast, reason=reason)
     if delegation.state == BACKLOG:
-        return _without_place(known, delegation, retry_ms, names, ahead_ms)
+        return _without_place(forecast, delegation, retry_ms, names, ahead_ms)
     name, quote = names[delegation.site], delegation.quotes.get(delegation.site)
     meant_ms = None if quote is None else quote.start_ms
     # A start that has passed is late, and only the site knows by how much.
     start_ms = None if meant_ms is None or meant_ms < now_ms else meant_ms
-    known = msgspec.structs.replace(
-        known, start_ms=start_ms, places=((name, job.width),), length_ms=job.estimate_ms, queues=(name,)
+    forecast = msgspec.structs.replace(
+        forecast, start_ms=start_ms, places=((name, job.width),), length_ms=job.estimate_ms, queues=(name,)
     )
     if delegation.state == RUNNING:
-        return msgspec.structs.replace(known, state="running", queues=(), reason="")
+        return msgspec.structs.replace(forecast, state="running", queues=(), reason="")
     if delegation.state == WITHDRAWING:
         reason = f"it is being taken back from {name}, as another site could start it at once"
     else:
         is_late = meant_ms is not None and start_ms is None
         meant = f", which meant to start it {when_text(meant_ms or 0, now_ms)}" if is_late else ""
         reason = f"it waits in the queue of {name}{meant}"
-    return msgspec.structs.replace(known, reason=reason)
+    return msgspec.structs.replace(forecast, reason=reason)
 
 
 def _without_place(
-    known: Forecast, delegation: Delegation, retry_ms: int, names: Sequence[str], ahead_ms: int | None
+    forecast: Forecast, delegation: Delegation, retry_ms: int, names: Sequence[str], ahead_ms: int | None
 ) -> Forecast:
     """Explain what a job without a placement is waiting for; the sites are asked again at ``retry_ms``."""
-    now_ms = known.now_ms
+    now_ms = forecast.now_ms
     again = when_text(max(retry_ms, now_ms), now_ms)
     if delegation.awaited is not None:
-        reason = f"{_awaited(now_ms, delegation.awaited, known.split)}; the sites are asked again {again}"
-        return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=reason)
+        reason = f"{_awaited(now_ms, delegation.awaited, forecast.split)}; the sites are asked again {again}"
+        return msgspec.structs.replace(forecast, start_ms=delegation.awaited.start_ms, reason=reason)
     if delegation.mapped is not None:
-        return _mapped(known, delegation, delegation.mapped, names)
+        return _mapped(forecast, delegation, delegation.mapped, names)
     if ahead_ms is not None:
-        return msgspec.structs.replace(known, reason=_reserved_ahead(now_ms, delegation, ahead_ms, again))
+        return msgspec.structs.replace(forecast, reason=_reserved_ahead(now_ms, delegation, ahead_ms, again))
     who = "those that may be" if delegation.refusals else "all"
-    return msgspec.structs.replace(known, reason=f"no site would take it; {who} are asked again {again}")
+    return msgspec.structs.replace(forecast, reason=f"no site would take it; {who} are asked again {again}")
 
 
 def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: str) -> str:
@@ -138,17 +138,17 @@ def _quoted(
     return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)
 
 
-def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names: Sequence[str]) -> Forecast:
+def _mapped(forecast: Forecast, delegation: Delegation, place: PlannedPlace, names: Sequence[str]) -> Forecast:
     """Return the planned start of a job that was mapped over the sites together with all other waiting jobs."""
-    start, where = when_text(max(place.start_ms, known.now_ms), known.now_ms), "several sites together"
+    start, where = when_text(max(place.start_ms, forecast.now_ms), forecast.now_ms), "several sites together"
     quote = delegation.quotes.get(place.site)
     if quote is not None:
         name, nodes = names[place.site], quote.nodes or delegation.job.width
-        known, where = msgspec.structs.replace(known, places=((name, nodes),)), name
+        forecast, where = msgspec.structs.replace(forecast, places=((name, nodes),)), name
     plan = f"mapped over the sites with all that waits, it would start {start} on {where}"
     return msgspec.structs.replace(
-        known,
-        start_ms=max(place.start_ms, known.now_ms),
+        forecast,
+        start_ms=max(place.start_ms, forecast.now_ms),
         length_ms=place.end_ms - place.start_ms,
         reason=f"{plan}; the plan is made again whenever something changes",
     )
@@ -284,25 +284,25 @@ def _when(instant_ms: int, now_ms: int) -> str:
 
 
 def offered_quote(
-    known: Forecast, job: Delegation, choice: PlaceChoice, split: SplitReason | None, names: Sequence[str]
+    forecast: Forecast, job: Delegation, choice: PlaceChoice, split: SplitReason | None, names: Sequence[str]
 ) -> Forecast:
     """Return a quote with the placement that the grid would choose from the sites' quotes.
 
-    `split` is the split that the grid would choose or wait for. Without a choice, `known` is returned unchanged.
+    `split` is the split that the grid would choose or wait for. Without a choice, `forecast` is returned unchanged.
     """
-    now_ms = known.now_ms
+    now_ms = forecast.now_ms
     if choice.split is not None and split is not None and split.cost is not None:
         reason = f"it would be {split.cost.text}, at once"
         return msgspec.structs.replace(
-            known, start_ms=now_ms, places=split.places, length_ms=choice.length_ms, reason=reason, split=split
+            forecast, start_ms=now_ms, places=split.places, length_ms=choice.length_ms, reason=reason, split=split
         )
     if choice.site is None:
         if job.mapped is not None:
-            return _mapped(known, job, job.mapped, names)
+            return _mapped(forecast, job, job.mapped, names)
         if job.awaited is None:
-            return known
+            return forecast
         reason = _awaited(now_ms, job.awaited, split, "it would wait")
-        return msgspec.structs.replace(known, start_ms=job.awaited.start_ms, reason=reason, split=split)
+        return msgspec.structs.replace(forecast, start_ms=job.awaited.start_ms, reason=reason, split=split)
     quote, name, length_ms = job.quotes[choice.site], names[choice.site], length_at(job, choice.site)
     start_ms = now_ms if choice.end_ms is None or quote.start_ms is None else max(now_ms, quote.start_ms)
     reason = f"it would start at once on {name}" if start_ms <= now_ms else f"it would wait in the queue of {name}"
@@ -310,8 +310,8 @@ def offered_quote(
         start_ms = quote.shared_ms or now_ms
         length_ms = choice.end_ms - start_ms
         reason = f"on {name} it would {shared_start_text(quote.slowdown, quote.beside, start_ms - now_ms)}"
-    places = ((name, quote.nodes or job.job.width),)
-    return msgspec.structs.replace(known, start_ms=start_ms, places=places, length_ms=length_ms, reason=reason)
+    placement = ((name, quote.nodes or job.job.width),)
+    return msgspec.structs.replace(forecast, start_ms=start_ms, places=placement, length_ms=length_ms, reason=reason)
 
 
 def _shut(shut: Mapping[int, str], site: int) -> str:

@@ -75,13 +75,13 @@ class Copy(Protocol):
 
 def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> Forecast:
     """Return the forecast for a job that was placed and is starting."""
-    places = named(attempt.fragments, names)
+    placement = named(attempt.fragments, names)
     missing = attempt.missing if attempt.state == ASKED else ()
     asked = [names[site] for site, _ in attempt.fragments if site in missing]
     reserved = places_text(named(tuple(part for part in attempt.fragments if part[0] not in missing), names))
     if attempt.ahead and attempt.state == ASKED:
-        return _ahead_forecast(now_ms, attempt, places, asked, reserved)
-    if len(places) == 1:
+        return _ahead_forecast(now_ms, attempt, placement, asked, reserved)
+    if len(placement) == 1:
         reason = "it was placed"
     elif not asked:
         reason = f"reserved on {reserved}: the start is agreed"
@@ -93,18 +93,20 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
         now_ms=now_ms,
         state="starting",
         start_ms=attempt.start_ms,
-        places=places,
+        places=placement,
         length_ms=attempt.length_ms,
         reason=reason,
     )
 
 
-def _ahead_forecast(now_ms: int, attempt: Attempt, places: Places, asked: Sequence[str], reserved: str) -> Forecast:
+def _ahead_forecast(now_ms: int, attempt: Attempt, placement: Places, asked: Sequence[str], reserved: str) -> Forecast:
     """Return the forecast for a job for which sites reserve nodes ahead; its start is unknown."""
     reason = f"reserved ahead on {reserved}; " if reserved else ""
     reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} for it what "
     reason += "comes free; it starts when all sites have their nodes"
-    return Forecast(job_id=attempt.job.job_id, now_ms=now_ms, places=places, length_ms=attempt.length_ms, reason=reason)
+    return Forecast(
+        job_id=attempt.job.job_id, now_ms=now_ms, places=placement, length_ms=attempt.length_ms, reason=reason
+    )
 
 
 class QueueForecasts:

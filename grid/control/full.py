@@ -62,11 +62,11 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     attempts: AttemptsState
     number: dict[int, int]
     held: list[int]
-    unplaceable: dict[int, str]
+    unplaceable: dict[int, str] = msgspec.field(name="hopeless")
     closed: dict[int, tuple[int, int]]
     # The submissions of jobs that still have an attempt but now have excluded sites. For jobs apart from the queue,
     # `apart` is the state of their level, and `apart_nodes` has (job, site, nodes).
-    excluded: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict)
+    excluded: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict, name="barred")
     apart: LimitedControlState | None = None
     apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     never: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
@@ -212,21 +212,21 @@ class FullControl(Control):
     def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
         """Return the `forecaster` of each job; all jobs of the queue share one simulation."""
         shared: QueueForecasts | None = None
-        found: list[Forecaster | None] = []
+        forecasters: list[Forecaster | None] = []
         for job_id in job_ids:
             if self._is_apart(job_id):
                 forecaster = self._those_apart().forecaster(now_ms, job_id)
-                found.append(forecaster and partial(apart_forecast, forecaster))
+                forecasters.append(forecaster and partial(apart_forecast, forecaster))
             elif job_id not in self._number:
-                found.append(None)
+                forecasters.append(None)
             elif job_id in self._attempts.attempts:
-                found.append(settled(attempt_forecast(now_ms, self._attempts.attempts[job_id], self._names)))
+                forecasters.append(settled(attempt_forecast(now_ms, self._attempts.attempts[job_id], self._names)))
             else:
                 shared = shared or QueueForecasts(self.copy(), now_ms, self._names, end_ms)
                 forecast = partial(shared.forecast, job_id)
-                offers = {self._names[site]: offer for site, offer in self._offers.said(job_id).items()}
-                found.append(partial(_with_offers, forecast, offers) if offers else forecast)
-        return found
+                offers = {self._names[site]: offer for site, offer in self._offers.offers(job_id).items()}
+                forecasters.append(partial(_with_offers, forecast, offers) if offers else forecast)
+        return forecasters
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
         """See `Control`; only jobs apart from the queue depend on what sites answer."""
@@ -328,7 +328,7 @@ class FullControl(Control):
 
     def _as_submitted(self, job_id: int, excluded: GridJobSubmitted | None) -> GridJobSubmitted:
         """Return the submission of a job that leaves the queue, with its excluded sites; forget the job here."""
-        job, sensitivity, sends = self._queue.told(job_id)
+        job, sensitivity, sends = self._queue.described(job_id)
         return GridJobSubmitted(job, sensitivity, sends, self._forget(job_id), excluded.excluded if excluded else ())
 
     def _forget(self, job_id: int) -> int:
@@ -462,7 +462,7 @@ class FullControl(Control):
         too_small = {site: change.never or "" for site in change.sites if self._nodes[site] < job.width}
         if too_small:
             never = self._never[job.job_id] = self._never.get(job.job_id, {}) | too_small
-            why_never = self.why_never(job, never=never, sends=self._queue.told(job.job_id)[2])
+            why_never = self.why_never(job, never=never, sends=self._queue.described(job.job_id)[2])
             if why_never is not None:
                 self._unplaceable.setdefault(job.job_id, why_never)
 
@@ -562,8 +562,8 @@ class FullControl(Control):
             job, fragments, length_ms = placement.job, placement.fragments, placement.length_ms
             job_id = job.job_id
             self._number[job_id] = number = self._number[job_id] + 1
-            is_told = fragments[0][0] in self._offers.sites
-            commands += self._attempts.begin(now_ms, job, number, fragments, length_ms, is_told=is_told)
+            includes_job = fragments[0][0] in self._offers.sites
+            commands += self._attempts.begin(now_ms, job, number, fragments, length_ms, includes_job=includes_job)
             if len(fragments) > 1 and self.margin_ms:
                 self._queue.expect_end(now_ms, job_id, now_ms + self.margin_ms + length_ms)
         return commands
@@ -635,7 +635,7 @@ def _offered_by(forecaster: Forecaster, offers: tuple[str, ...]) -> Forecast:
 
 def _with_offers(forecaster: Forecaster, offers: Mapping[str, KnownOffer]) -> Forecast:
     """Return a waiting job's forecast, with the offers of shared nodes that it has not taken."""
-    found = forecaster()
+    forecast = forecaster()
     texts = {site: offer_text(offer.slowdown, offer.beside) for site, offer in offers.items()}
-    rows = [msgspec.structs.replace(row, offer=texts.get(row.site, "")).with_offer() for row in found.sites]
-    return msgspec.structs.replace(found, sites=tuple(rows))
+    rows = [msgspec.structs.replace(row, offer=texts.get(row.site, "")).with_offer() for row in forecast.sites]
+    return msgspec.structs.replace(forecast, sites=tuple(rows))

@@ -197,10 +197,10 @@ class LimitedControl(DelegatingControl):
             case Refused():
                 # The site breaks its quote, so drop the quote and ask all sites again.
                 delegation.quotes.pop(delegation.site, None)
-                told = self._note_refusal(now_ms, delegation, answer)
+                commands = self._note_refusal(now_ms, delegation, answer)
                 # If this site can never run the job, ask the other sites without a pause.
                 again = self._ask_all if answer.cause == "never" else self._put_back
-                return [*told, *again(now_ms, delegation)]
+                return [*commands, *again(now_ms, delegation)]
             case Withdrawn():
                 return self._withdrawn(now_ms, delegation)
         return []
@@ -226,8 +226,8 @@ class LimitedControl(DelegatingControl):
 
     def _note_put_off(self, now_ms: int, delegation: Delegation) -> None:
         """Record that a job's site has not started it when expected."""
-        known = delegation.put_off.get(delegation.site)
-        times = 0 if known is None else known.times
+        put_off = delegation.put_off.get(delegation.site)
+        times = 0 if put_off is None else put_off.times
         again_ms = now_ms + growing_pause_ms(self._retry_ms, times)
         delegation.put_off[delegation.site] = PutOff(times + 1, again_ms)
 
@@ -291,9 +291,9 @@ class LimitedControl(DelegatingControl):
 
     def _ask_all(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Ask all suitable sites for quotes for a job; remove a job that is cancelled, held or unplaceable."""
-        wanted = self._remove_withdrawn(delegation)
-        if wanted is not None:
-            return wanted
+        removal = self._remove_withdrawn(delegation)
+        if removal is not None:
+            return removal
         job_id = delegation.job.job_id
         # A site that is cut off never answers.
         able = [site for site in range(len(self._nodes)) if site not in self.cut_off_sites]
@@ -421,10 +421,12 @@ class LimitedControl(DelegatingControl):
             return PlaceChoice(site)
         end_ms, site = earliest_end(now_ms, delegation, quotes, delay_ms)
         # Judge a split by the sites' own quotes: nodes promised to several jobs at once are no reason to split.
-        said_ms = earliest_end(now_ms, delegation, quoted, delay_ms)[0]
+        quoted_end_ms = earliest_end(now_ms, delegation, quoted, delay_ms)[0]
         starts_now = any(quoted[s].start_ms is not None and (quoted[s].start_ms or 0) <= now_ms for s in starts)
         split = None if starts_now else self._split_now(now_ms, delegation, quotes)
-        if split is not None and (said_ms is None or not self.policy.adaptive or now_ms + split[1] < said_ms):
+        if split is not None and (
+            quoted_end_ms is None or not self.policy.adaptive or now_ms + split[1] < quoted_end_ms
+        ):
             return PlaceChoice(split=split[0], length_ms=split[1])
         if split is None and (ahead := self._ahead(now_ms, delegation, quotes)) is not None:
             return PlaceChoice(split=ahead[0], length_ms=ahead[1], is_ahead=True)
@@ -469,8 +471,8 @@ class LimitedControl(DelegatingControl):
         delegation.awaited = None
         delegation.number += 1
         self._plan_renewal(now_ms)
-        told = delegation.job, delegation.number, fragments, length_ms
-        return self._attempts.begin_ahead(*told, now_ms + self._lease_ms)
+        args = delegation.job, delegation.number, fragments, length_ms
+        return self._attempts.begin_ahead(*args, now_ms + self._lease_ms)
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """See `DelegatingControl`; retry earlier if the time to reserve ahead for the job comes first."""
@@ -493,14 +495,14 @@ class LimitedControl(DelegatingControl):
         waiting = self._to_be_mapped()
         plan = self._plan(now_ms, waiting)
         commands: list[GridCommand] = []
-        for one, mapped in zip(waiting, plan, strict=True):
-            one.mapped = mapped.place
+        for delegation, mapped in zip(waiting, plan, strict=True):
+            delegation.mapped = mapped.place
             if mapped.place is not None and mapped.goes:
-                commands += self._delegate(now_ms, one, mapped.place.site, mapped.place.end_ms)
-                one.hurried = mapped.place.start_ms <= now_ms
-        for one, mapped in zip(waiting, plan, strict=True):
+                commands += self._delegate(now_ms, delegation, mapped.place.site, mapped.place.end_ms)
+                delegation.hurried = mapped.place.start_ms <= now_ms
+        for delegation, mapped in zip(waiting, plan, strict=True):
             if mapped.split is not None:
-                commands += self._begin(now_ms, one, *mapped.split)
+                commands += self._begin(now_ms, delegation, *mapped.split)
         return commands
 
     def _to_be_mapped(self, without: int | None = None) -> list[Delegation]:
@@ -647,9 +649,13 @@ class LimitedControl(DelegatingControl):
         for delegation in map(self._jobs.__getitem__, self._patience_ms):
             delegation.changed.update(site for site in news if site in delegation.quotes)
         looks = LOOKS
-        mapped = [one for one in self._jobs.values() if one.state == BACKLOG and one.mapped is not None]
+        mapped = [
+            candidate
+            for candidate in self._jobs.values()
+            if candidate.state == BACKLOG and candidate.mapped is not None
+        ]
         for site in range(len(self._nodes)) if retry else news:
-            first = next((one for one in mapped if not one.avoids(site, now_ms)), None)
+            first = next((candidate for candidate in mapped if not candidate.avoids(site, now_ms)), None)
             commands += [] if first is None else self._ask(now_ms, first, [site])
         for delegation in list(self._jobs.values()):
             if looks == 0:
@@ -660,7 +666,7 @@ class LimitedControl(DelegatingControl):
                 looks -= 1
                 commands += self._ask_all(now_ms, delegation)
             elif delegation.state == WAITING:
-                due = {site for site, known in delegation.put_off.items() if retry and known.again_ms <= now_ms}
+                due = {site for site, put_off in delegation.put_off.items() if retry and put_off.again_ms <= now_ms}
                 changed = (site for site in news if not delegation.leaves_alone(site, now_ms))
                 asked = self._ask_others(now_ms, delegation, sorted({*due, *changed}))
                 looks -= bool(asked)
@@ -720,32 +726,32 @@ class LimitedControl(DelegatingControl):
             return None
         attempt = self._attempts.attempts.get(job_id)
         if attempt is not None:
-            found = attempt_forecast(now_ms, attempt, self._names)
+            forecast = attempt_forecast(now_ms, attempt, self._names)
         else:
             at_ms = self._ahead_at_ms(delegation)
-            told = self._nodes, self._retry_at_ms or 0, self._names, self._shut
-            found = delegated_forecast(now_ms, delegation, *told, at_ms, self._awaited_split(delegation))
-        return settled(found)
+            args = self._nodes, self._retry_at_ms or 0, self._names, self._shut
+            forecast = delegated_forecast(now_ms, delegation, *args, at_ms, self._awaited_split(delegation))
+        return settled(forecast)
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
         """See `Control`; the forecast uses the sites' quotes if the question has any."""
         asked, offers = question.asked, question.offers
         why_never = self.why_never(asked.job, asked.excluded, sends=asked.sends)
         split = None if why_never is not None else self._wide_split(now_ms, asked)
-        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, split=split)
+        forecast = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, split=split)
         if why_never is not None or not offers:
-            return settled(found)
+            return settled(forecast)
         job = self._delegation_of(now_ms, asked, self._next_draw(), self._too_long(asked.job))
         for site, quote in offers.items():
             # As if each site had answered the last question of the grid.
             self._note_quote(now_ms, site, job, msgspec.structs.replace(quote, quote_id=self._quote_id + 1))
         if job.unplaceable:
-            return settled(msgspec.structs.replace(found, state="refused", reason=job.unplaceable))
+            return settled(msgspec.structs.replace(forecast, state="refused", reason=job.unplaceable))
         choice = self._mapped_choice(now_ms, job, question.without) if self.policy.maps else self._choice(now_ms, job)
         cost = None
         if choice.split is not None:
             cost = self._one_job.split_reason(job.job, job.sends, choice.split, choice.length_ms, self._names)
-        return settled(offered_quote(found, job, choice, cost or self._awaited_split(job), self._names))
+        return settled(offered_quote(forecast, job, choice, cost or self._awaited_split(job), self._names))
 
     def _mapped_choice(self, now_ms: int, delegation: Delegation, without: int | None) -> PlaceChoice:
         """Choose for a job that is not submitted yet as the mapping would, with all unplaced jobs except `without`.
@@ -769,8 +775,8 @@ class LimitedControl(DelegatingControl):
         """Return the cost of the split whose last nodes a job waits for, or None."""
         if (split := delegation.awaited) is None:
             return None
-        told = delegation.job, delegation.sends, split.fragments, split.end_ms - split.start_ms
-        return self._one_job.split_reason(*told, self._names)
+        args = delegation.job, delegation.sends, split.fragments, split.end_ms - split.start_ms
+        return self._one_job.split_reason(*args, self._names)
 
     def _wide_split(self, now_ms: int, asked: GridJobSubmitted) -> SplitReason | None:
         """Return the cost of splitting a job wider than every site, if all nodes are free; None for any other job."""
@@ -778,8 +784,8 @@ class LimitedControl(DelegatingControl):
         if asked.job.width <= max(sizes.values(), default=0):
             return None
         sends = asked.sends or NOTHING
-        found = self._one_job.split(asked.job, asked.sensitivity, sizes, sends, now_ms, now_ms)
-        return None if found is None else self._one_job.split_reason(asked.job, sends, *found, self._names)
+        placement = self._one_job.split(asked.job, asked.sensitivity, sizes, sends, now_ms, now_ms)
+        return None if placement is None else self._one_job.split_reason(asked.job, sends, *placement, self._names)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
@@ -788,6 +794,6 @@ class LimitedControl(DelegatingControl):
         assert split == set(self._attempts.attempts), "a split job is lost"
         asking = {job_id for job_id, delegation in self._jobs.items() if delegation.state == ASKING}
         assert asking == set(self._patience_ms), "a job waits for quotes forever"
-        unanswered = {quote_id for one in self._jobs.values() for quote_id in one.unanswered.values()}
+        unanswered = {quote_id for entry in self._jobs.values() for quote_id in entry.unanswered.values()}
         assert unanswered == self._asked.keys(), "an answer will not be recognized, or is awaited for a job that left"
         assert self._renew_at_ms is not None or not any(d.state == WAITING for d in self._jobs.values()), "no renewal"

@@ -200,11 +200,11 @@ class KnownLinks:
         row = links.communication[slot]
         row["fraction"], row["bits"] = talk.fraction, 8.0 * talk.message_bytes
         links.data[slot] = msgspec.structs.astuple(sends.data)
-        one = slice(slot, slot + 1)
+        rows = slice(slot, slot + 1)
         view = links._replace(
-            communication=links.communication[one],
-            least_factor=links.least_factor[one],
-            crossing_factor=links.crossing_factor[one],
+            communication=links.communication[rows],
+            least_factor=links.least_factor[rows],
+            crossing_factor=links.crossing_factor[rows],
         )
         self._find(view, *self._least)
 

@@ -109,16 +109,16 @@ def map_over_sites(
     widths = sorted({job.width for job in jobs if job.split_ms is not None and job.width <= len(parts)})
     if not jobs or not sites:
         return [None] * len(jobs)
-    told = np.zeros((len(jobs), 3, len(sites)), np.int64)
-    told[:, 0] = NEVER_MS
+    offers = np.zeros((len(jobs), 3, len(sites)), np.int64)
+    offers[:, 0] = NEVER_MS
     split_ms = np.full((len(jobs), len(widths)), NEVER_MS)
     for row, job in enumerate(jobs):
         for site, offer in job.offers.items():
             if 1 <= offer.nodes <= len(ready_ms[site]):
-                told[row, :, column[site]] = offer.length_ms, offer.nodes, offer.from_ms
+                offers[row, :, column[site]] = offer.length_ms, offer.nodes, offer.from_ms
         if job.split_ms is not None and job.width in widths:
             split_ms[row, widths.index(job.width)] = job.split_ms
-    kinds, kind = np.unique(np.hstack([told.reshape(len(jobs), -1), split_ms]), axis=0, return_inverse=True)
+    kinds, kind = np.unique(np.hstack([offers.reshape(len(jobs), -1), split_ms]), axis=0, return_inverse=True)
     alone_ms, taken, from_ms = (kinds[:, at * len(sites) : (at + 1) * len(sites)] for at in range(3))
     mapped = map_to(
         machine_arrays(node_of, [parts] if parts else [], [(0, width) for width in widths]),
@@ -130,11 +130,11 @@ def map_over_sites(
         taken=taken,
         from_ms=from_ms,
     )
-    found: list[PlannedPlace | None] = []
+    plans: list[PlannedPlace | None] = []
     for row, nodes in enumerate(mapped.machines):
         if not nodes:
-            found.append(None)
+            plans.append(None)
             continue
         site = SEVERAL if mapped.team[row] >= 0 else sites[node_of[nodes[0]]]
-        found.append(PlannedPlace(site, int(mapped.start_ms[row]), int(mapped.end_ms[row])))
-    return found
+        plans.append(PlannedPlace(site, int(mapped.start_ms[row]), int(mapped.end_ms[row])))
+    return plans

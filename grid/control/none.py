@@ -77,17 +77,17 @@ class NoControl(DelegatingControl):
         self._area[sent.site] -= sent.job.width * sent.job.estimate_ms
         if isinstance(answer, Ended) and answer.outcome != "lost":
             return self._done(sent, answer.outcome)
-        told: list[GridCommand] = []
+        commands: list[GridCommand] = []
         if isinstance(answer, Refused):
             sent.refused_by.add(sent.site)
-            told = self._note_refusal(now_ms, sent, answer)
+            commands = self._note_refusal(now_ms, sent, answer)
         else:
             sent.refused_by.clear()
             sent.refusals.clear()
-        wanted = self._remove_withdrawn(sent)
-        if wanted is not None:
-            return [*told, *wanted]
-        return [*told, *self._send(now_ms, sent)]
+        removal = self._remove_withdrawn(sent)
+        if removal is not None:
+            return [*commands, *removal]
+        return [*commands, *self._send(now_ms, sent)]
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Do nothing: this level ignores the network."""
@@ -141,26 +141,26 @@ class NoControl(DelegatingControl):
         if sent is None:
             return None
         loads = self._loads(sent.refused_by)
-        found = sent_forecast(now_ms, sent, self._nodes, loads, self._retry_at_ms or 0, self._names, self._shut)
-        return lambda: found
+        forecast = sent_forecast(now_ms, sent, self._nodes, loads, self._retry_at_ms or 0, self._names, self._shut)
+        return lambda: forecast
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
         """See `Control`; the forecast names the site that would get the job."""
         asked, offers = question.asked, question.offers
         never = self._too_long(asked.job) | {s: quote.reason for s, quote in offers.items() if quote.cause == "never"}
         why_never, loads = self.why_never(asked.job, asked.excluded, never), self._loads(set(asked.excluded))
-        found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, loads)
+        forecast = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, loads)
         if why_never is not None:
-            return settled(found)
+            return settled(forecast)
         sent = self._delegation_of(now_ms, asked, self._next_draw(), never)
         # As if each of these sites had refused the job already.
         sent.refused_by |= self._shut.keys()
         site = self._choose(now_ms, sent)
         if site is None:
             reason = "all sites would refuse it now; it would be sent again later"
-            return settled(msgspec.structs.replace(found, reason=reason))
+            return settled(msgspec.structs.replace(forecast, reason=reason))
         why = "has the least work of the grid for each node" if self._rng is None else "was drawn at random"
-        return settled(sent_quote(found, asked.job, site, offers, self._names, why))
+        return settled(sent_quote(forecast, asked.job, site, offers, self._names, why))
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:
         """Return how long each site needs for the jobs sent to it [ms]; None for a site that has refused."""

@@ -49,8 +49,8 @@ def once_more_evicted(job: Job) -> Job:
 
 def forecast_of_evicted(forecaster: Forecaster, evicted: str) -> Forecast:
     """Return the forecast of a job that waits again, with its evictions."""
-    found = forecaster()
-    return msgspec.structs.replace(found, reason=with_evictions(found.reason, evicted), evicted=evicted)
+    forecast = forecaster()
+    return msgspec.structs.replace(forecast, reason=with_evictions(forecast.reason, evicted), evicted=evicted)
 
 
 MOST_REFUSALS = 6

@@ -143,11 +143,13 @@ class OneJob:
         self, job: Job, sends: Sends, fragments: Fragments, length_ms: int, names: Sequence[str]
     ) -> SplitReason:
         """Return the fragments and the cost of a split, as numbers and as text; `names` are the names of all sites."""
-        places, communication = named(fragments, names), sends.communication
-        said = communication_text(communication)
-        cost = split_cost(places, job.estimate_ms, length_ms, self.model, communication, names=names, traffic=said)
+        placement, communication = named(fragments, names), sends.communication
+        traffic = communication_text(communication)
+        cost = split_cost(
+            placement, job.estimate_ms, length_ms, self.model, communication, names=names, traffic=traffic
+        )
         reason = f"it is {cost.text}"
-        return SplitReason(places=places, length_ms=length_ms, whole_ms=job.estimate_ms, reason=reason, cost=cost)
+        return SplitReason(places=placement, length_ms=length_ms, whole_ms=job.estimate_ms, reason=reason, cost=cost)
 
     def _enter(self, job: Job) -> None:
         # The job id matters: a search for a split may start from the cached result of the same job.
@@ -177,18 +179,18 @@ def why_too_dear(
     """
     job, sends = asked
     free = dict(enumerate(nodes))
-    for told in ((), news):
+    for changes in ((), news):
         one_job = OneJob(nodes, policy, network)
-        for each in told:
-            one_job.links_changed(each)
+        for change in changes:
+            one_job.links_changed(change)
         if one_job.split(job, 1.0, free, sends, 0, 0) is not None:
             return None
-    found = one_job.split(job, 1.0, free, sends, 0, 0, at_any_cost=True)
-    if found is None:
+    split = one_job.split(job, 1.0, free, sends, 0, 0, at_any_cost=True)
+    if split is None:
         return None
-    fragments, length_ms = found
-    places = tuple((names[site], width) for site, width in fragments)
-    cost = split_cost(places, job.estimate_ms, length_ms, one_job.model, sends.communication, names=names)
+    fragments, length_ms = split
+    placement = tuple((names[site], width) for site, width in fragments)
+    cost = split_cost(placement, job.estimate_ms, length_ms, one_job.model, sends.communication, names=names)
     largest = f"it needs {job.width} nodes and the largest site has {max(nodes)}"
     bound = bound_text(network.max_split_factor)
     return f"{largest}; {cost.text}, and {bound}: if it sends less, say so with --communication"
@@ -257,9 +259,9 @@ def awaited(
         there = {site: quote.free if quote.takes_parts else 0 for site, quote in quotes.items()}
         for site, come_ms in comes_ms.items():
             there[site] += quotes[site].coming if come_ms <= start_ms else 0
-        found = split(there)
-        if found is not None:
-            fragments, length_ms = found
+        placement = split(there)
+        if placement is not None:
+            fragments, length_ms = placement
             idle_node_ms = 0
             for site, nodes in fragments:
                 first = min(nodes, quotes[site].free)

@@ -108,7 +108,7 @@ class GridQueue:
         self._n_fragments = 0
         self._plan: ReservedStarts | None = None
         if self.reserves_starts:
-            self._plan = empty_grid_plan(self._state, self._codes, room=FIRST_SLOTS)
+            self._plan = empty_grid_plan(self._state, self._codes, capacity=FIRST_SLOTS)
         self._order, self._order_name = ORDERS[policy.order], policy.order
         self.tuning: QueueTuning | None = None
         if policy.tuning is not None:
@@ -177,8 +177,8 @@ class GridQueue:
     @property
     def nodes(self) -> list[int]:
         """The number of nodes of each site."""
-        found: list[int] = self._nodes.tolist()
-        return found
+        sizes: list[int] = self._nodes.tolist()
+        return sizes
 
     @property
     def links_news(self) -> list[LinksChanged | PathsMeasured]:
@@ -259,10 +259,10 @@ class GridQueue:
             occupy_reserved(self._state, plan, slot, GIVE_BACK)
         needs = np.int64(now_ms), np.int64(job.width), np.int64(job.estimate_ms)
         profiles = zip(plan.step_ms, plan.step_free, plan.n_steps, strict=True)
-        found = [int(earliest_fit(*profile, *needs)) for profile in profiles][: len(self._nodes)]
+        starts_ms = [int(earliest_fit(*profile, *needs)) for profile in profiles][: len(self._nodes)]
         if is_placed:
             occupy_reserved(self._state, plan, slot, TAKE)
-        return [None if start_ms == NEVER_MS else start_ms for start_ms in found]
+        return [None if start_ms == NEVER_MS else start_ms for start_ms in starts_ms]
 
     def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, PlacedJob] | None:
         """Return a waiting job's reservation if it holds as long as all jobs end when expected, or None.
@@ -351,8 +351,10 @@ class GridQueue:
         if self._plan is None:
             _, fragments, _ = self.kept_for_head()
             return {next(self.waiting).job_id: {site for site, _ in fragments}}
-        found = {job.job_id: self.reserved(job.job_id) for job in self.waiting}
-        return {job_id: {site for site, _ in reserved[1].fragments} for job_id, reserved in found.items() if reserved}
+        reservations = {job.job_id: self.reserved(job.job_id) for job in self.waiting}
+        return {
+            job_id: {site for site, _ in reserved[1].fragments} for job_id, reserved in reservations.items() if reserved
+        }
 
     def shares_now(self, job_id: int, now_ms: int, end_ms: int) -> bool:
         """Whether a waiting job should start now on shared nodes, where it would end at `end_ms`."""
@@ -452,7 +454,7 @@ class GridQueue:
         trial._sort(order)
         state = trial._state
         slots = state.waiting[: self.n_waiting].copy()
-        plan = empty_grid_plan(state, trial._codes, room=self.n_waiting + int(self._n_running[0]))
+        plan = empty_grid_plan(state, trial._codes, capacity=self.n_waiting + int(self._n_running[0]))
         plan.counters["stale"] = REPLAN
         grid_plan_pass(state, trial._codes, plan, np.int64(now_ms))
         jobs = state.jobs[slots]
@@ -480,14 +482,14 @@ class GridQueue:
     def _keys(self, order: str, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return the sort keys of jobs in an order."""
         jobs = self._state.jobs[slots]
-        known = [self._slots.jobs[slot] for slot in slots.tolist()]
+        queued_jobs = [self._slots.jobs[slot] for slot in slots.tolist()]
         return order_keys(
             order,
             submit_ms=jobs["submit_ms"],
             width=jobs["width"],
             estimate_ms=jobs["estimate_ms"],
-            weight=np.array([job.weight for job in known]),
-            priority=np.array([job.priority for job in known]),
+            weight=np.array([job.weight for job in queued_jobs]),
+            priority=np.array([job.priority for job in queued_jobs]),
         )
 
     def _fragments_of(self, slot: int) -> Fragments:
@@ -530,7 +532,7 @@ class GridQueue:
         self._replan()
         self._keep_shut()
 
-    def told(self, job_id: int) -> tuple[Job, float, Sends]:
+    def described(self, job_id: int) -> tuple[Job, float, Sends]:
         """Return a waiting or running job, its sensitivity to splits, and its transfers."""
         slot = self._slots.of[job_id]
         sends = NOTHING if self._links is None else self._links.sends(slot)

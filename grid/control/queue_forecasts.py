@@ -136,29 +136,29 @@ class Standing:
         self, start_ms: int, fragments: Fragments, length_ms: int, *, is_reserved_only: bool = False
     ) -> Forecast:
         """Return the forecast with a start; ``is_reserved_only`` if it is a reservation that may still move."""
-        places = named(fragments, self._names)
+        placement = named(fragments, self._names)
         # Start and sites have their own fields; only the cost of a split belongs into the reason.
         reason = self._reason
-        if len(places) > 1:
-            reason += f"; it starts{self._where(places, length_ms)}"
+        if len(placement) > 1:
+            reason += f"; it starts{self._where(placement, length_ms)}"
         if is_reserved_only:
             reason = f"{self._reason}; when it starts lies too far ahead to be worked out: this is what is reserved now"
-        return self._found(reason, start_ms, places, length_ms)
+        return self._found(reason, start_ms, placement, length_ms)
 
     def placed_at_once(self, start_ms: int, fragments: Fragments, length_ms: int) -> Forecast:
         """Return the forecast of a job that would start at once."""
-        places = named(fragments, self._names)
-        return self._found(f"{STARTS_AT_ONCE},{self._where(places, length_ms)}", start_ms, places, length_ms)
+        placement = named(fragments, self._names)
+        return self._found(f"{STARTS_AT_ONCE},{self._where(placement, length_ms)}", start_ms, placement, length_ms)
 
-    def _where(self, places: Places, length_ms: int) -> str:
+    def _where(self, placement: Places, length_ms: int) -> str:
         """Return the sites on which the job starts, and the cost of a split, as a clause."""
-        return f" {self._cost(places, length_ms).text}" if len(places) > 1 else f" on {places_text(places)}"
+        return f" {self._cost(placement, length_ms).text}" if len(placement) > 1 else f" on {places_text(placement)}"
 
-    def _cost(self, places: Places, length_ms: int) -> SplitCost:
-        _, _, sends = self._queue.told(self._job.job_id)
+    def _cost(self, placement: Places, length_ms: int) -> SplitCost:
+        _, _, sends = self._queue.described(self._job.job_id)
         communication = sends.communication
         return split_cost(
-            places,
+            placement,
             self._whole_ms,
             length_ms,
             self._model,
@@ -167,12 +167,12 @@ class Standing:
             traffic=communication_text(communication),
         )
 
-    def _found(self, reason: str, start_ms: int, places: Places, length_ms: int) -> Forecast:
+    def _found(self, reason: str, start_ms: int, placement: Places, length_ms: int) -> Forecast:
         forecast = self._forecast(reason)
         split = forecast.split
-        if len(places) > 1 and split is not None:
-            split = self._split_found(start_ms, places, length_ms)
-        return msgspec.structs.replace(forecast, start_ms=start_ms, places=places, length_ms=length_ms, split=split)
+        if len(placement) > 1 and split is not None:
+            split = self._split_found(start_ms, placement, length_ms)
+        return msgspec.structs.replace(forecast, start_ms=start_ms, places=placement, length_ms=length_ms, split=split)
 
     def _forecast(self, reason: str) -> Forecast:
         return Forecast(
@@ -373,20 +373,20 @@ class Standing:
             return f"a job of {width} may be on {allowed} sites, and would need more"
         return "no split is possible: its parts would have no way to each other"
 
-    def _split_found(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
+    def _split_found(self, start_ms: int, placement: Places, length_ms: int) -> SplitReason:
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
-        cost = self._cost(places, length_ms)
+        cost = self._cost(placement, length_ms)
         reason = f"it is {cost.text}"
         if gain_ms is not None and gain_ms > 0:
             reason += f", and ends {span_text(gain_ms)} sooner than {self._whole_site} alone"
-        return self._worded(reason, start_ms, places, cost, gain_ms)
+        return self._worded(reason, start_ms, placement, cost, gain_ms)
 
-    def _split_possible(self, start_ms: int, places: Places, length_ms: int) -> SplitReason:
+    def _split_possible(self, start_ms: int, placement: Places, length_ms: int) -> SplitReason:
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
         waits = self._policy.adaptive and gain_ms is not None and gain_ms <= 0
         if not waits and start_ms == self._now_ms and not self._ahead:
-            return self._split_found(start_ms, places, length_ms)
-        cost = self._cost(places, length_ms)
+            return self._split_found(start_ms, placement, length_ms)
+        cost = self._cost(placement, length_ms)
         reason = f"it could start {when_text(start_ms, self._now_ms)}, {cost.text}"
         if gain_ms is None:
             reason += "; no site has the nodes alone"
@@ -395,11 +395,13 @@ class Standing:
             reason += f"; waiting for {self._whole_site} ends {ends}"
         if not waits and start_ms == self._now_ms:
             reason += f"; {ahead_text(self._ahead)} would be placed first"
-        return self._worded(reason, start_ms, places, cost, gain_ms)
+        return self._worded(reason, start_ms, placement, cost, gain_ms)
 
-    def _worded(self, reason: str, start_ms: int, places: Places, cost: SplitCost, gain_ms: int | None) -> SplitReason:
+    def _worded(
+        self, reason: str, start_ms: int, placement: Places, cost: SplitCost, gain_ms: int | None
+    ) -> SplitReason:
         return SplitReason(
-            places=places,
+            places=placement,
             start_ms=start_ms,
             length_ms=cost.length_ms,
             whole_ms=cost.whole_ms,

@@ -32,7 +32,7 @@ class WorkSent:
 
     def add(self, now_ms: int, site: int, job: Job, quote_id: int) -> None:
         """Record a job sent to a site, with the id of the last quote requested before."""
-        kept = [each for each in self.by_site.get(site, ()) if each.sent_ms + self._keep_ms >= now_ms]
+        kept = [entry for entry in self.by_site.get(site, ()) if entry.sent_ms + self._keep_ms >= now_ms]
         self.by_site[site] = [*kept, SentWork(quote_id, now_ms, job.width, job.width * job.estimate_ms)]
 
     def subtracted(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
@@ -41,11 +41,11 @@ class WorkSent:
         Their nodes are not free, and a later start moves back by their work divided by the nodes of the site. Without
         the correction, all jobs submitted at one instant would be promised the same nodes.
         """
-        sent = [each for each in self.by_site.get(site, ()) if each.quote_id >= quote.quote_id]
+        sent = [entry for entry in self.by_site.get(site, ()) if entry.quote_id >= quote.quote_id]
         if not sent or quote.start_ms is None:
             return quote
-        free = max(0, quote.free - sum(each.nodes for each in sent))
+        free = max(0, quote.free - sum(entry.nodes for entry in sent))
         start_ms = quote.start_ms
         if start_ms > now_ms or (quote.nodes or job.width) > free:
-            start_ms = max(start_ms, now_ms) + sum(each.work for each in sent) // self._nodes[site]
+            start_ms = max(start_ms, now_ms) + sum(entry.work for entry in sent) // self._nodes[site]
         return msgspec.structs.replace(quote, free=free, start_ms=start_ms)

@@ -45,7 +45,7 @@ class AskedOffer(msgspec.Struct, frozen=True):
 class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The offers by job and site, the open questions by number, and the sites to ask."""
 
-    said: dict[int, dict[int, KnownOffer]]
+    offers: dict[int, dict[int, KnownOffer]] = msgspec.field(name="said")
     asked: dict[int, AskedOffer]
     last: int
     sites: tuple[int, ...]
@@ -67,18 +67,18 @@ class SharedOffers:
     def __init__(self, sites: Sequence[int], nodes: Sequence[int], retry_ms: int) -> None:
         self.sites = tuple(sites)
         self._nodes, self._retry_ms = list(nodes), retry_ms
-        self._said: dict[int, dict[int, KnownOffer]] = {}
+        self._offers: dict[int, dict[int, KnownOffer]] = {}
         self._asked: dict[int, AskedOffer] = {}
         # Questions are numbered -1, -2, ...; the questions for jobs apart from the queue have positive numbers.
         self._last = 0
 
     def state(self) -> SharedOffersState:
         """Return the state between two instants."""
-        return SharedOffersState(self._said, self._asked, self._last, self.sites)
+        return SharedOffersState(self._offers, self._asked, self._last, self.sites)
 
     def restore(self, state: SharedOffersState) -> None:
         """Restore the state."""
-        self._said, self._asked, self._last, self.sites = state.said, state.asked, state.last, state.sites
+        self._offers, self._asked, self._last, self.sites = state.offers, state.asked, state.last, state.sites
 
     def add(self, site: int) -> None:
         """Add a site to the sites that are asked."""
@@ -89,27 +89,29 @@ class SharedOffers:
         is_known = job.resources is not None or job.assumed is not None
         return [site for site in self.sites if is_known and self._nodes[site] >= job.width]
 
-    def said(self, job_id: int) -> dict[int, KnownOffer]:
+    def offers(self, job_id: int) -> dict[int, KnownOffer]:
         """Return the present offers for a waiting job, by site."""
-        return {site: offer for site, offer in self._said.get(job_id, {}).items() if offer.slowdown}
+        return {site: offer for site, offer in self._offers.get(job_id, {}).items() if offer.slowdown}
 
     def changed(self, site: int) -> None:
         """Drop the offers of a site and its open questions, because it has changed."""
         if site in self.sites:
-            self._said = {job: {at: one for at, one in said.items() if at != site} for job, said in self._said.items()}
+            self._offers = {
+                job: {at: offer for at, offer in offers.items() if at != site} for job, offers in self._offers.items()
+            }
             self._asked = {number: asked for number, asked in self._asked.items() if asked.site != site}
 
     def refused(self, job_id: int, site: int) -> None:
         """Ignore offers of a site to a job that it has refused, until it changes: it might offer and refuse again."""
         if site in self.sites:
-            self._said.setdefault(job_id, {})[site] = NOTHING
+            self._offers.setdefault(job_id, {})[site] = NOTHING
 
     def answered(self, quoted: Quoted) -> bool:
         """Record a site's offer; return whether it answers an open question."""
         asked = self._asked.pop(quoted.quote_id, None)
         if asked is None:
             return False
-        self._said.setdefault(asked.job_id, {})[asked.site] = KnownOffer(quoted.slowdown or 0.0, quoted.beside)
+        self._offers.setdefault(asked.job_id, {})[asked.site] = KnownOffer(quoted.slowdown or 0.0, quoted.beside)
         return True
 
     def expire(self, now_ms: int) -> bool:
@@ -117,7 +119,7 @@ class SharedOffers:
         silent = [number for number, due_ms in self._due_ms() if due_ms <= now_ms]
         for number in silent:
             asked = self._asked[number] = msgspec.structs.replace(self._asked[number], is_late=True)
-            self._said.setdefault(asked.job_id, {})[asked.site] = NOTHING
+            self._offers.setdefault(asked.job_id, {})[asked.site] = NOTHING
         return bool(silent)
 
     def _due_ms(self) -> Iterator[tuple[int, int]]:
@@ -130,7 +132,7 @@ class SharedOffers:
 
     def ask(self, now_ms: int, queue: GridQueue) -> list[GridCommand]:
         """Ask sites for offers to the first waiting jobs, except sites that have already answered or been asked."""
-        asked = {(each.job_id, each.site) for each in self._asked.values()}
+        asked = {(question.job_id, question.site) for question in self._asked.values()}
         commands: list[GridCommand] = []
         for job in self._thought_of(queue):
             for site in self._lacking(job):
@@ -138,38 +140,38 @@ class SharedOffers:
                     length_ms = job.estimate_ms + (queue.delay_ms(job.job_id, site, now_ms) or 0)
                     self._last -= 1
                     self._asked[self._last] = AskedOffer(job.job_id, site, now_ms)
-                    told = self._last, job.width, length_ms, job.resources, job.job_id
-                    commands.append(ToSite(site, RequestQuote(*told, assumed=job.assumed)))
+                    args = self._last, job.width, length_ms, job.resources, job.job_id
+                    commands.append(ToSite(site, RequestQuote(*args, assumed=job.assumed)))
         return commands
 
     def _thought_of(self, queue: GridQueue) -> list[Job]:
         """Return the first jobs of the queue that could share nodes; drop the records of all other jobs."""
         first = [job for job in islice(queue.waiting, LOOKS) if self.could_offer(job)]
         here = {job.job_id for job in first}
-        self._said = {job_id: said for job_id, said in self._said.items() if job_id in here}
+        self._offers = {job_id: offers for job_id, offers in self._offers.items() if job_id in here}
         self._asked = {number: asked for number, asked in self._asked.items() if asked.job_id in here}
         return first
 
     def _lacking(self, job: Job) -> Iterator[int]:
         """Yield the sites that could offer a job shared nodes and have not answered."""
-        said = self._said.get(job.job_id, {})
-        return (site for site in self.could_offer(job) if site not in said)
+        offers = self._offers.get(job.job_id, {})
+        return (site for site in self.could_offer(job) if site not in offers)
 
     def ends(self, now_ms: int, queue: GridQueue) -> dict[int, int]:
         """Return when each job would end with its best offer, by job; 0 while some site has not answered."""
-        found: dict[int, int] = {}
+        ends_ms: dict[int, int] = {}
         for job in self._thought_of(queue):
             best = self._best(now_ms, queue, job)
             if next(self._lacking(job), None) is not None:
-                found[job.job_id] = 0
+                ends_ms[job.job_id] = 0
             elif best is not None:
-                found[job.job_id] = best.end_ms
-        return found
+                ends_ms[job.job_id] = best.end_ms
+        return ends_ms
 
     def _best(self, now_ms: int, queue: GridQueue, job: Job) -> AcceptedOffer | None:
         """Return the offer with the earliest end of a job, or None; ties go to the first site."""
         best: AcceptedOffer | None = None
-        for site, offer in sorted(self._said.get(job.job_id, {}).items()):
+        for site, offer in sorted(self._offers.get(job.job_id, {}).items()):
             delay_ms = queue.delay_ms(job.job_id, site, now_ms) if offer.slowdown else None
             if delay_ms is None or site in queue.shut:
                 continue

@@ -55,7 +55,7 @@ def _jobs_on_cables(model: NetworkModel, spread: Sequence[Sequence[int]]) -> Cou
     jobs: Counter[int] = Counter()
     for sites in spread:
         crossed = {
-            cable[link] for one, other in itertools.permutations(sites, 2) for link in model.paths.between(one, other)
+            cable[link] for site, other in itertools.permutations(sites, 2) for link in model.paths.between(site, other)
         }
         jobs.update(crossed)
     return jobs
@@ -85,17 +85,17 @@ def _links(written: NetworkModel, model: NetworkModel, on_cable: Mapping[int, in
     for link, cable in enumerate(topology.cable.tolist()):
         way = lone.get(link) or _way(topology, model.topology, link)
         is_measured = link in lone or way.bandwidth_bps != float(topology.bandwidth_bps[link])
-        one, other = topology.nodes[topology.source[link]], topology.nodes[topology.target[link]]
-        first = place.pop((cable, other, one), None)
+        node, other = topology.nodes[topology.source[link]], topology.nodes[topology.target[link]]
+        first = place.pop((cable, other, node), None)
         if first is not None:
             there = links[first]
             back = None if way == _way_there(there) else way
             links[first] = replace(there, back=back, one_way=False, measured=there.measured or is_measured)
             continue
-        place[cable, one, other] = len(links)
+        place[cable, node, other] = len(links)
         links.append(
             NetworkLink(
-                one=one,
+                one=node,
                 other=other,
                 part=float(topology.up[link]),
                 jobs=on_cable[cable],
@@ -127,12 +127,12 @@ def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, Network
     corrected, paths = _corrected(written.paths, model.paths), model.paths
     alone = np.diff(written.paths.first).reshape(corrected.shape) == 1
     ways = {}
-    for one, other in np.argwhere(corrected & alone).tolist():
-        (link,) = written.paths.between(one, other)
-        jitter_ms = float(paths.jitter_ms[one, other])
+    for site, other in np.argwhere(corrected & alone).tolist():
+        (link,) = written.paths.between(site, other)
+        jitter_ms = float(paths.jitter_ms[site, other])
         ways[link] = NetworkWay(
-            latency_ms=max(0.0, float(paths.latency_ms[one, other]) - jitter_ms / 2),
-            bandwidth_bps=float(paths.bandwidth_bps[one, other]),
+            latency_ms=max(0.0, float(paths.latency_ms[site, other]) - jitter_ms / 2),
+            bandwidth_bps=float(paths.bandwidth_bps[site, other]),
             jitter_ms=jitter_ms,
         )
     return ways
@@ -175,18 +175,21 @@ def _bandwidth_bps(model: NetworkModel, ends: Pair) -> float | None:
 
 
 def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Mapping[Pair, int]) -> KnownNetwork:
-    known = {(pair.origin, pair.target): pair for pair in measured}
+    by_pair = {(pair.origin, pair.target): pair for pair in measured}
     links = []
-    for one, other in itertools.combinations(range(len(names)), 2):
-        ends = names[one], names[other]
-        there, back = _way_of(known.get(ends), known.get(ends[::-1])), _way_of(known.get(ends[::-1]), known.get(ends))
-        is_measured = ends in known or ends[::-1] in known
-        if is_measured or jobs[one, other]:
+    for site, other in itertools.combinations(range(len(names)), 2):
+        ends = names[site], names[other]
+        there, back = (
+            _way_of(by_pair.get(ends), by_pair.get(ends[::-1])),
+            _way_of(by_pair.get(ends[::-1]), by_pair.get(ends)),
+        )
+        is_measured = ends in by_pair or ends[::-1] in by_pair
+        if is_measured or jobs[site, other]:
             links.append(
                 NetworkLink(
                     one=ends[0],
                     other=ends[1],
-                    jobs=jobs[one, other],
+                    jobs=jobs[site, other],
                     measured=is_measured,
                     back=None if back == there else back,
                     **asdict(there),

@@ -87,12 +87,15 @@ def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
     expect_ends(grid.queue, grid.now_ms, grid.end_ms)
     parts = [job.part for job in grid.past if job.part is not None]
     lengths = [1.0] + ([sum(parts) / len(parts)] if len(parts) >= ENOUGH_ENDED else [])
-    plays = []
+    comparisons = []
     for length in lengths:
         seen = [_Simulation(grid, stage, past, span_ms, length).outlook() for stage in (before, after)]
-        plays.append(Outlooks(length=length, now=seen[0], then=seen[1]))
+        comparisons.append(Outlooks(length=length, now=seen[0], then=seen[1]))
     return WhatIfAnswer(
-        now_ms=grid.now_ms, plays=tuple(plays), sure=_how_sure(plays), assumed=_assumed(grid, asked, len(past))
+        now_ms=grid.now_ms,
+        plays=tuple(comparisons),
+        sure=_how_sure(comparisons),
+        assumed=_assumed(grid, asked, len(past)),
     )
 
 
@@ -146,11 +149,11 @@ def _queue_of(grid: GridNow, stage: _Stage) -> GridQueue:
 def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, str]]) -> LinksChanged:
     """Return the event that cuts the given links, on top of earlier changes."""
     topology = network.model.topology
-    known = [news.factors for news in queue.links_news if isinstance(news, LinksChanged)]
-    factors = list(known[0]) if known else [1.0] * topology.n_cables
+    earlier = [news.factors for news in queue.links_news if isinstance(news, LinksChanged)]
+    factors = list(earlier[0]) if earlier else [1.0] * topology.n_cables
     nodes = dict(zip(topology.sites, (topology.nodes[node] for node in topology.node_of_site), strict=True))
-    for one, other in cuts:
-        for cable in topology.cables_between(nodes.get(one, one), nodes.get(other, other)):
+    for end, other in cuts:
+        for cable in topology.cables_between(nodes.get(end, end), nodes.get(other, other)):
             factors[cable] = 0.0
     return LinksChanged(tuple(factors))
 
@@ -253,11 +256,11 @@ def _again(past: Sequence[PastJob], span_ms: int, load: float, first_id: int) ->
     return coming
 
 
-def _how_sure(plays: Sequence[Outlooks]) -> str:
+def _how_sure(comparisons: Sequence[Outlooks]) -> str:
     """Describe how far the simulations agree about the waits."""
-    if len(plays) == 1:
+    if len(comparisons) == 1:
         return "too few jobs have ended to tell how much of their limits jobs take; with shorter jobs waits are shorter"
-    later_ms = [play.then.wait_ms - play.now.wait_ms for play in plays]
+    later_ms = [comparison.then.wait_ms - comparison.now.wait_ms for comparison in comparisons]
     gains = " and ".join(span_text(abs(span_ms)) for span_ms in later_ms)
     signs = {int(sign) for sign in np.sign(later_ms)}
     if len(signs) > 1:

@@ -195,8 +195,8 @@ class TokenStore:
             raise OptionError("token", "is a login; log in with the token that it was made by")
         key = self._secret()
         with self._transaction() as connection:
-            made = self._insert_short(connection, by, by.scopes, hours, key)
-        return MadeLogin(made.token.removeprefix(f"{PREFIX}_"), key, made.info)
+            created = self._insert_short(connection, by, by.scopes, hours, key)
+        return MadeLogin(created.token.removeprefix(f"{PREFIX}_"), key, created.info)
 
     def _insert_short(
         self, connection: Connection, by: TokenInfo, scopes: Sequence[Scope], hours: float, key: str = ""
@@ -216,13 +216,13 @@ class TokenStore:
         if connection.execute(mine).scalar_one() >= _MOST_SHORT:
             right = "wait until some have ended, or have the token revoked that they were made by"
             raise OptionError("token", f"{by.user} has {_MOST_SHORT} {what}; {right}")
-        made = self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id, key)
+        created = self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id, key)
         # If the parent is being revoked, the revocation either waits and finds the new row, or is seen here.
         parent = select(self._is_usable(_tokens)).where(_tokens.c.token_id == by.token_id).with_for_update()
         is_ours = _ID.fullmatch(by.token_id) is not None  # the parent is not a token of the issuer
         if not connection.execute(parent).scalar_one_or_none() and is_ours:
             raise OptionError("token", "is no longer valid; ask with another")
-        return made
+        return created
 
     def _secret(self) -> str:
         return urlsafe_b64encode(self._random_bytes(_SECRET_BYTES)).decode().rstrip("=")

@@ -72,8 +72,8 @@ def _uid_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
     """Return the owner of the socket of this machine that is connected from `local` to `remote`, or None."""
     family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
     addresses = (socket.inet_pton(family, address.partition("%")[0]).ljust(16, b"\0") for address, _ in (local, remote))
-    wanted = _SOCKET.pack(local[1], remote[1], *addresses) + _REST.pack(0, _NO_COOKIE, _NO_COOKIE)
-    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + wanted
+    socket_id = _SOCKET.pack(local[1], remote[1], *addresses) + _REST.pack(0, _NO_COOKIE, _NO_COOKIE)
+    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + socket_id
     header = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(_WAIT_S)
@@ -218,11 +218,11 @@ def _client(address: object, uid: int | None) -> str:
     return key if uid is None else f"{key} (uid {uid})"
 
 
-def _remember(known: OrderedDict[bytes, T], digest: bytes, value: T) -> None:
-    known[digest] = value
-    known.move_to_end(digest)
-    if len(known) > _MOST_KNOWN:
-        known.popitem(last=False)
+def _remember(cache: OrderedDict[bytes, T], digest: bytes, value: T) -> None:
+    cache[digest] = value
+    cache.move_to_end(digest)
+    if len(cache) > _MOST_KNOWN:
+        cache.popitem(last=False)
 
 
 def token_digest(token: str) -> bytes:

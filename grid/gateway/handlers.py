@@ -75,8 +75,8 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 async def sites(call: GatewayCall) -> Sites:
     """Show the sites. Only operators see who may use a site, and which jobs of others run there."""
-    found = await call.backend.sites()
-    return Sites(sites=found if call.identity.is_operator else await _without_others(call, found))
+    site_infos = await call.backend.sites()
+    return Sites(sites=site_infos if call.identity.is_operator else await _without_others(call, site_infos))
 
 
 async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[SiteInfo]:
@@ -130,9 +130,9 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
 async def give_up(call: GatewayCall) -> Done:
     """Declare a machine lost, so that what ran on it runs again elsewhere."""
     with _of_a_site():
-        found = await call.backend.give_up(call.names["name"], call.names["machine"])
-    if found.refused:
-        raise RefusalError(found.refused, found.reason)
+        answer = await call.backend.give_up(call.names["name"], call.names["machine"])
+    if answer.refused:
+        raise RefusalError(answer.refused, answer.reason)
     return Done()
 
 
@@ -166,8 +166,8 @@ async def _experience(call: GatewayCall, changes: Any = None) -> SiteExperience:
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
     """Show the waiting jobs, first ones first. Only operators see the last fault."""
     work = partial(call.backend.queue, query.limit, explain=query.explain)
-    found = await (call.in_turn(work) if query.explain else work())
-    return found if call.identity.is_operator else msgspec.structs.replace(found, fault=None)
+    answer = await (call.in_turn(work) if query.explain else work())
+    return answer if call.identity.is_operator else msgspec.structs.replace(answer, fault=None)
 
 
 async def scheduling(call: GatewayCall) -> Scheduling:
@@ -250,14 +250,14 @@ async def readyz(call: GatewayCall) -> web.Response:
 
 async def metrics(call: GatewayCall) -> web.Response:
     """Metrics for Prometheus."""
-    found: Queue | None = None
+    queue_state: Queue | None = None
     seen: list[SiteInfo] = []
     try:
         async with asyncio.timeout(_LOOK_S):
-            found, seen = await asyncio.gather(call.backend.queue(0), call.backend.sites())
+            queue_state, seen = await asyncio.gather(call.backend.queue(0), call.backend.sites())
     except (UnavailableError, TimeoutError):
         call.parts.metrics.backend_failed()
-    call.parts.metrics.looked(found, seen)
+    call.parts.metrics.looked(queue_state, seen)
     return web.Response(body=call.parts.metrics.text(), headers={"Content-Type": METRICS_FORM})
 
 
@@ -293,30 +293,30 @@ async def history(call: GatewayCall) -> JobHistory:
 async def usage(call: GatewayCall) -> UsageOverTime:
     """Show the resource use of a job over time, machine by machine, as long as its output is kept there."""
     record = await call.own_job()
-    pieces: list[UsageCurve] = []
+    curves: list[UsageCurve] = []
     rank, size = 0, 1
-    while rank < size and len(pieces) < MAX_CURVES:
+    while rank < size and len(curves) < MAX_CURVES:
         try:
             part = await call.backend.output(record.job_id, rank, "usage", 0, _MOST_CURVE_BYTES)
-            piece = msgspec.json.decode(b"" if part is None else part.data, type=UsageCurve)
+            curve = msgspec.json.decode(b"" if part is None else part.data, type=UsageCurve)
         except UnavailableError:
-            if not pieces:
+            if not curves:
                 raise
             break
         except (msgspec.MsgspecError, RecursionError, InputError):  # there is none, or the user has overwritten it
             break
-        pieces.append(piece)
-        rank, size = max(rank, piece.last_rank) + 1, piece.size
-    return UsageOverTime(job_id=record.job_id, pieces=pieces, is_whole=rank >= size)
+        curves.append(curve)
+        rank, size = max(rank, curve.last_rank) + 1, curve.size
+    return UsageOverTime(job_id=record.job_id, pieces=curves, is_whole=rank >= size)
 
 
 async def forecast(call: GatewayCall) -> Forecast:
     """Forecast when a job starts, and explain why it waits."""
     record = await call.own_job()
-    found = await call.in_turn(partial(call.backend.forecast, record.job_id))
-    if found is None:
+    answer = await call.in_turn(partial(call.backend.forecast, record.job_id))
+    if answer is None:
         raise unknown_job(record.job_id)
-    return found
+    return answer
 
 
 async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
@@ -345,8 +345,8 @@ async def schedule(call: GatewayCall, query: ScheduleQuery) -> SchedulePart:
     Operators see the jobs of all users, others only their own.
     """
     user = None if call.identity.is_operator else call.identity.user
-    found = await call.backend.jobs(JobQuery(user=user, limit=MOST_LISTED, **msgspec.structs.asdict(query)))
-    return SchedulePart(jobs=[_scheduled(record) for record in found.jobs if record.places], below=found.below)
+    page = await call.backend.jobs(JobQuery(user=user, limit=MOST_LISTED, **msgspec.structs.asdict(query)))
+    return SchedulePart(jobs=[_scheduled(record) for record in page.jobs if record.places], below=page.below)
 
 
 def _scheduled(record: JobRecord) -> ScheduledJob:
@@ -369,11 +369,11 @@ async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
 
     Only operators see the names of other users' jobs.
     """
-    found = await call.in_turn(partial(call.backend.plan, query.limit))
+    starts = await call.in_turn(partial(call.backend.plan, query.limit))
     if call.identity.is_operator:
-        return found
+        return starts
     replace, sees = msgspec.structs.replace, call.identity.sees
-    return replace(found, jobs=[job if sees(job.user) else replace(job, name="") for job in found.jobs])
+    return replace(starts, jobs=[job if sees(job.user) else replace(job, name="") for job in starts.jobs])
 
 
 async def what_if(call: GatewayCall, body: WhatIf) -> WhatIfAnswer:
@@ -423,9 +423,9 @@ async def _own(call: GatewayCall, job_ids: list[int]) -> list[int]:
     most = call.parts.settings.max_jobs
     if len(job_ids) > most:
         raise RefusalError("too-many-jobs", f"{len(job_ids)} jobs; at most {most} in one request")
-    found = sorted(set(job_ids))
-    call.jobs = len(found)
-    if call.identity.is_operator or not found:
-        return found
-    records = await call.backend.records(found)
+    unique_ids = sorted(set(job_ids))
+    call.jobs = len(unique_ids)
+    if call.identity.is_operator or not unique_ids:
+        return unique_ids
+    records = await call.backend.records(unique_ids)
     return sorted(record.job_id for record in records if call.identity.sees(record.request.user))

@@ -74,11 +74,11 @@ class Chunk:
 class Watcher:
     """One client's queue: the hub puts chunks in, and the client's connection takes them out."""
 
-    def __init__(self, wanted: Filter, token_id: str, after: int) -> None:
-        self.wanted = wanted
+    def __init__(self, event_filter: Filter, token_id: str, after: int) -> None:
+        self.event_filter = event_filter
         self.token_id = token_id
         # Number of the last event that was put in, and of the last one taken out.
-        self.given = self.taken = after
+        self.delivered = self.taken = after
         self.waiting = 0
         self.ended_by: Literal["slow", "revoked", "stopping"] | None = None
         self._chunks: deque[tuple[Chunk, int]] = deque()
@@ -86,7 +86,7 @@ class Watcher:
 
     def put(self, chunk: Chunk, last: int, most: int) -> None:
         """Add a chunk with all events up to `last`; end the stream if too many events wait."""
-        self.given = max(last, self.given)
+        self.delivered = max(last, self.delivered)
         self.waiting += len(chunk.events)
         if self.waiting > most:
             self.stop("slow")
@@ -97,7 +97,7 @@ class Watcher:
     def pass_over(self, last: int) -> None:
         """Advance to `last` without events for this watcher, unless chunks still wait."""
         if not self._chunks:
-            self.given = self.taken = max(last, self.given)
+            self.delivered = self.taken = max(last, self.delivered)
 
     def stop(self, reason: Literal["slow", "revoked", "stopping"]) -> None:
         """End the stream and drop the waiting chunks."""
@@ -240,11 +240,11 @@ class EventHub:
         of_users: dict[str, list[JobEvent]] = {}
         for seen in events:
             of_users.setdefault(seen.user, []).append(seen)
-        for wanted, watchers in self._watchers.items():
-            some = events if wanted.user is None else of_users.get(wanted.user, [])
-            found = [seen for seen in some if wanted.takes(seen)]
-            if found:
-                self._notify(watchers, found, batch.last, usable)
+        for event_filter, watchers in self._watchers.items():
+            some = events if event_filter.user is None else of_users.get(event_filter.user, [])
+            matches = [seen for seen in some if event_filter.takes(seen)]
+            if matches:
+                self._notify(watchers, matches, batch.last, usable)
 
     def _notify(
         self, watchers: Iterable[Watcher], events: list[JobEvent], last: int, usable: frozenset[str] | None
@@ -255,7 +255,7 @@ class EventHub:
             if usable is not None and watcher.token_id not in usable:
                 watcher.stop("revoked")
                 continue
-            heard = max(watcher.given, events[0].number - 1)
+            heard = max(watcher.delivered, events[0].number - 1)
             if heard not in chunks:
                 chunks[heard] = Chunk([seen for seen in events if seen.number > heard])
             if chunks[heard].events:
@@ -286,14 +286,14 @@ class EventHub:
     # -- watching -----------------------------------------------------------------------------------------------------
 
     async def watch(
-        self, wanted: Filter, token_id: str, after: int | None, idle_s: float
+        self, event_filter: Filter, token_id: str, after: int | None, idle_s: float
     ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
         """Yield the events after a number (None: from now on), in order and without repetition.
 
         A number alone is that of the last event considered; it comes after a replay, and whenever `idle_s` pass without
         an event. Nothing comes after a `StreamEnd`.
         """
-        watcher = Watcher(wanted, token_id, -1 if after is None else after)
+        watcher = Watcher(event_filter, token_id, -1 if after is None else after)
         try:
             async for chunk, last in self._catch_up(watcher):
                 yield chunk
@@ -301,53 +301,53 @@ class EventHub:
             # A client whose connection breaks before the first event then knows where to resume.
             yield watcher.taken
             while True:
-                found = await watcher.next(idle_s)
+                item = await watcher.next(idle_s)
                 if watcher.ended_by is not None:
                     # The chunk that was being sent when the stream ended counts as taken.
                     yield StreamEnd(reason=watcher.ended_by, after=watcher.taken)
                     return
-                if found is None:
+                if item is None:
                     watcher.pass_over(self.last)
                     yield watcher.taken
                     continue
-                yield found[0]
-                watcher.taken = found[1]
+                yield item[0]
+                watcher.taken = item[1]
         finally:
             self._forget(watcher)
 
     def _forget(self, watcher: Watcher) -> None:
-        some = self._watchers.get(watcher.wanted, set())
+        some = self._watchers.get(watcher.event_filter, set())
         some.discard(watcher)
         if not some:
-            self._watchers.pop(watcher.wanted, None)
+            self._watchers.pop(watcher.event_filter, None)
 
     async def _catch_up(self, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
         """Yield the events a watcher has missed, with the number of the last one; then attach it to the live events."""
         await self._begun.wait()
-        if watcher.given < 0:
+        if watcher.delivered < 0:
             # Events that the resting hub has not polled yet do not count as later ones.
             now = await self._ask(-1, 0.0)
-            watcher.given = watcher.taken = max(now.last, self.last)
-        while not self._recent_after <= watcher.given <= self.last:
-            page = await self._ask(watcher.given, 0.0)
+            watcher.delivered = watcher.taken = max(now.last, self.last)
+        while not self._recent_after <= watcher.delivered <= self.last:
+            page = await self._ask(watcher.delivered, 0.0)
             usable = await self._await_usable()
             if usable is not None and watcher.token_id not in usable:
                 watcher.stop("revoked")
             if self.is_stopping:
                 watcher.stop("stopping")
-            if watcher.ended_by is not None or page.last <= watcher.given:
+            if watcher.ended_by is not None or page.last <= watcher.delivered:
                 break
-            watcher.given = page.last
-            yield Chunk([seen for seen in page.events if watcher.wanted.takes(seen)]), page.last
+            watcher.delivered = page.last
+            yield Chunk([seen for seen in page.events if watcher.event_filter.takes(seen)]), page.last
         # No await between this line and the one that attaches the watcher.
-        missed = [seen for seen in self._recent if seen.number > watcher.given and watcher.wanted.takes(seen)]
-        watcher.given = max(watcher.given, self.last)
+        missed = [seen for seen in self._recent if seen.number > watcher.delivered and watcher.event_filter.takes(seen)]
+        watcher.delivered = max(watcher.delivered, self.last)
         if self.is_stopping:
             watcher.stop("stopping")
         if watcher.ended_by is None:
-            self._watchers.setdefault(watcher.wanted, set()).add(watcher)
+            self._watchers.setdefault(watcher.event_filter, set()).add(watcher)
             self._watched.set()
-            yield Chunk(missed), watcher.given
+            yield Chunk(missed), watcher.delivered
 
     async def check_after(self, after: int) -> None:
         """Refuse the number of a last seen event that lies in the future."""

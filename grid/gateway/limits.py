@@ -184,7 +184,7 @@ class OpenJobs:
         self._newest = max([*users, *(record.job_id for record in newest)], default=0)
         self._is_known.set()
 
-    async def known(self) -> None:
+    async def loaded(self) -> None:
         """Wait until the open jobs are known, which is soon after the start if the grid answers."""
         try:
             async with asyncio.timeout(_PATIENCE_S):

@@ -185,10 +185,10 @@ class LinkDoor:
         headers = call.request.headers
         site = headers.get(SITE_HEADER, "")
         scheme, _, secret = headers.get("Authorization", "").partition(" ")
-        known = self._accepts.get(site)
+        credentials = self._accepts.get(site)
         # An unknown site takes as long as a wrong secret, and gets the same answer.
-        fits = (known or next(iter(self._accepts.values()))).accepts(secret.strip())
-        if known is None or not fits or scheme.lower() != "bearer":
+        fits = (credentials or next(iter(self._accepts.values()))).accepts(secret.strip())
+        if credentials is None or not fits or scheme.lower() != "bearer":
             detail = f"{SITE_HEADER} {site!r:.100} and the secret do not fit: see token_file there, accepts_file here"
             raise RefusalError("link-refused", detail, headers={"WWW-Authenticate": 'Bearer realm="gridweave link"'})
         if self._wants_certificate and not _certificate(call.request):

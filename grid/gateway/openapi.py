@@ -106,12 +106,12 @@ _HEADERS: dict[str, dict[str, Any]] = {
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema without null, which a URL cannot express."""
-    found = {key: value for key, value in schema.items() if key != "default" or value is not None}
-    choices = [choice for choice in found.get("anyOf", []) if choice != {"type": "null"}]
+    cleaned = {key: value for key, value in schema.items() if key != "default" or value is not None}
+    choices = [choice for choice in cleaned.get("anyOf", []) if choice != {"type": "null"}]
     if len(choices) == 1:
-        del found["anyOf"]
-        found |= choices[0]
-    return found
+        del cleaned["anyOf"]
+        cleaned |= choices[0]
+    return cleaned
 
 
 def _responses(route: HttpRoute, by_type: dict[type[Any], Any]) -> dict[str, Any]:
@@ -150,9 +150,9 @@ def _problems(route: HttpRoute, headers: dict[str, Any], schema: Any) -> dict[st
 
 
 def _kinds(route: HttpRoute) -> Iterable[str]:
-    found = [*_ALWAYS, *route.problems]
+    kinds = [*_ALWAYS, *route.problems]
     if route.scope is not None:
-        found += _WITH_TOKEN
+        kinds += _WITH_TOKEN
     if route.body is not None:
-        found += _WITH_BODY
-    return found
+        kinds += _WITH_BODY
+    return kinds

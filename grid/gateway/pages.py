@@ -75,8 +75,8 @@ class WebFile(NamedTuple):
 @functools.cache
 def web_files() -> dict[str, WebFile]:
     """Return all files by their paths; nothing else on the disk is looked at when a browser asks."""
-    found = {f"/web/{path.relative_to(FOLDER).as_posix()}": _read(path) for path in FOLDER.rglob("*") if path.is_file()}
-    served = {path: file for path, file in found.items() if Path(path).suffix in _FORMS}
+    files = {f"/web/{path.relative_to(FOLDER).as_posix()}": _read(path) for path in FOLDER.rglob("*") if path.is_file()}
+    served = {path: file for path, file in files.items() if Path(path).suffix in _FORMS}
     return served | {"/": served["/web/index.html"], "/favicon.ico": served["/web/icon.svg"]}
 
 
@@ -127,16 +127,16 @@ async def log_in(call: GatewayCall, body: NewLogin) -> web.Response:
     tokens = _tokens(call)
     check_origin(call.request)
     try:
-        made = await _login_of(call, tokens, body)
+        created = await _login_of(call, tokens, body)
     except RefusalError as error:
         call.login_failed = error.kind == "unauthenticated"
         raise
-    login = Login(info=made.info, key=made.key)
+    login = Login(info=created.info, key=created.key)
     response = web.Response(body=encode(login, call.answer_form), content_type=call.answer_form)
     seconds = LOGIN_HOURS * 3600
-    if made.info.until_ms is not None:
-        seconds = min(seconds, made.info.until_ms / 1000 - time.time())
-    set_cookie(call.request, response, made.cookie, seconds)
+    if created.info.until_ms is not None:
+        seconds = min(seconds, created.info.until_ms / 1000 - time.time())
+    set_cookie(call.request, response, created.cookie, seconds)
     return response
 
 
@@ -146,17 +146,17 @@ async def _login_of(call: GatewayCall, tokens: AsyncTokens, body: NewLogin) -> M
     if body.code:
         peer = call.request.remote, body.code, uid_of(call.request.transport)
         logins.check(*peer)
-        found = call.parts.codes.take(body.code)
-        if found is None or found.token_id not in await tokens.usable():
+        token_info = call.parts.codes.take(body.code)
+        if token_info is None or token_info.token_id not in await tokens.usable():
             logins.failed(*peer)
             problem = (
                 f"the link was used already, is over {span_text(CODE_S * 1000)} old, or its token is no longer valid"
             )
             raise RefusalError("unauthenticated", f"{problem}; gridweave open makes another")
     else:
-        found = await find_token(call.request, body.token.strip(), tokens, logins)
+        token_info = await find_token(call.request, body.token.strip(), tokens, logins)
     try:
-        return await tokens.do(TokenStore.create_login, found, LOGIN_HOURS)
+        return await tokens.do(TokenStore.create_login, token_info, LOGIN_HOURS)
     except OptionError as error:
         raise RefusalError("forbidden", str(error)) from None
 

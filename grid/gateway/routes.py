@@ -49,7 +49,7 @@ def _actions() -> Iterable[HttpRoute]:
             "Let jobs that are held go into the queue again",
         ),
     )
-    for kind, one, many in actions:
+    for kind, singular, many in actions:
         yield route(
             f"POST /v1/jobs/{kind}",
             handlers.apply_to_many(kind),
@@ -63,7 +63,7 @@ def _actions() -> Iterable[HttpRoute]:
             handlers.apply_to_one(kind),
             "cancel",
             name=f"{kind}_job",
-            summary=one,
+            summary=singular,
             problems=_JOB,
         )
 

@@ -393,11 +393,11 @@ def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
 def _allow_files(most: int) -> None:
     """Raise the limit of open files as far as allowed; each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < most:
-        logger.warning("this process may have %d files open, and max_connections asks for %d", wanted, most)
+    target = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    if target < most:
+        logger.warning("this process may have %d files open, and max_connections asks for %d", target, most)
 
 
 class _Server(web.Server):

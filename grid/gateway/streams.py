@@ -89,13 +89,13 @@ async def _check_own(call: GatewayCall, job_ids: tuple[int, ...]) -> None:
 
 async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
     """Watch jobs: server-sent events, one JobEvent each."""
-    wanted, after = await _request_of(call, query)
+    event_filter, after = await _request_of(call, query)
     with call.parts.streams.hold(call.identity.user):
         response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
         await response.prepare(call.request)
         # A client may rely on all events after this line, so it is sent only once the hub knows the watcher.
         greeting = b": gridweave\n\n"
-        watching = call.parts.hub.watch(wanted, call.identity.token_id, after, call.parts.settings.comment_s)
+        watching = call.parts.hub.watch(event_filter, call.identity.token_id, after, call.parts.settings.comment_s)
         async with contextlib.aclosing(watching):
             async for item in watching:
                 if greeting:
@@ -127,7 +127,7 @@ async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
         problem = "this is a WebSocket; upgrade to one, or take /v1/events"
         raise RefusalError("invalid-request", problem, errors=[FieldProblem(where="Upgrade", detail="is missing")])
-    wanted, after = await _request_of(call, query)
+    event_filter, after = await _request_of(call, query)
     with call.parts.streams.hold(call.identity.user):
         socket = web.WebSocketResponse(
             heartbeat=call.parts.settings.comment_s, max_msg_size=1024, compress=False, timeout=5.0
@@ -138,7 +138,7 @@ async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
         except web.HTTPException as error:
             raise RefusalError("invalid-request", f"this is not a WebSocket handshake: {error.text}") from None
         settings = call.parts.settings
-        watching = call.parts.hub.watch(wanted, call.identity.token_id, after, settings.comment_s)
+        watching = call.parts.hub.watch(event_filter, call.identity.token_id, after, settings.comment_s)
         sending = asyncio.create_task(_send_frames(call, socket, watching, query.format))
         try:
             await _until_closed(socket, sending)

@@ -89,7 +89,7 @@ async def _submit_all(
     parts = call.parts
     users = [(key, request.user) for key, request in jobs]
     if site is None:
-        await parts.open_jobs.known()
+        await parts.open_jobs.loaded()
         with parts.open_jobs.admitting(users) as answered:
             answers = await parts.backend.submit(jobs, site=None, origin=call.origin)
             answered(answers)
@@ -157,10 +157,10 @@ def _within_limits(limits: TokenLimits, site: str | None, jobs: list[NewJob]) ->
             job if job.request.account else NewJob(request=replace(job.request, account=account), key=job.key)
             for job in jobs
         ]
-    found = ((place, limit_problem(limits, site, job.request)) for place, job in enumerate(jobs))
+    problems = ((place, limit_problem(limits, site, job.request)) for place, job in enumerate(jobs))
     wrong = [
         FieldProblem(where=what if what == "site" else f"jobs[{place}].request.{what}", detail=detail)
-        for place, (what, detail) in ((place, problem) for place, problem in found if problem is not None)
+        for place, (what, detail) in ((place, problem) for place, problem in problems if problem is not None)
     ]
     if wrong:
         raise RefusalError("forbidden", f"{wrong[0].where} {wrong[0].detail}", errors=wrong[:_MOST_ERRORS])
@@ -203,10 +203,10 @@ def _of_user(user: str, key: str) -> str:
     return f"{len(user)} {user} {key}"
 
 
-def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], places: Sequence[int]) -> None:
+def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], indices: Sequence[int]) -> None:
     """Refuse a key that occurs twice in a request, because its second job would never run."""
     first: dict[str, int] = {}
-    for (key, _), place in zip(passed, places, strict=True):
+    for (key, _), place in zip(passed, indices, strict=True):
         if key in first:
             raise refused_field(f"jobs[{place}].key", f"is also the key of jobs[{first[key]}]")
         first[key] = place

@@ -54,8 +54,8 @@ def accepted(header: str, offered: Sequence[str]) -> str | None:
         return offered[0]
     best: tuple[float, str] | None = None
     for part in header.split(",")[:_MOST_TYPES]:
-        media_range, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        quality = next((float(found[1]) for text in parameters if (found := _QUALITY.fullmatch(text))), 1.0)
+        media_range, *parameters = (field.strip().lower() for field in part.split(";"))
+        quality = next((float(match[1]) for text in parameters if (match := _QUALITY.fullmatch(text))), 1.0)
         for form in offered:
             if quality > 0 and (best is None or quality > best[0]) and _covers(media_range, form.partition(";")[0]):
                 best = (quality, form)
@@ -181,23 +181,23 @@ def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: s
         value = _DECODE[form](data)
         problems = list(_unknown(value, kind, where))
         if problems:
-            problem = "; ".join(f"{one.where}: {one.detail}" for one in problems[:_MOST_REPORTED])
+            problem = "; ".join(f"{entry.where}: {entry.detail}" for entry in problems[:_MOST_REPORTED])
             raise RefusalError("invalid-request", problem, errors=problems[:_MOST_REPORTED]) from None
 
 
 def _unknown(value: Any, kind: Any, where: str) -> Iterator[FieldProblem]:
     """Yield the unknown fields of a struct, at any depth."""
-    known = {element.encode_name: element.type for element in _fields(kind)}
+    field_types = {element.encode_name: element.type for element in _fields(kind)}
     for name, inner in value.items():
         path = f"{where}.{name}" if where else str(name)
-        if name not in known:
-            yield FieldProblem(where=shortened(path), detail=f"is not known; {nearest(str(name), list(known))}")
-        elif (struct := _struct_in(known[name])) is not None and inner is not None:
-            for number, element in enumerate(inner) if _is_many(known[name]) else [(None, inner)]:
+        if name not in field_types:
+            yield FieldProblem(where=shortened(path), detail=f"is not known; {nearest(str(name), list(field_types))}")
+        elif (struct := _struct_in(field_types[name])) is not None and inner is not None:
+            for number, element in enumerate(inner) if _is_many(field_types[name]) else [(None, inner)]:
                 yield from _unknown(element, struct, path if number is None else f"{path}[{number}]")
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, valid_names: Sequence[str]) -> str:
     """Suggest the known name most similar to an unknown one, or list all known names.
 
     Examples
@@ -205,8 +205,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
     >>> nearest("node", ["nodes", "limit_ms"]), nearest("x", ["nodes", "limit_ms"]), nearest("x", [])
     ("did you mean 'nodes'?", 'there are nodes, limit_ms', 'there are none')
     """
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
+    close = difflib.get_close_matches(name, valid_names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(valid_names) or 'none'}"
 
 
 def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProblem:
@@ -225,12 +225,14 @@ def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProb
     return FieldProblem(where=(within + path.removeprefix("$")).removeprefix("."), detail=shortened(match["problem"]))
 
 
-def _check_parameters(query: Any, known: Sequence[str]) -> None:
+def _check_parameters(query: Any, valid_names: Sequence[str]) -> None:
     """Raise RefusalError with all unknown query parameters."""
-    unknown = [name for name in dict.fromkeys(query) if name not in known and _is_text(name)]
-    problems = [FieldProblem(where=shortened(name), detail=f"is not known; {nearest(name, known)}") for name in unknown]
+    unknown = [name for name in dict.fromkeys(query) if name not in valid_names and _is_text(name)]
+    problems = [
+        FieldProblem(where=shortened(name), detail=f"is not known; {nearest(name, valid_names)}") for name in unknown
+    ]
     if problems:
-        problem = "; ".join(f"{one.where}: {one.detail}" for one in problems[:_MOST_REPORTED])
+        problem = "; ".join(f"{entry.where}: {entry.detail}" for entry in problems[:_MOST_REPORTED])
         raise RefusalError("invalid-request", problem, errors=problems[:_MOST_REPORTED])
 
 
@@ -243,8 +245,8 @@ def parameters(query: Any, kind: type[T]) -> T:
     structure: Any = kind
     fields: Sequence[msgspec.structs.FieldInfo] = _fields(structure)
     repeatable = {field.name for field in fields if isinstance(field.default, tuple)}
-    known = [field.name for field in fields]
-    _check_parameters(query, known)
+    valid_names = [field.name for field in fields]
+    _check_parameters(query, valid_names)
     by_name: dict[str, Any] = {}
     for name in dict.fromkeys(query):
         values = query.getall(name)
@@ -260,7 +262,7 @@ def parameters(query: Any, kind: type[T]) -> T:
                 raise msgspec.ValidationError(f"Expected a value, got `null` - at `$.{name}`")
     except msgspec.ValidationError as error:
         problem = field_problem(error)
-        detail = f"{problem.where or 'the query'}: {problem.detail}; parameters: {', '.join(known) or 'none'}"
+        detail = f"{problem.where or 'the query'}: {problem.detail}; parameters: {', '.join(valid_names) or 'none'}"
         raise RefusalError("invalid-request", detail, errors=[problem]) from None
     return answer
 

@@ -112,13 +112,13 @@ def next_candidate(state: GridState, limits: Limits, first: Int) -> tuple[Place,
     while first < end:
         last = min(first + STRETCH, end)
         widths, estimates_ms = state.queue_width[first:last], state.queue_ms[first:last]
-        found = MOST
+        offset = MOST
         for i in range(len(widths)):
             may_start = _may_start(limits, widths[i], estimates_ms[i])
-            found = min(found, np.int32(i) if may_start else MOST)
+            offset = min(offset, np.int32(i) if may_start else MOST)
             narrowest = min(narrowest, MOST if may_start else widths[i])
-        if found < MOST:
-            return first + found, np.int64(narrowest)
+        if offset < MOST:
+            return first + offset, np.int64(narrowest)
         first = last
     return end, np.int64(narrowest)
 

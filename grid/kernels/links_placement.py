@@ -202,7 +202,7 @@ def _take_where_it_ends_first(
         delay_ms = data_delay_ms(net, slot, job.submit_ms, site, when_ms)
         net.delay_ms[site] = np.inf if delay_ms == NEVER_MS else float(delay_ms)
     _recall_last(net, slot, job.job_id)
-    found = choose_sites(
+    is_possible = choose_sites(
         net.paths,
         net.communication[slot],
         available,
@@ -215,22 +215,22 @@ def _take_where_it_ends_first(
     )
     if net.choice.all_tried[0] == 1:
         _note_last(net, job.job_id, available)
-    return _take_remembered(state, codes, slot, available, when_ms, _remember(net, job.job_id, available, found))
+    return _take_remembered(state, codes, slot, available, when_ms, _remember(net, job.job_id, available, is_possible))
 
 
 @kernel_part
 def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
     """Give the search the job's last result for other available nodes as a start; none for a job with data."""
-    memo, known = net.memo, net.choice.known
+    memo, earlier = net.memo, net.choice.earlier
     row = job_id & (len(memo.last_job_id) - 1)
-    known.n_parts[0] = 0
+    earlier.n_parts[0] = 0
     if not moves_data(net, slot) and memo.last_job_id[row] == job_id:
-        known.n_parts[0] = memo.last_n_parts[row]
-        known.factor[0] = memo.last_factor[row]
+        earlier.n_parts[0] = memo.last_n_parts[row]
+        earlier.factor[0] = memo.last_factor[row]
         for place in range(memo.last_n_parts[row]):
-            known.parts[place] = memo.last_parts[row, place]
-        for site in range(len(known.free)):
-            known.free[site] = memo.last_available[row, site]
+            earlier.parts[place] = memo.last_parts[row, place]
+        for site in range(len(earlier.free)):
+            earlier.free[site] = memo.last_available[row, site]
 
 
 @kernel_part
@@ -293,14 +293,14 @@ def _remembered(net: GridLinks, slot: Slot, job_id: Int, available: SiteNodes) -
 
 
 @kernel
-def _remember(net: GridLinks, job_id: Int, available: SiteNodes, found: bool) -> Int:
+def _remember(net: GridLinks, job_id: Int, available: SiteNodes, is_possible: bool) -> Int:
     """Cache the placement that was just chosen; return its row."""
     memo = net.memo
     row = _row_for(memo, job_id, available)
     memo.job_id[row] = job_id
     for site in range(len(available)):
         memo.available[row, site] = available[site]
-    memo.n_parts[row] = net.choice.n_best[0] if found else 0
+    memo.n_parts[row] = net.choice.n_best[0] if is_possible else 0
     for k in range(memo.n_parts[row]):
         memo.parts[row, k] = net.choice.best[k]
     return row

@@ -126,12 +126,12 @@ def _choose_at_random(state: GridState, slot: Slot, available: SiteNodes) -> Int
     fitting = 0
     for site in range(len(available)):
         fitting += available[site] >= width
-    wanted = int(state.draw[slot] * fitting)
+    to_skip = int(state.draw[slot] * fitting)
     for site in range(len(available)):
         if available[site] >= width:
-            if wanted == 0:
+            if to_skip == 0:
                 return site
-            wanted -= 1
+            to_skip -= 1
     return NO_PLACE
 
 

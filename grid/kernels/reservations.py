@@ -56,24 +56,24 @@ class ReservedStarts(NamedTuple):
     cursor: npt.NDArray[np.int64]
 
 
-def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> ReservedStarts:
-    """Return a plan without reservations for an idle grid, with capacity for ``room`` waiting and running jobs."""
+def empty_grid_plan(state: GridState, codes: GridCodes, *, capacity: int) -> ReservedStarts:
+    """Return a plan without reservations for an idle grid, with capacity for ``capacity`` waiting and running jobs."""
     sites = len(state.nodes)
     # Each job adds at most two steps; one more step is for the last pass, and one for now.
-    steps = 2 * room + 2
+    steps = 2 * capacity + 2
     plan = ReservedStarts(
         counters=np.zeros(1, PLAN_COUNTERS),
         step_ms=np.zeros((sites + 1, steps), np.int64),
         step_free=np.zeros((sites + 1, steps), np.int64),
         n_steps=np.zeros(sites + 1, np.int64),
         row=np.zeros(len(state.jobs), np.int64),
-        reserved=np.zeros(room, RESERVED),
-        fragments=np.zeros((room, sites if codes.splits else 1), FRAGMENT),
-        spare=np.arange(room),
+        reserved=np.zeros(capacity, RESERVED),
+        fragments=np.zeros((capacity, sites if codes.splits else 1), FRAGMENT),
+        spare=np.arange(capacity),
         earliest_ms=np.zeros(sites, np.int64),
         cursor=np.zeros(sites, np.int64),
     )
-    plan.counters["n_spare"] = room
+    plan.counters["n_spare"] = capacity
     plan.counters["next_start_ms"] = NEVER_MS
     for row, nodes in enumerate([*state.nodes, state.nodes.sum()]):
         plan.n_steps[row] = clear(plan.step_ms[row], plan.step_free[row], np.int64(0), nodes)
@@ -82,13 +82,13 @@ def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> Reserve
 
 def enlarged(plan: ReservedStarts) -> ReservedStarts:
     """Return a copy of the plan with twice the capacity."""
-    room = len(plan.reserved)
-    wider = ((0, 0), (0, 2 * room))
-    spare = np.zeros(2 * room, np.int64)
+    capacity = len(plan.reserved)
+    wider = ((0, 0), (0, 2 * capacity))
+    spare = np.zeros(2 * capacity, np.int64)
     n_spare = int(plan.counters[0]["n_spare"])
     spare[:n_spare] = plan.spare[:n_spare]
-    spare[n_spare : n_spare + room] = np.arange(room, 2 * room)
-    plan.counters["n_spare"] += room
+    spare[n_spare : n_spare + capacity] = np.arange(capacity, 2 * capacity)
+    plan.counters["n_spare"] += capacity
     return plan._replace(
         step_ms=np.pad(plan.step_ms, wider),
         step_free=np.pad(plan.step_free, wider),

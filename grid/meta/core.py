@@ -272,15 +272,15 @@ class MetaCore:
     def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
         """Return the `forecaster` of each job; all jobs of the grid queue share one simulation."""
         now_ms = max(now_ms, self._now_ms)
-        found = self._control.forecasters(now_ms, job_ids, end_ms)
-        return [self._with_past(now_ms, *each) for each in zip(job_ids, found, strict=True)]
+        forecasters = self._control.forecasters(now_ms, job_ids, end_ms)
+        return [self._with_past(now_ms, *pair) for pair in zip(job_ids, forecasters, strict=True)]
 
-    def _with_past(self, now_ms: int, job_id: int, found: Forecaster | None) -> Forecaster | None:
+    def _with_past(self, now_ms: int, job_id: int, forecaster: Forecaster | None) -> Forecaster | None:
         """Return a forecaster whose forecast also has the job's evictions."""
         past = self._evicted.get(job_id)
-        if found is None or past is None:
-            return found
-        return partial(forecast_of_evicted, found, past.text(now_ms, self._names))
+        if forecaster is None or past is None:
+            return forecaster
+        return partial(forecast_of_evicted, forecaster, past.text(now_ms, self._names))
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
         """Return what to ask each site about a job submitted now, for the `offers` of `quoter`; see `Control`."""

@@ -127,7 +127,7 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
 
     now_ms: int
     core: C
-    registry: RegistryState
+    registry: RegistryState = msgspec.field(name="book")
     measured: MeasurementsState
     gates: dict[int, Gate]
     meeting: dict[int, str]
@@ -215,25 +215,29 @@ class LiveGrid:
     def forecasters(self, now_ms: int, job_ids: Sequence[int]) -> list[Forecaster | None]:
         """Return the `forecaster` of each job; all jobs of the grid queue share one simulation."""
         now_ms = max(now_ms, self._now_ms)
-        found: dict[int, Forecaster | None] = {}
+        by_job: dict[int, Forecaster | None] = {}
         ours = list[JobRecord]()
         for job_id in job_ids:
             record = self.registry.records.get(job_id)
             if record is not None:
                 kept = self.registry.why_kept(job_id, now_ms)
-                found[job_id] = settled(record_forecast(record, now_ms, kept))
+                by_job[job_id] = settled(record_forecast(record, now_ms, kept))
                 if not kept and record.state in PENDING:
                     ours.append(record)
         forecasters = self.core.forecasters(now_ms, [record.job_id for record in ours], self._end_ms())
         for record, forecaster in zip(ours, forecasters, strict=True):
             if forecaster is not None:
-                found[record.job_id] = self._completed(forecaster, record)
-        return [found.get(job_id) for job_id in job_ids]
+                by_job[record.job_id] = self._completed(forecaster, record)
+        return [by_job.get(job_id) for job_id in job_ids]
 
     def _completed(self, forecaster: Forecaster, record: JobRecord) -> Forecaster:
         """Return a forecaster that also names the sites that do not accept the job, and the cost of its split."""
-        found = self._with_refusals(forecaster, record.request)
-        return found if record.split is None or record.state != "starting" else partial(with_cost, found, record.split)
+        completed = self._with_refusals(forecaster, record.request)
+        return (
+            completed
+            if record.split is None or record.state != "starting"
+            else partial(with_cost, completed, record.split)
+        )
 
     def quoter(
         self, now_ms: int, request: JobRequest, instead_of: int | None = None, offers: Offers | None = None
@@ -422,7 +426,7 @@ class LiveGrid:
         if action.kind not in ("cancel", "kill"):
             return []
         records = (self.registry.records.get(job_id) for job_id in action.job_ids)
-        return [GridJobCancelled(each.job_id) for each in records if each is not None and each.state in OVER]
+        return [GridJobCancelled(record.job_id) for record in records if record is not None and record.state in OVER]
 
     def _apply_action(self, action: JobAction, record: JobRecord) -> None:
         """Apply a user's action to a job that is in the queue or placed; sites get the orders for its processes."""
@@ -480,8 +484,8 @@ class LiveGrid:
     def _excluded(self, request: JobRequest) -> dict[int, str]:
         """Return the sites that do not accept a job of its user, each with the reason."""
         asked = request.user, request.batch_options, bool(request.forms)
-        found = {site: self._refusal(site, *asked) for site in range(len(self._names))}
-        return {site: why for site, why in found.items() if why is not None}
+        reasons = {site: self._refusal(site, *asked) for site in range(len(self._names))}
+        return {site: why for site, why in reasons.items() if why is not None}
 
     def _refusal(self, site: int, user: str, options: Sequence[str] = (), has_forms: bool = False) -> str | None:
         denied = f"it has refused a job of {user!r}" if (site, user) in self._denied else None
@@ -694,8 +698,8 @@ class LiveGrid:
         """Return a job to the queue for its next attempt, unless it is ending."""
         if record.state != "held":
             # A late answer about an attempt that was given up must not bring a cancelled job back into the queue.
-            is_wanted = record.state != "ending" or record.job_id in self._at_limit
-            self.registry.end_attempt(record, is_wanted=is_wanted)
+            is_retried = record.state != "ending" or record.job_id in self._at_limit
+            self.registry.end_attempt(record, is_retried=is_retried)
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
@@ -726,8 +730,8 @@ class LiveGrid:
                 case ToSite(site=site, request=ReserveNodes() as request):
                     # A job whose nodes are reserved ahead waits in the queues of its sites until all have its nodes.
                     cause: JobCause = "delegate" if request.ahead else "place"
-                    places = fragments[request.job_id]
-                    self._describe(site, request.attempt, request.length_ms, request.job_id, places, cause)
+                    placement = fragments[request.job_id]
+                    self._describe(site, request.attempt, request.length_ms, request.job_id, placement, cause)
                     self._note_beside(site, request)
                     self._send(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
@@ -747,8 +751,8 @@ class LiveGrid:
                     self._over(self.registry.records[job_id], outcome)
                 case ReportRefused(job_id=job_id, reason=reason):
                     self._refused(job_id, reason)
-                case ReportRefusal(job_id=job_id, site=site, said=said):
-                    self.registry.note(job_id, "refused", f"at {self._names[site]}: {said}")
+                case ReportRefusal(job_id=job_id, site=site, reason=reason):
+                    self.registry.note(job_id, "refused", f"at {self._names[site]}: {reason}")
                 case ReportHeld(job_id=job_id, attempt=attempt):
                     record = self.registry.records[job_id]
                     self._waits_again(record)
@@ -763,7 +767,7 @@ class LiveGrid:
         self.registry.note(request.job_id, "beside", f"{text} at {self._names[site]}, rather than wait or be split")
 
     def _describe(
-        self, site: int, attempt: int, length_ms: int, job_id: int, places: list[tuple[int, int]], cause: JobCause
+        self, site: int, attempt: int, length_ms: int, job_id: int, placement: list[tuple[int, int]], cause: JobCause
     ) -> None:
         """Send a site the description of its part of a job, and record the places of the job."""
         record = self.registry.records[job_id]
@@ -775,18 +779,18 @@ class LiveGrid:
             record.placed_ms, record.ran_ms, record.split, record.sharing = self._now_ms, None, None, None
             self._part(record)
         self.registry.change(record, cause)
-        where = tuple((self._names[place], nodes) for place, nodes in places)
+        where = tuple((self._names[place], nodes) for place, nodes in placement)
         record.places = where
         if len(where) > 1 and record.split is None:
             record.split = self._traffic.split_cost(record.request, where, length_ms, self.core.model)
             self.registry.note(job_id, "split", record.split.text)
         one_each = record.request.program.ranks == "first-node"
-        ranks = [1 if one_each else nodes for _, nodes in places]
-        position = [place for place, _ in places].index(site)
+        ranks = [1 if one_each else nodes for _, nodes in placement]
+        position = [place for place, _ in placement].index(site)
         sites = tuple(name for name, _ in record.places)
         first, size = sum(ranks[:position]), sum(ranks)
-        told = length_ms, first, size, sites, record.left(), record.starts
-        self._send(site, DescribeJob(job_id, attempt, record.request, *told))
+        args = length_ms, first, size, sites, record.left(), record.starts
+        self._send(site, DescribeJob(job_id, attempt, record.request, *args))
 
     def _send(self, site: int, message: object) -> None:
         self.registry.out.append(SendToSite(site, message))  # type: ignore[arg-type]

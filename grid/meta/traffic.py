@@ -141,9 +141,9 @@ class KnownTraffic:
         A declared communication comes first. Otherwise it is the grid's usual communication for such jobs. With enough
         runs of the same user, class and width, its fraction is scaled to match the measured overhead of these runs.
         """
-        said = declared_communication(request.traffic)
-        if said is not None:
-            return AssumedCommunication(said, "")
+        declared = declared_communication(request.traffic)
+        if declared is not None:
+            return AssumedCommunication(declared, "")
         usual, why = self._usual.of(request.user, request.job_class)
         kind = self._kinds.get(_key(request))
         if kind is None or kind.scale is None:
@@ -160,11 +160,13 @@ class KnownTraffic:
             raise InputError("input_bytes, output_bytes: do not count under backfill conservative; leave them out")
         return Sends(self.communication(request).communication, data)
 
-    def split_cost(self, request: JobRequest, places: Places, length_ms: int, model: NetworkModel | None) -> SplitCost:
+    def split_cost(
+        self, request: JobRequest, placement: Places, length_ms: int, model: NetworkModel | None
+    ) -> SplitCost:
         """Return the cost of a split of a job over these sites."""
         taken = self.communication(request)
         return split_cost(
-            places, request.limit_ms, length_ms, model, taken.communication, names=self._sites, traffic=taken.text
+            placement, request.limit_ms, length_ms, model, taken.communication, names=self._sites, traffic=taken.text
         )
 
     def ended(self, record: JobRecord, model: NetworkModel | None) -> None:

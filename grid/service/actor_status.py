@@ -85,12 +85,12 @@ def awaited_node(name: str, names: Iterable[str], nodes: Sequence[Mapping[str, A
     waits for a Ray node with the label gridweave.io/site=beta; Ray has given up b1; type there: ray stop; \
 ray start --address=10.0.0.1:6379 --labels=gridweave.io/site=beta
     """
-    wanted = labels_of(name, names)
-    fitting = [node for node in nodes if wanted.items() <= node["Labels"].items()]
+    required = labels_of(name, names)
+    fitting = [node for node in nodes if required.items() <= node["Labels"].items()]
     is_labelled = any(SITE_LABEL in node["Labels"] for node in nodes)
-    if not wanted or not is_labelled or any(node["Alive"] for node in fitting):
+    if not required or not is_labelled or any(node["Alive"] for node in fitting):
         return ""
-    labels = ",".join(f"{label}={value}" for label, value in wanted.items())
+    labels = ",".join(f"{label}={value}" for label, value in required.items())
     hosts = ", ".join(dict.fromkeys(str(node["NodeManagerHostname"]) for node in fitting))
     given_up = f"Ray has given up {hosts}; type there" if hosts else "type on its host"
     return (

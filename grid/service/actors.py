@@ -59,11 +59,11 @@ def find_actors(namespace: str, names: Sequence[str]) -> dict[str, Any]:
     """Return the handles of named actors, in the order of `names`; leave out actors unknown to Ray."""
     import ray
 
-    found = {}
+    handles = {}
     for name in names:
         with contextlib.suppress(ValueError, ray.exceptions.RayError):
-            found[name] = ray.get_actor(name, namespace)
-    return found
+            handles[name] = ray.get_actor(name, namespace)
+    return handles
 
 
 def find_all_actors(namespace: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def find_all_actors(namespace: str) -> dict[str, Any]:
     import ray
 
     listed = ray.util.list_named_actors(all_namespaces=True)
-    return find_actors(namespace, sorted(each["name"] for each in listed if each["namespace"] == namespace))
+    return find_actors(namespace, sorted(actor["name"] for actor in listed if actor["namespace"] == namespace))
 
 
 def ask_about(actors: Mapping[str, Any], timeout_s: float = _ABOUT_S) -> dict[str, ActorInfo]:
@@ -81,11 +81,11 @@ def ask_about(actors: Mapping[str, Any], timeout_s: float = _ABOUT_S) -> dict[st
     asked = {name: handle.about.remote() for name, handle in actors.items()}
     if asked:
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
-    found = {}
+    infos = {}
     for name, reference in asked.items():
         with contextlib.suppress(ray.exceptions.RayError, msgspec.MsgspecError):
-            found[name] = msgspec.msgpack.decode(ray.get(reference, timeout=0), type=ActorInfo)
-    return found
+            infos[name] = msgspec.msgpack.decode(ray.get(reference, timeout=0), type=ActorInfo)
+    return infos
 
 
 def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
@@ -114,7 +114,7 @@ class Spot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningActors:
-    """Actors of a grid or site on Ray; `made` lists those that this process has started.
+    """Actors of a grid or site on Ray; `created` lists those that this process has started.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class RunningActors:
     def __init__(self, namespace: str, *, grid_id: str = "", logs: str = "") -> None:
         self.namespace, self._grid_id, self._logs = namespace, grid_id, logs
         self.actors: dict[str, Any] = {}
-        self.made: set[str] = set()
+        self.created: set[str] = set()
 
     def find(self, names: Sequence[str]) -> None:
         """Find the actors that run already.
@@ -139,8 +139,8 @@ class RunningActors:
         UnavailableError
             If an actor belongs to another grid, or to another version of gridweave.
         """
-        found = find_actors(self.namespace, names)
-        for name, info in ask_about(found).items():
+        handles = find_actors(self.namespace, names)
+        for name, info in ask_about(handles).items():
             if info.grid_id != self._grid_id:
                 right = "give this one another --name"
                 where = f"the Ray namespace {self.namespace} has the actors of another grid ({name} on {info.host})"
@@ -150,7 +150,7 @@ class RunningActors:
                 raise UnavailableError(
                     f"actor {name} on {info.host} is of gridweave {info.version}, and this is {__version__}; {right}"
                 )
-        self.actors |= found
+        self.actors |= handles
 
     def add(self, kind: type[LiveActor], name: str, spot: Spot, *arguments: object, **options: object) -> None:
         """Create an actor unless it runs; it starts once a node for it has joined."""
@@ -162,7 +162,7 @@ class RunningActors:
         how = actor_options(name, self.namespace, spot.labels, spot.ip)
         options |= {"calls": ActorCalls(self.namespace), "grid_id": self._grid_id, "logs": self._logs}
         self.actors[name] = maker.options(**how).remote(*arguments, **options)
-        self.made.add(name)
+        self.created.add(name)
 
     def call(self, actor: str, method: str, *arguments: object, timeout_s: float = START_S) -> Any:
         """Call a method of an actor; UnavailableError if it does not answer."""
@@ -214,7 +214,7 @@ class RunningActors:
     def _give_up(self, name: str, timeout_s: float, error: Exception) -> NoReturn:
         """Stop the actors that this process has started, and raise why one of all actors is not ready."""
         reason = reason_of(error)
-        self.actors = {made: self.actors[made] for made in self.made}
+        self.actors = {started: self.actors[started] for started in self.created}
         self.stop(end_jobs=False, timeout_s=min(timeout_s, GIVE_UP_S))
         if isinstance(error, InputError):
             raise InputError(reason) from error

@@ -111,9 +111,9 @@ class LiveBackend(Backend):
     ) -> T:
         call = self._calls.ask(actor, method, question(*arguments), timeout_s=timeout_s, alone=alone)
         data = await (self._unless_hung(actor, call) if timeout_s > LOOK_S and actor in self._site_actors else call)
-        known: Any = kind
+        result_type: Any = kind
         try:
-            answer: T = answer_of(data, _decoder_of(known))
+            answer: T = answer_of(data, _decoder_of(result_type))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise UnavailableError(f"{actor}: its answer cannot be read ({error}); is it of another version?") from None
         return answer
@@ -141,9 +141,9 @@ class LiveBackend(Backend):
         except UnavailableError as error:
             site = self._site_actors[actor]
             last = self._last.get(site)
-            known = f"; when it last did, it had {last.free} of {last.nodes} nodes free" if last and last.nodes else ""
+            detail = f"; when it last did, it had {last.free} of {last.nodes} nodes free" if last and last.nodes else ""
             raise SiteAwayError(
-                f"site {site} does not answer{known}; try again; other sites are not affected"
+                f"site {site} does not answer{detail}; try again; other sites are not affected"
             ) from error
 
     # -- who there is -------------------------------------------------------------------------------------------------
@@ -188,12 +188,12 @@ class LiveBackend(Backend):
 
     async def _by_actor(self, job_ids: Sequence[int]) -> dict[str, list[int]]:
         """Group jobs by the actor that has their records."""
-        found: dict[str, list[int]] = {}
+        jobs_by_actor: dict[str, list[int]] = {}
         for job_id in dict.fromkeys(job_ids):
             actor = await self._actor_of(job_id)
             if actor is not None:
-                found.setdefault(actor, []).append(job_id)
-        return found
+                jobs_by_actor.setdefault(actor, []).append(job_id)
+        return jobs_by_actor
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -221,16 +221,16 @@ class LiveBackend(Backend):
     @override
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
         asked = (self._records_at(actor, mine) for actor, mine in (await self._by_actor(job_ids)).items())
-        found = {record.job_id: record for records in await asyncio.gather(*asked) for record in records}
-        return [found[job_id] for job_id in dict.fromkeys(job_ids) if job_id in found]
+        by_id = {record.job_id: record for records in await asyncio.gather(*asked) for record in records}
+        return [by_id[job_id] for job_id in dict.fromkeys(job_ids) if job_id in by_id]
 
     async def _records_at(self, actor: str, job_ids: list[int]) -> list[JobRecord]:
         """Return records from one actor, page by page, so that the actor answers others in between."""
-        found: list[JobRecord] = []
+        records: list[JobRecord] = []
         for start in range(0, len(job_ids), RECORDS_AT_ONCE):
             page = job_ids[start : start + RECORDS_AT_ONCE]
-            found += await self._ask(actor, "records", list[JobRecord], page)
-        return found
+            records += await self._ask(actor, "records", list[JobRecord], page)
+        return records
 
     async def _record(self, job_id: int) -> JobRecord | None:
         return next(iter(await self.records([job_id])), None)
@@ -268,9 +268,9 @@ class LiveBackend(Backend):
     async def _unheard(self, job_id: int, silent: Sequence[str], at_ms: int) -> list[Note]:
         """Return notes that the history at silent sites is missing."""
         record = await self._record(job_id)
-        places = [] if record is None else [name for name, _ in record.places]
+        sites = [] if record is None else [name for name, _ in record.places]
         problem = "does not answer; what happened there is missing here until it does"
-        return [Note(job_id, at_ms, "unheard", f"site {name} {problem}") for name in silent if name in places]
+        return [Note(job_id, at_ms, "unheard", f"site {name} {problem}") for name in silent if name in sites]
 
     @override
     async def events(self, after: int, timeout_s: float) -> JobEvents:
@@ -282,21 +282,21 @@ class LiveBackend(Backend):
         if job_id >= OWN_IDS:
             return await self._own_forecast(job_id)
         kind: Any = Forecast | None
-        known: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id, timeout_s=FORECAST_S)
-        if known is not None and known.state == "running" and len(known.places) == 1:
-            return await self._with_pause(known, job_id, known.places[0][0])
-        if known is None:
+        forecast: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id, timeout_s=FORECAST_S)
+        if forecast is not None and forecast.state == "running" and len(forecast.places) == 1:
+            return await self._with_pause(forecast, job_id, forecast.places[0][0])
+        if forecast is None:
             return None
-        return _with_sites(known, await self._answers(known.queues, "forecast", kind, job_id))
+        return _with_sites(forecast, await self._answers(forecast.queues, "forecast", kind, job_id))
 
-    async def _with_pause(self, known: Forecast, job_id: int, site: str) -> Forecast:
+    async def _with_pause(self, forecast: Forecast, job_id: int, site: str) -> Forecast:
         """Add to a running job's forecast why it is paused at its site."""
         kind: Any = Forecast | None
         answer: Forecast | None = await _or_none(
             self._ask(site_actor(site), "forecast", kind, job_id, timeout_s=LOOK_S)
         )
         why = "" if answer is None else answer.reason
-        return msgspec.structs.replace(known, reason=f"at {site}: {why}") if why else known
+        return msgspec.structs.replace(forecast, reason=f"at {site}: {why}") if why else forecast
 
     async def _own_forecast(self, job_id: int) -> Forecast | None:
         record = await self._record(job_id)
@@ -309,16 +309,16 @@ class LiveBackend(Backend):
 
     @override
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
-        known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, {}, timeout_s=FORECAST_S)
-        asked = {*known.offers, *known.queues}
+        forecast = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, {}, timeout_s=FORECAST_S)
+        asked = {*forecast.offers, *forecast.queues}
         answers = await self._answers(asked, "quote", Forecast, request, True)
-        found = _with_sites(_with_offers(known, answers), answers)
-        if not known.queues:
-            return found
-        return await self._as_the_grid_would(found, request, instead_of, asked - answers.keys())
+        combined = _with_sites(_with_offers(forecast, answers), answers)
+        if not forecast.queues:
+            return combined
+        return await self._as_the_grid_would(combined, request, instead_of, asked - answers.keys())
 
     async def _as_the_grid_would(
-        self, known: Forecast, request: JobRequest, instead_of: int | None, silent: Collection[str]
+        self, forecast: Forecast, request: JobRequest, instead_of: int | None, silent: Collection[str]
     ) -> Forecast:
         """Return a quote with the place that the grid would choose by the answers of all but the silent sites."""
         questions = await self._ask(GRID_ACTOR, "questions", dict[str, RequestQuote], request)
@@ -330,13 +330,13 @@ class LiveBackend(Backend):
         answers = await asyncio.gather(*(_or_none(call) for call in calls))
         offers = {name: quoted for name, quoted in zip(heard, answers, strict=True) if quoted is not None}
         if not offers:
-            return known
+            return forecast
         chosen = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, offers, timeout_s=FORECAST_S)
         if chosen.start_ms is None and not chosen.places and chosen.state != "refused":
-            return known
-        ahead = {row.site: row.ahead for row in known.sites}
+            return forecast
+        ahead = {row.site: row.ahead for row in forecast.sites}
         only = chosen.places[0][0] if len(chosen.places) == 1 else ""
-        return msgspec.structs.replace(chosen, sites=known.sites, ahead=ahead.get(only, 0))
+        return msgspec.structs.replace(chosen, sites=forecast.sites, ahead=ahead.get(only, 0))
 
     @override
     async def plan(self, limit: int) -> PlannedStarts:
@@ -526,17 +526,17 @@ def _removed(record: JobRecord, removal: Removal | None) -> str:
 
 def _queued_there(job: QueuedJob, answer: Forecast) -> QueuedJob:
     """Return a job queued at a site, with the start time the site expects and why it is not sooner."""
-    known = Forecast(job_id=job.job_id, now_ms=answer.now_ms, places=job.places)
-    known = with_site_answer(known, job.waits_at, answer)
-    return msgspec.structs.replace(job, start_ms=known.start_ms, reason=known.reason)
+    forecast = Forecast(job_id=job.job_id, now_ms=answer.now_ms, places=job.places)
+    forecast = with_site_answer(forecast, job.waits_at, answer)
+    return msgspec.structs.replace(job, start_ms=forecast.start_ms, reason=forecast.reason)
 
 
 def _expected_there(job: ScheduledJob, answer: Forecast, now_ms: int) -> ScheduledJob:
     """Return where a job that waits at a site is expected to run; it has no start if the site expects none."""
     if answer.start_ms is None or answer.state not in PENDING:
         return msgspec.structs.replace(job, start_ms=None, end_ms=None)
-    start_ms, places = max(answer.start_ms, now_ms), answer.places or job.places
-    return msgspec.structs.replace(job, start_ms=start_ms, end_ms=start_ms + answer.length_ms, places=places)
+    start_ms, placement = max(answer.start_ms, now_ms), answer.places or job.places
+    return msgspec.structs.replace(job, start_ms=start_ms, end_ms=start_ms + answer.length_ms, places=placement)
 
 
 def _site_of_rank(record: JobRecord, rank: int) -> str:

@@ -227,7 +227,7 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
     grid.find(actor_names([(site.name, site.machines) for site in plan.sites]))
     journal = grid_place(plan.folder, plan.journal)
     # The meta-scheduler takes longest to start, and so is first.
-    machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
+    machines = tuple(tuple(machine.name for machine in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, plan.clock, machines)
     kept: dict[str, Any] = {"quotas": plan.quotas, "history_days": plan.history_days}
     grid.add(kinds.grid, GRID_ACTOR, Spot(labels=plan.grid_labels, ip=plan.grid_host), *what, **kept)
@@ -281,7 +281,7 @@ def _add_machines(
 
 
 def add_site(
-    found: RunningActors,
+    actors: RunningActors,
     site: SitePlan,
     settings: SiteSettings,
     place: Place,
@@ -293,14 +293,14 @@ def add_site(
     """Add the actors of a site and its machines, with the options of `SiteActor`."""
     kind = kinds.site
     if site.batch is None:
-        _add_machines(found, site, settings, place, kinds, probing)
+        _add_machines(actors, site, settings, place, kinds, probing)
     else:
         for note in batch_notes(site):
             logger.warning("%s", note)
         kind, options = BatchSiteActor, options | {"batch": site.batch}
     journal = site_place(place.folder, site.name, site.journal)
     spot = _spot(place.labelled, site, settings.machines[0].name)
-    found.add(kind, site_actor(site.name), spot, settings, journal, place.clock, **options)
+    actors.add(kind, site_actor(site.name), spot, settings, journal, place.clock, **options)
 
 
 def batch_notes(site: SitePlan) -> tuple[str, ...]:
@@ -337,8 +337,8 @@ def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
     Nodes of a batch system are one machine each; the batch system decides which node it is.
     """
     if site.batch is not None:
-        room = PORTS_EACH // PORTS_OF_A_NODE
-        firsts = [first_port + PORTS_OF_A_NODE * (number % room) for number in range(site.nodes)]
+        capacity = PORTS_EACH // PORTS_OF_A_NODE
+        firsts = [first_port + PORTS_OF_A_NODE * (number % capacity) for number in range(site.nodes)]
         return tuple(
             Machine(name=f"n{number}", nodes=1, ports=(low, low + PORTS_OF_A_NODE)) for number, low in enumerate(firsts)
         )

@@ -83,22 +83,22 @@ class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 def identity_of(settings: GridSettings) -> GridIdentity:
     """Return how a journal records settings."""
-    known = {name: getattr(settings, name) for name in GridIdentity.__struct_fields__}
+    values = {name: getattr(settings, name) for name in GridIdentity.__struct_fields__}
     network = settings.network
     if network is not None:
-        topology, found = network.model.topology, network.model.paths
+        topology, paths = network.model.topology, network.model.paths
         columns = [topology.source, topology.target, topology.latency_ms, topology.bandwidth_bps, topology.node_of_site]
-        known["network"] = NetworkIdentity(
+        values["network"] = NetworkIdentity(
             links=digest([column.tolist() for column in columns]).hex(),
-            routes=found.routes,
-            k=found.k,
-            segment_bytes=found.segment_bytes,
+            routes=paths.routes,
+            k=paths.k,
+            segment_bytes=paths.segment_bytes,
             earliest_end=network.earliest_end,
             staging=network.staging,
             exact_up_to=network.exact_up_to,
             max_split_factor=network.max_split_factor,
         )
-    return GridIdentity(**known)
+    return GridIdentity(**values)
 
 
 class GridDriver(Driver[Any]):
@@ -148,8 +148,8 @@ class GridDriver(Driver[Any]):
 
     def _cut_off(self) -> dict[int, str]:
         """Return the sites that exchange no messages with the grid, and why."""
-        found = {number: (name, self.peer_problem(name)) for number, name in enumerate(self._names)}
-        return {number: f"site {name}: {why}" for number, (name, why) in found.items() if why}
+        problems = {number: (name, self.peer_problem(name)) for number, name in enumerate(self._names)}
+        return {number: f"site {name}: {why}" for number, (name, why) in problems.items() if why}
 
     def news_of_links(self) -> list[SiteCutOff]:
         """Return the sites that are cut off now, and those that no longer are.
@@ -157,10 +157,10 @@ class GridDriver(Driver[Any]):
         A job placed at a site that is cut off would stay there. After a restart the journal's state counts until the
         grid has heard from a site.
         """
-        known, now = self.grid.cut_off, self._cut_off()
-        mended = [number for number in known if number not in now and self._names[number] in self._peers.linked]
+        before, now = self.grid.cut_off, self._cut_off()
+        mended = [number for number in before if number not in now and self._names[number] in self._peers.linked]
         return [
-            *(SiteCutOff(number, why) for number, why in now.items() if known.get(number) != why),
+            *(SiteCutOff(number, why) for number, why in now.items() if before.get(number) != why),
             *(SiteCutOff(number, "") for number in mended),
         ]
 
@@ -187,7 +187,7 @@ class GridDriver(Driver[Any]):
 
     async def probed(self, probe: Probed) -> None:
         """Record what a site has measured of its path to another; return once that is durable."""
-        await self.told(probe)
+        await self.apply(probe)
 
 
 _MOST_ROUNDS = 50
@@ -215,15 +215,15 @@ def warm_up(settings: GridSettings) -> LiveGrid:
         commands = grid.handle(now_ms, *events)
         for job_id in grid.registry.records if now_ms == 0 else ():
             grid.forecast(now_ms, job_id)
-        told = [command for command in commands if isinstance(command, SendToSite)]
+        site_commands = [command for command in commands if isinstance(command, SendToSite)]
         later += [
             FromLiveSite(command.site, answer)
-            for command in told
+            for command in site_commands
             for answer in _answers(command.message, now_ms + 1, sizes[command.site])
         ]
         # Quotes of sites are applied while other jobs run; otherwise there is nothing to compare.
-        quotes = [each for each in later if isinstance(each.message, Quoted)]
-        events, later = list(quotes or later), [each for each in later if quotes and each not in quotes]
+        quotes = [event for event in later if isinstance(event.message, Quoted)]
+        events, later = list(quotes or later), [event for event in later if quotes and event not in quotes]
         if not events:
             break
     grid.quote(_MOST_ROUNDS, requests[-1])

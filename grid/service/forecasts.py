@@ -151,8 +151,8 @@ class ForecastQueue:
 
         Questions with the same name that are waiting at that time share the answer; with name None, nothing is shared.
         """
-        found: T = await self._answer(self._alone, _SeparateQuestion(make, name), patience_s)
-        return found
+        result: T = await self._answer(self._alone, _SeparateQuestion(make, name), patience_s)
+        return result
 
     async def _answer(self, line: _Questions[Q, T], question: Q, patience_s: float) -> T:
         answer = line.add(question, patience_s)
@@ -167,7 +167,7 @@ class ForecastQueue:
                 await line.answer()
 
     def _forecasts(self, asked: list[_AboutJobs]) -> Work[list[dict[int, Forecast]]]:
-        job_ids = list(dict.fromkeys(job_id for each in asked for job_id in each.job_ids))
+        job_ids = list(dict.fromkeys(job_id for question in asked for job_id in question.job_ids))
         forecasters = dict(zip(job_ids, self._grid.forecasters(self._now_ms(), job_ids), strict=True))
         return lambda: _worked_out(forecasters, asked)
 
@@ -178,16 +178,16 @@ class ForecastQueue:
 
 def _worked_out(forecasters: dict[int, Forecaster | None], asked: list[_AboutJobs]) -> list[dict[int, Forecast]]:
     """Compute the forecasts of each question, those about few jobs first."""
-    found: dict[int, Forecast] = {}
-    for job_ids, within_s in sorted(asked, key=lambda each: len(each.job_ids)):
+    forecasts: dict[int, Forecast] = {}
+    for job_ids, within_s in sorted(asked, key=lambda question: len(question.job_ids)):
         until_s = None if within_s is None else time.monotonic() + within_s
         for job_id in job_ids:
             if until_s is not None and time.monotonic() >= until_s:
                 break
             forecaster = forecasters[job_id]
-            if job_id not in found and forecaster is not None:
-                found[job_id] = forecaster()
-    return [{job_id: found[job_id] for job_id in each.job_ids if job_id in found} for each in asked]
+            if job_id not in forecasts and forecaster is not None:
+                forecasts[job_id] = forecaster()
+    return [{job_id: forecasts[job_id] for job_id in question.job_ids if job_id in forecasts} for question in asked]
 
 
 def _parts(planned: list[Forecast], asked: list[int]) -> list[list[Forecast]]:

@@ -58,12 +58,12 @@ class LinkProbing:
         )
         data = await self._links[origin].ask("", PROBE_METHOD, encode(order), PROBE_S)
         try:
-            found = msgspec.msgpack.decode(data, type=LinkProbe)
+            probe = msgspec.msgpack.decode(data, type=LinkProbe)
         except msgspec.MsgspecError as error:
             raise UnavailableError(f"{origin} answers a probe with something else: {error}") from None
-        if found.problem:
-            raise UnavailableError(f"{origin}: {found.problem}")
-        return Probed(origin, target, self._clock.now_ms(), found.round_trips_ms, found.there_bps, found.back_bps)
+        if probe.problem:
+            raise UnavailableError(f"{origin}: {probe.problem}")
+        return Probed(origin, target, self._clock.now_ms(), probe.round_trips_ms, probe.there_bps, probe.back_bps)
 
     async def _report(self, probe: Probed) -> None:
         await self._calls.call(GRID_ACTOR, "probed", encode(probe))
@@ -89,7 +89,7 @@ async def make_probe(site: str, data: bytes, turn: asyncio.Lock) -> bytes:
     except msgspec.MsgspecError as error:
         raise InputError(f"this is no order to measure: {error}") from None
     try:
-        found = await LinkProber(site, order, turn=turn).run()
+        probe = await LinkProber(site, order, turn=turn).run()
     except UnavailableError as error:
-        found = LinkProbe(round_trips_ms=(), problem=str(error))
-    return encode(found)
+        probe = LinkProbe(round_trips_ms=(), problem=str(error))
+    return encode(probe)

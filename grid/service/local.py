@@ -133,7 +133,7 @@ class StartReport:
     remarks: list[str] = field(default_factory=list)  # remarks for the user
 
 
-def bring_up(wanted: GridSpec, report: Report) -> StartReport:
+def bring_up(spec: GridSpec, report: Report) -> StartReport:
     """Start a grid on this machine, or what is missing of it; after a failure, end what was started.
 
     Jobs that were already running continue in any case.
@@ -145,12 +145,12 @@ def bring_up(wanted: GridSpec, report: Report) -> StartReport:
     UnavailableError
         If a part is not ready in time.
     """
-    before = read_grid_state(wanted.name)
+    before = read_grid_state(spec.name)
     patience_s = REPAIR_S if before is not None and before.watchdog else 0.0
-    with working_on(wanted.name, patience_s) as folder, ended_in_order():
-        before = read_grid_state(wanted.name)
+    with working_on(spec.name, patience_s) as folder, ended_in_order():
+        before = read_grid_state(spec.name)
         report("Looking at what runs")
-        for change in check_start(wanted, before):
+        for change in check_start(spec, before):
             report(change)
         watchdog = () if before is None else before.watchdog
         last_url = "" if before is None else before.url
@@ -161,13 +161,13 @@ def bring_up(wanted: GridSpec, report: Report) -> StartReport:
             before = None
         launcher = work = None
         try:
-            if before is None and wanted.address is None:
+            if before is None and spec.address is None:
                 report("Starting Ray")
                 check_ray()
                 with uninterrupted():
                     launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
             with uninterrupted():
-                work = _Startup(wanted, folder, before, _Kept(last_url, watchdog), report)
+                work = _Startup(spec, folder, before, _Kept(last_url, watchdog), report)
             work.run(launcher)
         except BaseException:
             if work is not None:
@@ -190,26 +190,26 @@ class _Startup:
     """One start of a grid, with what has been started so far."""
 
     def __init__(
-        self, wanted: GridSpec, folder: Path, before: LocalGridState | None, kept: _Kept, report: Report
+        self, spec: GridSpec, folder: Path, before: LocalGridState | None, kept: _Kept, report: Report
     ) -> None:
-        self._spec, self._folder, self._report = wanted, folder, report
+        self._spec, self._folder, self._report = spec, folder, report
         self._before, self._kept = before, kept
         self._began = time.monotonic()
         self.done = StartReport(state=before or self._new_state(), was_up=before is not None)
         self._had_jobs = count_running(Path(self.done.state.folder)) > 0
 
     def _new_state(self) -> LocalGridState:
-        wanted, read = self._spec, self._spec.read
+        spec, read = self._spec, self._spec.read
         return LocalGridState(
-            name=wanted.name,
+            name=spec.name,
             marker=kept_secret(self._folder, MARKER),
             boot=boot_id(),
             since_ms=int(time.time() * 1000),
-            folder=live_folder(wanted),
-            namespace=namespace_of(wanted.name, DEFAULT_NAME),
+            folder=live_folder(spec),
+            namespace=namespace_of(spec.name, DEFAULT_NAME),
             sites=tuple(LocalSite(site.name, site.nodes, site.machines, site.launcher.words) for site in read.sites),
-            address=wanted.address or "",
-            own_ray=wanted.address is None,
+            address=spec.address or "",
+            own_ray=spec.address is None,
             url=self._kept.url,
             processes=self._kept.watchdog,
             tokens=read.gateway.tokens,
@@ -299,8 +299,8 @@ class _Startup:
             except BaseException:
                 with signals_held():
                     there = self._actors_there()
-                    made = {name: there[name] for name in there if name not in before}
-                    stop_actors(made, end_jobs=False, timeout_s=GIVE_UP_S)
+                    created = {name: there[name] for name in there if name not in before}
+                    stop_actors(created, end_jobs=False, timeout_s=GIVE_UP_S)
                 raise
         self._await_gateway()
 
@@ -310,22 +310,22 @@ class _Startup:
     def _gateway_spot(self, ray: Any) -> Spot:
         """Return the gateway's place: the host in the cluster that ``gateway.host`` names, or this host."""
         hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-        wanted, here = self._spec.read.gateway.host, own_host(ray)
-        elsewhere = wanted in hosts and wanted != here
+        host, here = self._spec.read.gateway.host, own_host(ray)
+        elsewhere = host in hosts and host != here
         self._change(gateway_elsewhere=elsewhere)
-        return Spot(ip=wanted if elsewhere else here)
+        return Spot(ip=host if elsewhere else here)
 
     def _labelled(self, ray: Any) -> bool:
         """Whether the nodes of a cluster have labels of sites."""
-        found = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
-        missing = [site.name for site in self._spec.file.sites if site.name not in found]
-        if found and missing:
+        labels = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
+        missing = [site.name for site in self._spec.file.sites if site.name not in labels]
+        if labels and missing:
             raise UnavailableError(
                 f"no node of the Ray cluster has the label {SITE_LABEL}={missing[0]}; add such a node, or leave it out"
             )
-        if not found:
+        if not labels:
             self.done.remarks.append(f"no node of the Ray cluster has the label {SITE_LABEL}: sites are put anywhere")
-        return bool(found)
+        return bool(labels)
 
     def _at_home(self, ray: Any, plan: GridPlan) -> GridPlan:
         """Place the meta-scheduler where its journal is, also if all of Ray is started again.
@@ -349,7 +349,7 @@ class _Startup:
         grid = make_grid(plan)
         if GATEWAY_ACTOR not in grid.actors:
             self._add_gateway(grid, gateway)
-        self.done.started += sorted(grid.made)
+        self.done.started += sorted(grid.created)
         return grid
 
     def _add_gateway(self, grid: RunningGrid, spot: Spot) -> None:
@@ -450,24 +450,24 @@ def is_broken(state: LocalGridState) -> bool:
     return not state.runs or (state.own_ray and state.process(HEAD) is None)
 
 
-def live_folder(wanted: GridSpec) -> str:
+def live_folder(spec: GridSpec) -> str:
     """Return the folder of a grid's journals, jobs and output."""
-    return wanted.read.folder or str(state_folder(wanted.name) / LIVE)
+    return spec.read.folder or str(state_folder(spec.name) / LIVE)
 
 
-def _plan_of(wanted: GridSpec, secret: bytes = b"") -> GridPlan:
+def _plan_of(spec: GridSpec, secret: bytes = b"") -> GridPlan:
     """Return the plan of a grid on a Ray without labels; its sites authenticate probes with the secret."""
     return plan_of(
-        wanted.read,
-        folder=live_folder(wanted),
-        namespace=namespace_of(wanted.name, DEFAULT_NAME),
+        spec.read,
+        folder=live_folder(spec),
+        namespace=namespace_of(spec.name, DEFAULT_NAME),
         labelled=False,
-        first_port=wanted.file.ray.first_port or first_port_of(wanted.name),
+        first_port=spec.file.ray.first_port or first_port_of(spec.name),
         secret=secret,
     )
 
 
-def check_start(wanted: GridSpec, before: LocalGridState | None) -> list[str]:
+def check_start(spec: GridSpec, before: LocalGridState | None) -> list[str]:
     """Check whether a grid can start, and return which settings change; nothing is started or changed.
 
     Parameters
@@ -484,33 +484,33 @@ def check_start(wanted: GridSpec, before: LocalGridState | None) -> list[str]:
     InputError
         If users of its jobs cannot enter its folder, or a journal on this host was written with other settings.
     """
-    read = wanted.read
+    read = spec.read
     if before is not None and not is_broken(before):
-        _check_same(before, wanted)
+        _check_same(before, spec)
         return []
     others = [site.name for site in read.sites if site.launcher.kind == "user"]
     if others and not read.folder:
         right = "name one that they can reach, as folder = '/var/lib/gridweave'"
-        folder = state_folder(wanted.name)
+        folder = state_folder(spec.name)
         raise InputError(f"{read.source}: folder: users of jobs at {others[0]} cannot reach {folder}; {right}")
     try:
-        return check_journals(_plan_of(wanted).journals())
+        return check_journals(_plan_of(spec).journals())
     except InputError as error:
-        raise _not_its_journal(wanted, error) from None
+        raise _not_its_journal(spec, error) from None
 
 
-def _not_its_journal(wanted: GridSpec, error: InputError) -> InputError:
-    right = f"go back to that, or forget its jobs: gridweave up --fresh --name {wanted.name}"
+def _not_its_journal(spec: GridSpec, error: InputError) -> InputError:
+    right = f"go back to that, or forget its jobs: gridweave up --fresh --name {spec.name}"
     return InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}")
 
 
-def _check_same(state: LocalGridState, wanted: GridSpec) -> None:
+def _check_same(state: LocalGridState, spec: GridSpec) -> None:
     right = "run `gridweave down` first, or give another --name"
-    if wanted.read.text != state.text:
+    if spec.read.text != state.text:
         raise OptionError(
-            wanted.read.source, f"the grid {state.name!r} was started from another GRID.toml, {state.file}; {right}"
+            spec.read.source, f"the grid {state.name!r} was started from another GRID.toml, {state.file}; {right}"
         )
-    if (wanted.address is None) != state.own_ray or (wanted.address not in (None, state.address)):
+    if (spec.address is None) != state.own_ray or (spec.address not in (None, state.address)):
         where = "a Ray of its own" if state.own_ray else f"the Ray at {state.address}"
         raise OptionError("--address", f"the grid {state.name!r} runs on {where}; {right}")
 
@@ -565,7 +565,10 @@ def end_all(state: LocalGridState, *, keep_jobs: bool) -> StopReport:
     done = StopReport(ended=[process.name for process in alive])
     if state.own_ray:
         end_processes(alive)
-        end_marked(state.marker, within=[one.pid for one in state.processes if one.name != WATCHDOG])
+        end_marked(
+            state.marker,
+            within=[local_process.pid for local_process in state.processes if local_process.name != WATCHDOG],
+        )
         done.jobs = count_running(folder)
         if not keep_jobs:
             end_jobs(folder, REASON)

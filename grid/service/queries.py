@@ -60,7 +60,8 @@ class GridQueries(Queries[GridDriver]):
         machines = self._machines or ((),) * len(sites)
         problem = self.driver.peer_problem
         return [
-            SiteNames(name, nodes, each, problem(name)) for (name, nodes), each in zip(sites, machines, strict=True)
+            SiteNames(name, nodes, machine_names, problem(name))
+            for (name, nodes), machine_names in zip(sites, machines, strict=True)
         ]
 
     async def queue(self, limit: int, explain: bool = False) -> Queue:
@@ -76,26 +77,26 @@ class GridQueries(Queries[GridDriver]):
         first = islice((record for record in waiting if record.state == "waiting"), limit)
         states = {state: counts[state] for state in OPEN}
         shown = [copy.copy(record) for record in first]
-        known: dict[int, Forecast] = {}
+        forecasts: dict[int, Forecast] = {}
         if explain and counts["waiting"] <= MOST_EXPLAINED:
-            known = await self._heard([record.job_id for record in shown], within_s=EXPLAIN_S)
-        jobs = [queued(record, known.get(record.job_id)) for record in shown]
+            forecasts = await self._heard([record.job_id for record in shown], within_s=EXPLAIN_S)
+        jobs = [queued(record, forecasts.get(record.job_id)) for record in shown]
         return Queue(**states, jobs=jobs, problem=self.driver.problem, fault=recent_fault())
 
     async def forecast(self, job_id: int) -> Forecast | None:
         """Forecast when a job starts and explain why it waits, as far as the grid knows; None if it is unknown."""
-        found = await self.records([job_id])
-        if not found:
+        records = await self.records([job_id])
+        if not records:
             return None
         forecast = (await self._heard([job_id])).get(job_id)
-        return forecast or record_forecast(found[0], self.driver.clock.now_ms())
+        return forecast or record_forecast(records[0], self.driver.clock.now_ms())
 
     async def _heard(self, job_ids: Sequence[int], within_s: float | None = None) -> dict[int, Forecast]:
         """Return forecasts, after recording why the jobs wait."""
-        found = await self._forecasts.of(job_ids, within_s=within_s)
-        for forecast in found.values():
+        forecasts = await self._forecasts.of(job_ids, within_s=within_s)
+        for forecast in forecasts.values():
             self._waits.heard(forecast)
-        return found
+        return forecasts
 
     async def quote(
         self, request: JobRequest, instead_of: int | None = None, offers: dict[str, Quoted] | None = None
@@ -116,11 +117,11 @@ class GridQueries(Queries[GridDriver]):
         starts = await self._forecasts.plan(limit)
         now_ms = starts[0].now_ms if starts else self.driver.clock.now_ms()
         records = self.core.registry.records
-        known = [(records[job.job_id], job) for job in starts if job.job_id in records]
+        planned = [(records[job.job_id], job) for job in starts if job.job_id in records]
         return PlannedStarts(
             now_ms=now_ms,
-            jobs=[planned_job(record, job) for record, job in known],
-            waits_at={record.job_id: job.queues[0] for record, job in known if len(job.queues) == 1},
+            jobs=[planned_job(record, job) for record, job in planned],
+            waits_at={record.job_id: job.queues[0] for record, job in planned if len(job.queues) == 1},
         )
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:

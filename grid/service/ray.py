@@ -86,8 +86,8 @@ def probe(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
     except (OSError, ValueError, OverflowError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise UnavailableError(f"--address: no Ray cluster answers at {address}: {told}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UnavailableError(f"--address: no Ray cluster answers at {address}: {reason}") from None
 
 
 @contextlib.contextmanager
@@ -143,7 +143,7 @@ def watch_node(
     while missed < _MISSES:
         pause()
         try:
-            is_there = any(one["NodeID"] == node and one["Alive"] for one in nodes())
+            is_there = any(entry["NodeID"] == node and entry["Alive"] for entry in nodes())
         except Exception:  # whatever Ray raises once it is gone
             is_there = False
         missed = 0 if is_there else missed + 1
@@ -162,8 +162,8 @@ def watch_ray(lost: Callable[[], None]) -> None:
 def join_problem(where: str, error: Exception) -> UnavailableError:
     """Return the error for a cluster that cannot be joined or started, on one line."""
     causes = [error] if error.__cause__ is None else [error, error.__cause__]
-    told = ": ".join(" ".join(str(each).split()) or type(each).__name__ for each in causes)
-    return UnavailableError(f"--address: Ray cannot be used on {where}: {told}")
+    text = ": ".join(" ".join(str(cause).split()) or type(cause).__name__ for cause in causes)
+    return UnavailableError(f"--address: Ray cannot be used on {where}: {text}")
 
 
 LOOPBACK = "127.0.0.2"
@@ -219,12 +219,12 @@ class Launcher:
     def __init__(self, token: Path, marker: str) -> None:
         self.problem: str | None = None
         # A file, because a pipe that nobody reads may fill up.
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gridweave.grid.service.ray_nodes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._errors,
             env=child_environment(marker, token) | _OF_NODES,
             # Ctrl-C should reach only this process, which then ends everything in order.
             start_new_session=True,
@@ -240,16 +240,18 @@ class Launcher:
         for line in process.stdout:
             yield msgspec.json.decode(line, type=LocalProcess)
         if process.wait():
-            self._said.seek(0)
-            self.problem = self._said.read().decode(errors="replace")
+            self._errors.seek(0)
+            self.problem = self._errors.read().decode(errors="replace")
 
     def close(self) -> list[LocalProcess]:
         """End the launcher, but not its nodes; return the nodes that were not yielded."""
         self._process.terminate()
         self._process.wait()
-        told = self._process.stdout
-        untold = [] if told is None or told.closed else [msgspec.json.decode(line, type=LocalProcess) for line in told]
-        for pipe in (self._process.stdin, self._process.stdout, self._said):
+        output = self._process.stdout
+        untold = (
+            [] if output is None or output.closed else [msgspec.json.decode(line, type=LocalProcess) for line in output]
+        )
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
@@ -327,7 +329,7 @@ class OwnRay:
         """Start a head and all nodes; nodes without a head are useless."""
         while True:
             self.end_nodes()
-            self._change(boot=boot_id(), port=free_port(wanted=port), temp=make_temp(), processes=())
+            self._change(boot=boot_id(), port=free_port(preferred=port), temp=make_temp(), processes=())
             self._heads += 1
             try:
                 self._launch(self._machines, head=True, launcher=launcher)
@@ -386,8 +388,8 @@ class OwnRay:
             if self.process(HEAD) is not None:
                 return time.monotonic() < until
             if not self._may_try_again():
-                told = f"its head has given up {_TRIES} times; {self._why_it_gave_up()}"
-                raise UnavailableError(f"Ray cannot be started on this machine: {told}")
+                reason = f"its head has given up {_TRIES} times; {self._why_it_gave_up()}"
+                raise UnavailableError(f"Ray cannot be started on this machine: {reason}")
             self._start_head(self.state.port)
             until = time.monotonic() + _JOIN_S
             return True
@@ -486,11 +488,11 @@ def _labels(labels: Mapping[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
-def last_words(log: str | Path, said: str = "") -> str:
+def last_words(log: str | Path, text: str = "") -> str:
     """Return the last line that a process has printed or logged."""
     with contextlib.suppress(OSError):
-        said = said.strip() or Path(log).read_text(errors="replace")
-    lines = [line for line in said.splitlines() if line.strip()]
+        text = text.strip() or Path(log).read_text(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"nothing is told; see {log}"
 
 
@@ -539,7 +541,7 @@ def check_ray() -> None:
     version = importlib.metadata.version("ray")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if not FIRST_WITH_TOKENS <= numbers < FIRST_UNTESTED:
-        least, most = (".".join(map(str, each)) for each in (FIRST_WITH_TOKENS, FIRST_UNTESTED))
+        least, most = (".".join(map(str, release)) for release in (FIRST_WITH_TOKENS, FIRST_UNTESTED))
         why = "does not check tokens" if numbers < FIRST_WITH_TOKENS else "was never tried with gridweave"
         raise UnavailableError(f"ray {version} {why}; run: pip install 'ray>={least},<{most}'")
 
@@ -574,12 +576,12 @@ _PORTS = range(8_800, 10_000)
 dozens of those while a listener is being started."""
 
 
-def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
+def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
     """Return a port on which nothing listens, the wanted one if it is free."""
     # Concurrent processes begin at different ports.
     first = os.getpid() % len(_PORTS)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in (*([wanted] if wanted else []), *_PORTS[first:], *_PORTS[:first], 0):
+    for port in (*([preferred] if preferred else []), *_PORTS[first:], *_PORTS[:first], 0):
         with socket.socket(family) as listener, contextlib.suppress(OSError, OverflowError):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))

@@ -172,8 +172,8 @@ def _changes(service: GridService | SiteService, say: Say) -> list[str]:
 def _make_grid(
     service: GridService, settings: GatewaySettings, here: Spot, changes: Sequence[str], say: Say
 ) -> RunningActors:
-    found = _found(Path(service.folder), NAMESPACE, [GRID_ACTOR, GATEWAY_ACTOR], changes)
-    found.add(
+    actors = _found(Path(service.folder), NAMESPACE, [GRID_ACTOR, GATEWAY_ACTOR], changes)
+    actors.add(
         MetaActor,
         GRID_ACTOR,
         here,
@@ -186,8 +186,8 @@ def _make_grid(
         quotas=service.quotas,
         history_days=service.history_days,
     )
-    found.add(GatewayActor, GATEWAY_ACTOR, here, settings, LinksDoor(service.sites, service.probes))
-    return _ready(found, say)
+    actors.add(GatewayActor, GATEWAY_ACTOR, here, settings, LinksDoor(service.sites, service.probes))
+    return _ready(actors, say)
 
 
 def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence[str]) -> RunningActors:
@@ -195,20 +195,20 @@ def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence
 
     InputError if settings change while actors with the old ones run.
     """
-    found = RunningActors(namespace, grid_id=kept_secret(folder, MARKER), logs=str(folder / LOGS))
-    found.find(names)
-    if found.actors and changes:
+    actors = RunningActors(namespace, grid_id=kept_secret(folder, MARKER), logs=str(folder / LOGS))
+    actors.find(names)
+    if actors.actors and changes:
         right = "start once more with the old settings, end that with TERM, then change them"
         raise InputError(f"the actors in {folder} still run with other settings; {right}; {'; '.join(changes)}")
-    return found
+    return actors
 
 
-def _ready(found: RunningActors, say: Say) -> RunningActors:
+def _ready(actors: RunningActors, say: Say) -> RunningActors:
     """Return the actors of a service once all of them are ready."""
     say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
-    found.wait()
-    say(f"the gateway listens at {found.call(GATEWAY_ACTOR, 'ready')}")
-    return found
+    actors.wait()
+    say(f"the gateway listens at {actors.call(GATEWAY_ACTOR, 'ready')}")
+    return actors
 
 
 def _runs_as_others(service: GridService | SiteService) -> bool:
@@ -430,14 +430,14 @@ def _run_on_cluster(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool
         if place.site and labels and place.site not in labels:
             right = "give one to the nodes of this site, or to none"
             raise UnavailableError(f"no node of the Ray cluster has the label {SITE_LABEL}={place.site}; {right}")
-        found = make(bool(labels), Spot(ip=own_host(ray)))
+        actors = make(bool(labels), Spot(ip=own_host(ray)))
         is_asked = False
         try:
             asyncio.run(_until_asked([], say))
             is_asked = True
         finally:
             with signals_held():
-                found.stop(end_jobs=is_asked and not keep_jobs, timeout_s=_ACTORS_S)
+                actors.stop(end_jobs=is_asked and not keep_jobs, timeout_s=_ACTORS_S)
 
 
 async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> None:
@@ -474,7 +474,7 @@ def _make_site(
     if service.address is None:
         host = host or own_address(service.uplink.url if service.uplink is not None else "")
     names = [*(agent_actor(name, machine) for machine in machines), site_actor(name), GATEWAY_ACTOR]
-    found = _found(Path(service.folder), service.namespace, names, changes)
+    actors = _found(Path(service.folder), service.namespace, names, changes)
     options: dict[str, Any] = {
         "uplink": service.uplink,
         "password_file": service.password_file,
@@ -482,10 +482,10 @@ def _make_site(
         "history_days": service.history_days,
     }
     place = Place(folder=service.folder, labelled=labelled, host=host)
-    add_site(found, service.plan, service.settings, place, **options)
+    add_site(actors, service.plan, service.settings, place, **options)
     door = SiteDoor(name, machines, service.accepts_file if service.uplink is not None else "")
-    found.add(GatewayActor, GATEWAY_ACTOR, here, settings, door)
-    return _ready(found, say)
+    actors.add(GatewayActor, GATEWAY_ACTOR, here, settings, door)
+    return _ready(actors, say)
 
 
 def own_address(url: str) -> str:

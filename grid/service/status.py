@@ -126,15 +126,15 @@ def _look_here(name: str, state: LocalGridState) -> LocalStatus:
     kept = count_running(Path(state.folder))
     if not state.runs:
         return LocalStatus(name=name, up=False, folder=state.folder, kept=kept)
-    said = _ask(state)
-    queue = said.queue or Queue()
-    counts: dict[str, Any] = {key: getattr(queue, key) if said.queue else None for key in _COUNTED}
+    answers = _ask(state)
+    queue = answers.queue or Queue()
+    counts: dict[str, Any] = {key: getattr(queue, key) if answers.queue else None for key in _COUNTED}
     return LocalStatus(
         name=name,
         up=True,
         url=state.url,
         folder=state.folder,
-        parts=tuple(_parts(state, said)),
+        parts=tuple(_parts(state, answers)),
         kept=kept,
         **counts,
     )
@@ -249,8 +249,8 @@ def _watchdog(state: LocalGridState) -> PartStatus:
         if kept is not None and kept.gave_up:
             why = f": {kept.problem}" if kept.problem else ""
             after = f" after {kept.tries} tries" if kept.tries else ""
-            told = f"gave up {', '.join(kept.missing)}{after}{why}"
-            detail = f"{told}; see logs/{LOG}, mend what is wrong, and {_up(state)} begins again"
+            message = f"gave up {', '.join(kept.missing)}{after}{why}"
+            detail = f"{message}; see logs/{LOG}, mend what is wrong, and {_up(state)} begins again"
         return PartStatus(name=WATCHDOG, well=False, detail=detail)
     place = process.pid, process.start_ticks
     if _is_stopped(place):
@@ -312,11 +312,11 @@ def _part_state(process: tuple[int, int] | None, is_unasked: bool) -> _PartState
 def _writer(journal: Path) -> tuple[int, int] | None:
     """Return pid and start of the process that has a journal locked; None if there is none."""
     try:
-        wanted = os.stat(f"{journal}.lock")
+        lock_stat = os.stat(f"{journal}.lock")
         lines = Path(f"{PROC}/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    device = f"{os.major(wanted.st_dev):02x}:{os.minor(wanted.st_dev):02x}:{wanted.st_ino}"
+    device = f"{os.major(lock_stat.st_dev):02x}:{os.minor(lock_stat.st_dev):02x}:{lock_stat.st_ino}"
     for fields in map(str.split, lines):
         # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF; a waiting process has an arrow before FLOCK.
         if fields[1] == "FLOCK" and fields[5] == device:

@@ -49,7 +49,7 @@ def choose_sites(
     n_starts, n_rounds : int
         Heuristic: number of starting sites, and number of passes over all moves.
     choice : Choice
-        Output: the placement, by site. The earlier result in ``known`` is consumed.
+        Output: the placement, by site. The earlier result in ``earlier`` is consumed.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def choose_sites(
         choice.all_tried[0] = 1
         _try_all(net, communication, free, length_ms, delay_ms, choice)
     else:
-        choice.known.n_parts[0] = 0
+        choice.earlier.n_parts[0] = 0
         try_gathered(net, communication, free, length_ms, delay_ms, n_starts, n_rounds, choice)
     return choice.n_best[0] > 0
 
@@ -133,22 +133,22 @@ def _try_all(
     were possible then are skipped.
     """
     last = len(free) - 1
-    nodes, ahead, missing, known = choice.nodes, choice.ahead, choice.starts, choice.known
+    nodes, ahead, missing, earlier = choice.nodes, choice.ahead, choice.starts, choice.earlier
     take_fewest_sites(free, communication.width, nodes)
     choice.limit_ms[0] = placed_end_ms(net, communication, length_ms, delay_ms, choice)
     _recall_known(free, length_ms, choice)
-    ahead[last + 1] = known.rising[last + 1] = 0
+    ahead[last + 1] = earlier.rising[last + 1] = 0
     for site in range(last, -1, -1):
         ahead[site] = ahead[site + 1] + free[site]
-        known.rising[site] = known.rising[site + 1] | (free[site] > known.free[site])
+        earlier.rising[site] = earlier.rising[site + 1] | (free[site] > earlier.free[site])
         nodes[site] = 0
     site = 0
     missing[0] = communication.width
     nodes[0] = min(free[0], missing[0])
     while True:
         left = missing[site] - nodes[site]
-        rises = known.rose[site] | (nodes[site] > known.free[site])
-        if nodes[site] < 0 or left > ahead[site + 1] or not (rises | known.rising[site + 1]):
+        rises = earlier.rose[site] | (nodes[site] > earlier.free[site])
+        if nodes[site] < 0 or left > ahead[site + 1] or not (rises | earlier.rising[site + 1]):
             nodes[site] = 0
             if site == 0:
                 return
@@ -158,7 +158,7 @@ def _try_all(
                 judge(net, communication, length_ms, delay_ms, choice, WHOLE)
         elif site == last - 1 or judge(net, communication, length_ms, delay_ms, choice, BEGUN):
             site += 1
-            known.rose[site] = rises
+            earlier.rose[site] = rises
             missing[site] = left
             nodes[site] = min(free[site], left)
             continue
@@ -168,19 +168,19 @@ def _try_all(
 @kernel
 def _recall_known(free: Ints, length_ms: float, choice: Choice) -> None:
     """Start from the earlier best placement if it still fits and no single site can hold the job."""
-    known = choice.known
-    usable = known.n_parts[0] > 0 and choice.n_best[0] == 0
-    for place in range(known.n_parts[0]):
-        usable = usable and known.parts[place].width <= free[known.parts[place].site]
-    known.rose[0] = not usable
+    earlier = choice.earlier
+    usable = earlier.n_parts[0] > 0 and choice.n_best[0] == 0
+    for place in range(earlier.n_parts[0]):
+        usable = usable and earlier.parts[place].width <= free[earlier.parts[place].site]
+    earlier.rose[0] = not usable
     if not usable:
-        known.n_parts[0] = 0
+        earlier.n_parts[0] = 0
         return
-    for place in range(known.n_parts[0]):
-        choice.best[place] = known.parts[place]
-    choice.n_best[0] = known.n_parts[0]
-    choice.factor[0] = known.factor[0]
-    choice.end_ms[0] = length_ms * known.factor[0]
+    for place in range(earlier.n_parts[0]):
+        choice.best[place] = earlier.parts[place]
+    choice.n_best[0] = earlier.n_parts[0]
+    choice.factor[0] = earlier.factor[0]
+    choice.end_ms[0] = length_ms * earlier.factor[0]
 
 
 SLACK = 1.0 + 1e-9
@@ -199,13 +199,13 @@ def first_parts_factor(net: NetArrays, communication: Record, parts: Records) ->
 
     Requires `waits_for_all`. The bound holds whatever the other parts are.
     """
-    one, other = parts[0], parts[1]
+    part, other = parts[0], parts[1]
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
-    count = float(one.width * other.width)
+    count = float(part.width * other.width)
     ms_per_bit = max(
-        net.stream_ms_per_bit[one.site, other.site], count * net.narrowest_ms_per_bit[one.site, other.site]
+        net.stream_ms_per_bit[part.site, other.site], count * net.narrowest_ms_per_bit[part.site, other.site]
     )
-    more_ms = net.lag_ms[one.site, other.site] + max(0.0, communication.bits * ms_per_bit - own_ms)
+    more_ms = net.lag_ms[part.site, other.site] + max(0.0, communication.bits * ms_per_bit - own_ms)
     return (1.0 + communication.fraction * more_ms / local_exchange_ms(net, communication)) / SLACK
 
 
@@ -246,8 +246,8 @@ def may_grow_by(net: NetArrays, communication: Record, free: Ints, factor: float
         nodes = min(float(free[site]), width)
         square = width * width - 4.0 * ms_per_bit * net.outgoing[site]
         few = 0.5 * (width - np.sqrt(square)) * SLACK if square > 0.0 else width
-        given = min(nodes, few)
-        total += given
+        usable = min(nodes, few)
+        total += usable
         if nodes >= width - few:
-            most = max(most, nodes - given)
+            most = max(most, nodes - usable)
     return total + most >= width / SLACK

@@ -81,11 +81,11 @@ def _add_exchange(
     """
     count_messages(net, communication, parts, n_parts, exchange)
     sites = len(net.lag_ms)
-    for one in range(n_parts):
+    for part in range(n_parts):
         for other in range(n_parts):
-            count = net.messages[one * n_parts + other]
-            path = parts[one].site * sites + parts[other].site
-            is_gone = net.lag_ms[parts[one].site, parts[other].site] == np.inf
+            count = net.messages[part * n_parts + other]
+            path = parts[part].site * sites + parts[other].site
+            is_gone = net.lag_ms[parts[part].site, parts[other].site] == np.inf
             if count > 0.0 and (is_gone or net.first[path] < net.first[path + 1]):
                 add_flow(flows, owner, path, count * bits_per_ms)
 
@@ -193,10 +193,10 @@ def _count_crossing(
             if filling.crossing[link] == 0:
                 filling.used[n_used] = link
                 filling.left[link] = capacity[link]
-                filling.wanted[link] = 0.0
+                filling.demand[link] = 0.0
                 n_used += 1
             filling.crossing[link] += 1
-            filling.wanted[link] += demand[flow]
+            filling.demand[link] += demand[flow]
     return n_used
 
 
@@ -204,7 +204,7 @@ def _count_crossing(
 def _all_have_enough(filling: Filling, n_used: Int) -> bool:
     """Whether no link's total demand exceeds its capacity; if so, reset ``crossing``."""
     for place in range(n_used):
-        if filling.wanted[filling.used[place]] > filling.left[filling.used[place]]:
+        if filling.demand[filling.used[place]] > filling.left[filling.used[place]]:
             return False
     for place in range(n_used):
         filling.crossing[filling.used[place]] = 0

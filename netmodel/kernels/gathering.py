@@ -56,8 +56,8 @@ def _is_among(choice: Choice, placements: Placements) -> bool:
     for row in range(placements.n_rows[0]):
         same = placements.n_parts[row] == choice.n_best[0]
         for place in range(choice.n_best[0] if same else 0):
-            one, other = placements.parts[row, place], choice.best[place]
-            same = same and one.site == other.site and one.width == other.width
+            part, other = placements.parts[row, place], choice.best[place]
+            same = same and part.site == other.site and part.width == other.width
         if same:
             return True
     return False
@@ -160,12 +160,12 @@ def _gather(net: NetArrays, communication: Record, free: Ints, choice: Choice, s
 
 
 @kernel_part
-def _apart_ms(net: NetArrays, communication: Record, one: Int, other: Int) -> float:
+def _apart_ms(net: NetArrays, communication: Record, site: Int, other: Int) -> float:
     """Return the time of one message in each direction on idle links."""
     least = net.local_ms_per_bit
-    there = max(net.stream_ms_per_bit[one, other], least, net.narrowest_ms_per_bit[one, other])
-    back = max(net.stream_ms_per_bit[other, one], least, net.narrowest_ms_per_bit[other, one])
-    return net.lag_ms[one, other] + net.lag_ms[other, one] + communication.bits * (there + back)
+    there = max(net.stream_ms_per_bit[site, other], least, net.narrowest_ms_per_bit[site, other])
+    back = max(net.stream_ms_per_bit[other, site], least, net.narrowest_ms_per_bit[other, site])
+    return net.lag_ms[site, other] + net.lag_ms[other, site] + communication.bits * (there + back)
 
 
 @kernel
@@ -204,11 +204,11 @@ def _improve(
                 _add_to(choice, choice.settled)
             return
         improved = False
-        for one in range(sites):
+        for source in range(sites):
             for other in range(sites):
-                if nodes[one] == 0 or mark[other] == 0 or one == other:
+                if nodes[source] == 0 or mark[other] == 0 or source == other:
                     continue
-                if _move_some(net, communication, free, length_ms, delay_ms, choice, one, other):
+                if _move_some(net, communication, free, length_ms, delay_ms, choice, source, other):
                     improved = True
                     if everywhere and _is_among(choice, choice.settled):
                         return
@@ -222,18 +222,18 @@ def _move_some(
     length_ms: float,
     delay_ms: Floats,
     choice: Choice,
-    one: Int,
+    source: Int,
     other: Int,
 ) -> bool:
     """Try to move as many nodes as possible, then half of them, and so on; return whether a move was an improvement."""
     nodes = choice.nodes
-    moved = min(nodes[one], free[other] - nodes[other])
+    moved = min(nodes[source], free[other] - nodes[other])
     while moved > 0:
-        nodes[one] -= moved
+        nodes[source] -= moved
         nodes[other] += moved
         if judge(net, communication, length_ms, delay_ms, choice, WHOLE):
             return True
-        nodes[one] += moved
+        nodes[source] += moved
         nodes[other] -= moved
         moved //= 2
     return False

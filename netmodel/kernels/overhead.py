@@ -104,16 +104,16 @@ def _alone_is_more(
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     more_ms = 0.0
     first = np.int64(0)
-    for one in range(n_parts):
-        site = parts[one].site
-        end = first + parts[one].width
+    for part in range(n_parts):
+        site = parts[part].site
+        end = first + parts[part].width
         to_first = end
-        for other in range(one + 1, n_parts):
+        for other in range(part + 1, n_parts):
             target = parts[other].site
             to_end = to_first + parts[other].width
             count = float(exchanged(communication, first, end, to_first, to_end))
             to_first = to_end
-            net.messages[one * n_parts + other] = count
+            net.messages[part * n_parts + other] = count
             if count > 0.0:
                 ms_per_bit = max(_stream_ms(net, site, target), count * net.narrowest_ms_per_bit[site, target])
                 carried_ms = communication.bits * ms_per_bit
@@ -132,11 +132,11 @@ def _loaded_is_more(
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     sites = len(net.lag_ms)
     more_ms = 0.0
-    for one in range(n_parts):
-        site = parts[one].site
-        for other in range(one + 1, n_parts):
+    for part in range(n_parts):
+        site = parts[part].site
+        for other in range(part + 1, n_parts):
             target = parts[other].site
-            count = net.messages[one * n_parts + other]
+            count = net.messages[part * n_parts + other]
             if count > 0.0:
                 ms_per_bit = max(_stream_ms(net, site, target), _busiest_ms(net, net.both, site * sites + target))
                 carried_ms = communication.bits * ms_per_bit
@@ -147,15 +147,15 @@ def _loaded_is_more(
 
 
 @kernel_part
-def _stream_ms(net: NetArrays, one: Int, other: Int) -> float:
+def _stream_ms(net: NetArrays, site: Int, other: Int) -> float:
     """Return the time per bit of a stream between two sites, in the faster direction."""
-    return min(net.stream_ms_per_bit[one, other], net.stream_ms_per_bit[other, one])
+    return min(net.stream_ms_per_bit[site, other], net.stream_ms_per_bit[other, site])
 
 
 @kernel_part
-def _more_ms(net: NetArrays, one: Int, other: Int, count: float, more_ms: float, longer_ms: float) -> float:
+def _more_ms(net: NetArrays, site: Int, other: Int, count: float, more_ms: float, longer_ms: float) -> float:
     """Return the extra time compared with one site, including ``count`` messages each way between two sites."""
-    there_ms, back_ms = net.lag_ms[one, other], net.lag_ms[other, one]
+    there_ms, back_ms = net.lag_ms[site, other], net.lag_ms[other, site]
     if net.overlapped:
         return more_ms + count * (there_ms + back_ms + 2.0 * longer_ms)
     return max(more_ms, max(there_ms, back_ms) + longer_ms)
@@ -198,15 +198,15 @@ def count_messages(net: NetArrays, communication: Record, parts: Records, n_part
             messages[other if exchange == OUT else other * n_parts] = parts[other].width
         return
     first = 0
-    for one in range(n_parts):
-        end = first + parts[one].width
-        messages[one * n_parts + one] = 0.0
+    for part in range(n_parts):
+        end = first + parts[part].width
+        messages[part * n_parts + part] = 0.0
         to_first = end
-        for other in range(one + 1, n_parts):
+        for other in range(part + 1, n_parts):
             to_end = to_first + parts[other].width
             count = float(exchanged(communication, first, end, to_first, to_end))
-            messages[one * n_parts + other] = count
-            messages[other * n_parts + one] = count
+            messages[part * n_parts + other] = count
+            messages[other * n_parts + part] = count
             to_first = to_end
         first = end
 
@@ -230,17 +230,17 @@ def _exchange_ratio(
     slowest_ms = local_ms
     more_ms = 0.0
     busiest_ms = 0.0
-    for one in range(n_parts):
+    for part in range(n_parts):
         for other in range(n_parts):
-            count = net.messages[one * n_parts + other]
+            count = net.messages[part * n_parts + other]
             if count > 0.0:
-                site, target = parts[one].site, parts[other].site
+                site, target = parts[part].site, parts[other].site
                 # Time per bit on the busiest link of the path, or in its stream.
                 ms_per_bit = net.stream_ms_per_bit[site, target]
                 if alone:
                     ms_per_bit = max(ms_per_bit, count * net.narrowest_ms_per_bit[site, target])
                 elif mirrored:
-                    ms_per_bit = max(ms_per_bit, net.busy_ms[one * n_parts + other])
+                    ms_per_bit = max(ms_per_bit, net.busy_ms[part * n_parts + other])
                 else:
                     ms_per_bit = max(ms_per_bit, _busiest_ms(net, net.links, site * len(net.lag_ms) + target))
                 carried_ms = communication.bits * ms_per_bit
@@ -256,9 +256,9 @@ def _exchange_ratio(
 
 
 @kernel_part
-def _first_other(one: Int, mirrored: bool) -> Int:
-    """Return the first part to pair with ``one``; if paths are mirrored, each pair is visited once."""
-    return one + 1 if mirrored else 0
+def _first_other(part: Int, mirrored: bool) -> Int:
+    """Return the first part to pair with ``part``; if paths are mirrored, each pair is visited once."""
+    return part + 1 if mirrored else 0
 
 
 @kernel_part
@@ -269,11 +269,11 @@ def _load_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, m
     mirror have the same load, so only the forward path of each pair is counted.
     """
     sites = len(net.lag_ms)
-    for one in range(n_parts):
-        for other in range(_first_other(one, mirrored), n_parts):
-            count = net.messages[one * n_parts + other]
+    for part in range(n_parts):
+        for other in range(_first_other(part, mirrored), n_parts):
+            count = net.messages[part * n_parts + other]
             if count > 0.0:
-                path = parts[one].site * sites + parts[other].site
+                path = parts[part].site * sites + parts[other].site
                 for place in range(net.first[path], net.first[path + 1]):
                     net.load[links[place]] += count
 
@@ -292,11 +292,11 @@ def _busiest_ms(net: NetArrays, links: LinkRows, path: Int) -> float:
 def _find_busiest(net: NetArrays, parts: Records, n_parts: Int) -> None:
     """Write the time per bit on the busiest link between two parts to ``net.busy_ms``, for mirrored paths."""
     sites = len(net.lag_ms)
-    for one in range(n_parts):
-        for other in range(one + 1, n_parts):
-            if net.messages[one * n_parts + other] > 0.0:
-                busy_ms = _busiest_ms(net, net.both, parts[one].site * sites + parts[other].site)
-                net.busy_ms[one * n_parts + other] = net.busy_ms[other * n_parts + one] = busy_ms
+    for part in range(n_parts):
+        for other in range(part + 1, n_parts):
+            if net.messages[part * n_parts + other] > 0.0:
+                busy_ms = _busiest_ms(net, net.both, parts[part].site * sites + parts[other].site)
+                net.busy_ms[part * n_parts + other] = net.busy_ms[other * n_parts + part] = busy_ms
 
 
 @kernel_part
@@ -307,10 +307,10 @@ def _clear_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, 
             net.load[link] = 0.0
         return
     sites = len(net.lag_ms)
-    for one in range(n_parts):
-        for other in range(_first_other(one, mirrored), n_parts):
-            if net.messages[one * n_parts + other] > 0.0:
-                path = parts[one].site * sites + parts[other].site
+    for part in range(n_parts):
+        for other in range(_first_other(part, mirrored), n_parts):
+            if net.messages[part * n_parts + other] > 0.0:
+                path = parts[part].site * sites + parts[other].site
                 for place in range(net.first[path], net.first[path + 1]):
                     net.load[links[place]] = 0.0
 

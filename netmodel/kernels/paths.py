@@ -51,15 +51,15 @@ def find_ways_apart(first: Ints, links: LinkRows, mark: Ints, apart: Bools) -> N
         Output.
     """
     sites = len(apart)
-    for one in range(sites):
-        for other in range(one, sites):
-            there, back = one * sites + other, other * sites + one
+    for site in range(sites):
+        for other in range(site, sites):
+            there, back = site * sites + other, other * sites + site
             for place in range(first[there], first[there + 1]):
                 mark[links[place]] = there
             common = False
             for place in range(first[back], first[back + 1]):
                 common = common or mark[links[place]] == there
-            apart[one, other] = apart[other, one] = not common or one == other
+            apart[site, other] = apart[other, site] = not common or site == other
 
 
 @kernel
@@ -81,16 +81,16 @@ def find_mirrors(first: Ints, links: LinkRows, ms_per_bit: Floats, mirror: Ints,
         If False, the content of ``both`` is meaningless.
     """
     sites = int(np.sqrt(len(first) - 1))
-    for one in range(sites):
-        for other in range(one + 1, sites):
-            there, back = one * sites + other, other * sites + one
+    for site in range(sites):
+        for other in range(site + 1, sites):
+            there, back = site * sites + other, other * sites + site
             count = first[there + 1] - first[there]
             if first[back + 1] - first[back] != count:
                 return False
             for step in range(count):
                 link, opposite = links[first[there] + step], links[first[back + 1] - 1 - step]
-                known = mirror[link] == opposite and mirror[opposite] == link
-                if not known and (mirror[link] >= 0 or mirror[opposite] >= 0):
+                is_paired = mirror[link] == opposite and mirror[opposite] == link
+                if not is_paired and (mirror[link] >= 0 or mirror[opposite] >= 0):
                     return False
                 if link == opposite or ms_per_bit[link] != ms_per_bit[opposite]:
                     return False

@@ -31,7 +31,7 @@ class Placements(NamedTuple):
     n_rows: IntArray
 
 
-class Known(NamedTuple):
+class EarlierChoice(NamedTuple):
     """The best placement of the same job in an earlier search, with other free nodes but the same links and no delays.
 
     Attributes
@@ -95,7 +95,7 @@ class Choice(NamedTuple):
         End and factor of the best placement; infinite if there is none.
     limit_ms : numpy.ndarray of float64, shape (1,)
         Upper bound on the end of the best placement.
-    known : Known
+    known : EarlierChoice
         Result of an earlier search for the same job, if any.
     alike : Alike
         The last evaluated placement.
@@ -115,7 +115,7 @@ class Choice(NamedTuple):
     end_ms: FloatArray
     factor: FloatArray
     limit_ms: FloatArray
-    known: Known
+    earlier: EarlierChoice
     alike: Alike
     n_best: IntArray
     tried: IntArray
@@ -174,7 +174,7 @@ def judge(net: NetArrays, communication: Record, length_ms: float, delay_ms: Flo
     fewer = end_ms == choice.end_ms[0] and (count < choice.n_best[0] or _is_before_known(choice, count))
     if end_ms == np.inf or not (end_ms < choice.end_ms[0] or fewer):
         return False
-    choice.known.n_parts[0] = 0
+    choice.earlier.n_parts[0] = 0
     for place in range(count):
         choice.best[place] = choice.parts[place]
     choice.n_best[0] = count
@@ -189,11 +189,11 @@ def _is_alike(net: NetArrays, choice: Choice, count: Int) -> bool:
     alike = choice.alike
     if alike.n_parts[0] != count:
         return False
-    for one in range(count):
-        if alike.sites[one] != choice.parts[one].site:
+    for part in range(count):
+        if alike.sites[part] != choice.parts[part].site:
             return False
-        for other in range(one + 1, count):
-            if alike.messages[one * count + other] != net.messages[one * count + other]:
+        for other in range(part + 1, count):
+            if alike.messages[part * count + other] != net.messages[part * count + other]:
                 return False
     return True
 
@@ -204,23 +204,23 @@ def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> No
     alike = choice.alike
     alike.n_parts[0] = count
     alike.factor[0] = factor
-    for one in range(count):
-        alike.sites[one] = choice.parts[one].site
-        for other in range(one + 1, count):
-            alike.messages[one * count + other] = net.messages[one * count + other]
+    for part in range(count):
+        alike.sites[part] = choice.parts[part].site
+        for other in range(part + 1, count):
+            alike.messages[part * count + other] = net.messages[part * count + other]
 
 
 @kernel
 def _is_before_known(choice: Choice, count: Int) -> bool:
     """Whether the best so far is from an earlier search, and the current placement, of the same size, precedes it."""
-    if choice.known.n_parts[0] != count:
+    if choice.earlier.n_parts[0] != count:
         return False
     for place in range(count):
-        one, other = choice.parts[place], choice.best[place]
-        if one.site != other.site:
-            return one.site < other.site
-        if one.width != other.width:
-            return one.width > other.width
+        part, other = choice.parts[place], choice.best[place]
+        if part.site != other.site:
+            return part.site < other.site
+        if part.width != other.width:
+            return part.width > other.width
     return False
 
 

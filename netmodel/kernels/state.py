@@ -144,7 +144,7 @@ class Filling(NamedTuple):
     """
 
     left: FloatArray
-    wanted: FloatArray
+    demand: FloatArray
     crossing: IntArray
     used: IntArray
     rising: IntArray
@@ -155,44 +155,44 @@ def with_own_scratch(net: NetArrays) -> NetArrays:
     return net._replace(load=net.load.copy(), messages=net.messages.copy(), busy_ms=net.busy_ms.copy())
 
 
-def new_flows(room: int) -> Flows:
+def new_flows(capacity: int) -> Flows:
     """Allocate an empty set of flows.
 
     Parameters
     ----------
-    room : int
+    capacity : int
         Capacity in flows. A job split over *k* sites has up to *k* (*k* - 1) flows.
     """
     return Flows(
         n_flows=np.zeros(1, np.int64),
-        owner=np.zeros(room, np.int64),
-        path=np.zeros(room, np.int64),
-        demand=np.zeros(room, np.float64),
-        rate=np.zeros(room, np.float64),
+        owner=np.zeros(capacity, np.int64),
+        path=np.zeros(capacity, np.int64),
+        demand=np.zeros(capacity, np.float64),
+        rate=np.zeros(capacity, np.float64),
     )
 
 
-def more_flows(flows: Flows, room: int) -> Flows:
+def more_flows(flows: Flows, capacity: int) -> Flows:
     """Copy the flows to a larger set.
 
     Parameters
     ----------
     flows : Flows
-    room : int
+    capacity : int
         New total capacity in flows.
     """
-    larger = new_flows(room)
+    larger = new_flows(capacity)
     for new, old in zip(larger, flows, strict=True):
         new[: len(old)] = old
     return larger
 
 
-def new_filling(links: int, room: int) -> Filling:
-    """Allocate the scratch space for sharing ``links`` links among ``room`` flows."""
+def new_filling(links: int, capacity: int) -> Filling:
+    """Allocate the scratch space for sharing ``links`` links among ``capacity`` flows."""
     return Filling(
         left=np.zeros(links, np.float64),
-        wanted=np.zeros(links, np.float64),
+        demand=np.zeros(links, np.float64),
         crossing=np.zeros(links, np.int64),
         used=np.zeros(links, np.int64),
-        rising=np.zeros(room, np.int64),
+        rising=np.zeros(capacity, np.int64),
     )

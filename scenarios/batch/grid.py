@@ -54,7 +54,7 @@ def simulate_full_control(
         _fill(state, workload, rows, policy, rng)
         if net is None:
             _check_lengths(state, policy.codes(), np.ascontiguousarray(workload.run_ms[rows]))
-    outcome = GridLoop(state, workload, rows, policy, net).play()
+    outcome = GridLoop(state, workload, rows, policy, net).run()
     refused |= dict.fromkeys(rows[outcome.unplaceable].tolist(), WHY_UNPLACEABLE)
     return _result_of(workload, sites, policy, rows, outcome, refused, with_net=net is not None)
 
@@ -211,7 +211,7 @@ def _simulate_local(
         if len(rows):
             site_policy = SitePolicy(order=policy.order, backfill=policy.backfill)
             run = SiteRun(workload.take(rows), int(nodes), site_policy)
-            run.play(len(rows))
+            run.run(len(rows))
             start_ms[rows], end_ms[rows] = run.start_ms, run.end_ms
     refused = {
         int(workload.job_id[row]): f"it needs {workload.width[row]} nodes and its site has {sites[homes[row]]}"

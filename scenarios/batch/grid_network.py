@@ -278,7 +278,7 @@ class GridLoop:
         if net is not None:
             codes = codes._replace(net=links_of(net, workload, rows))
             unplaceable_ms = unplaceable_from(state, codes, net)
-        plan = empty_grid_plan(state, codes, room=_FEW_JOBS) if policy.backfill == "conservative" else None
+        plan = empty_grid_plan(state, codes, capacity=_FEW_JOBS) if policy.backfill == "conservative" else None
         self._net = net
         self._state = state
         self._grid = OnGrid(codes, plan, unplaceable_ms, np.zeros(len(rows), np.int64))
@@ -288,7 +288,7 @@ class GridLoop:
         self._work = no_work(len(rows)) if contends else None
         self._links = _new_contention(state, codes, net, len(rows)) if net is not None and contends else None
 
-    def play(self) -> GridOutcome:
+    def run(self) -> GridOutcome:
         """Run the simulation to its end, one period of the links after the other.
 
         Raises
@@ -394,7 +394,7 @@ def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int)
     """Allocate the contention state, with no traffic on the links."""
     # Running jobs have at most one fragment per node, and each fragment has a flow to every other one of its job.
     most = min(len(state.nodes), int(state.jobs["width"].max(initial=1)))
-    room = int(state.nodes.sum()) * max(most - 1, 1)
+    capacity = int(state.nodes.sum()) * max(most - 1, 1)
     moves_data = net.data != "none"
     splittable = np.zeros(jobs, np.bool_)
     find_splittable(state, codes._replace(net=None), splittable)
@@ -402,8 +402,8 @@ def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int)
     surplus_ms, moved_ms = np.zeros((2, jobs), np.int64)
     return Contention(
         dynamic=net.contention == "dynamic",
-        flows=new_flows(room + moving),
-        filling=new_filling(len(net.model.arrays.capacity), room + moving),
+        flows=new_flows(capacity + moving),
+        filling=new_filling(len(net.model.arrays.capacity), capacity + moving),
         slowdown=np.ones(jobs + moving),
         moves=new_moves(jobs if moves_data else 0, moving),
         moves_data=moves_data,

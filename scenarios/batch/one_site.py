@@ -65,12 +65,12 @@ def simulate_one_site(
     _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)
-    if entry.compiled and entry.compiled.plays(policy) and driver == "batch" and not reservations:
+    if entry.compiled and entry.compiled.supports(policy) and driver == "batch" and not reservations:
         run = SiteRun(workload, nodes, policy, node_events, **inputs)
         if saving is not None:
             saving.begin(_identity(workload, nodes, policy, node_events), run.parts)
         for until in _chunks(len(run.rows), _CHUNK or entry.compiled.chunk, progress):
-            run.play(until)
+            run.run(until)
             if saving is not None:
                 saving.after_chunk()
         if saving is not None:
@@ -299,7 +299,7 @@ class SiteRun:
         self._outages = _outages(node_events, workload, self.site, nodes)
         needs_work = self.site.is_paced or self._outages is not None or self.site.evictions is not None
         self._work = no_work(len(self.rows)) if needs_work else None
-        self._run = new_run(workload.run_ms[self.rows], capacity=self.site.room)
+        self._run = new_run(workload.run_ms[self.rows], capacity=self.site.capacity)
         self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
 
     @property
@@ -307,7 +307,7 @@ class SiteRun:
         """Everything that changes during the run, for saving."""
         return self.site.state, self.site.rules, self._work, self._outages, self._run
 
-    def play(self, until: int, stop_ms: int = int(NEVER_MS)) -> None:
+    def run(self, until: int, stop_ms: int = int(NEVER_MS)) -> None:
         """Continue until ``until`` jobs have been submitted or ``stop_ms`` is reached.
 
         If ``until`` is the number of all jobs, continue until no events are left.

@@ -106,14 +106,14 @@ def simulate(
     """
     from gridweave.grid.policy import GridPolicy
 
-    given: dict[str, Any] = {**inputs}
-    options: dict[str, Any] = {name: given.pop(name) for name in PolicyOptions.__annotations__ if name in given}
+    remaining: dict[str, Any] = {**inputs}
+    options: dict[str, Any] = {name: remaining.pop(name) for name in PolicyOptions.__annotations__ if name in remaining}
     if policy is not None and options:
         raise OptionError(next(iter(options)), "is part of the policy; set it there, or give no policy")
     if isinstance(policy, GridPolicy):
-        return simulate_grid(workload, cast("Sequence[int]", nodes), policy, **_only(given, GridInputs, "a grid"))
+        return simulate_grid(workload, cast("Sequence[int]", nodes), policy, **_only(remaining, GridInputs, "a grid"))
     policy = SitePolicy(**options) if policy is None else policy
-    return simulate_site(workload, nodes, policy, **_only(given, SiteInputs, "a site"))
+    return simulate_site(workload, nodes, policy, **_only(remaining, SiteInputs, "a site"))
 
 
 def simulate_site(
@@ -192,8 +192,8 @@ def simulate_site(
     [1.04, 1.04, 2.04]
     """
     policy = SitePolicy() if policy is None else policy
-    known: Any = policy_named(policy) if isinstance(policy, str) else policy
-    count, at_site = known.on(nodes) if isinstance(known, TakesKinds) else (nodes, known)
+    resolved: Any = policy_named(policy) if isinstance(policy, str) else policy
+    count, at_site = resolved.on(nodes) if isinstance(resolved, TakesKinds) else (nodes, resolved)
     check_driver(driver, at_site, reservations, node_events, saving)
     inputs = _for_discipline(at_site, {"model": model, "cores": cores, "rows": rows})
     how: dict[str, Any] = {"driver": driver, "check": check, "progress": progress, "saving": saving}
@@ -268,14 +268,14 @@ def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
     return load_workload(workload, nodes=machine)[0]
 
 
-def _for_discipline(policy: Policy, given: Mapping[str, object]) -> dict[str, Any]:
+def _for_discipline(policy: Policy, inputs: Mapping[str, object]) -> dict[str, Any]:
     """Return the inputs that the discipline of a policy takes; OptionError for any other that is given."""
     compiled = entry_of(policy).compiled
-    known = () if compiled is None else compiled.inputs
-    for name, value in given.items():
-        if name not in known and value is not None:
+    accepted = () if compiled is None else compiled.inputs
+    for name, value in inputs.items():
+        if name not in accepted and value is not None:
             raise _unused(name, f"the discipline {policy.discipline}")
-    return {name: given[name] for name in known if given[name] is not None}
+    return {name: inputs[name] for name in accepted if inputs[name] is not None}
 
 
 def _only(inputs: Mapping[str, Any], kind: type[Any], what: str) -> dict[str, Any]:

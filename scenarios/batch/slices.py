@@ -37,7 +37,7 @@ class Slice(NamedTuple):
 def _simulated_to(workload: Workload, nodes: int, policy: GangPolicy, until_ms: int) -> SiteRun:
     """Simulate a workload up to a time, inclusive; jobs that are too wide are left out."""
     run = SiteRun(workload, nodes, policy)
-    run.play(len(run.start_ms), until_ms + 1)
+    run.run(len(run.start_ms), until_ms + 1)
     return run
 
 
@@ -85,7 +85,7 @@ def slices_between(
         if len(slices) > at_most:
             raise InputError(f"there are more than {at_most:,} slices in this period; choose a shorter one")
         now_ms = until_ms
-        run.play(len(run.start_ms), now_ms + 1)
+        run.run(len(run.start_ms), now_ms + 1)
     return slices
 
 

@@ -181,15 +181,15 @@ def run_core(
         site.step(now_ms)
         if check:
             site.core.check_invariants()
-        if report is not None and site.played >= reported + _SLICE:
-            reported = site.played
+        if report is not None and site.n_submitted >= reported + _SLICE:
+            reported = site.n_submitted
             report(reported, site.to_simulate)
     left = [job.job_id for job, _ in site.core.waiting()]
     if left:
         waiting = f"{len(left)} jobs waiting on an idle site, the first job {left[0]}"
         raise InputError(f"the discipline {policy.discipline} leaves {waiting}")
     if report is not None:
-        report(site.played, site.to_simulate)
+        report(site.n_submitted, site.to_simulate)
     return site.outcome()
 
 
@@ -213,7 +213,7 @@ class _SteppedSite:
         self._switches: list[tuple[int, int]] = []
 
     @property
-    def played(self) -> int:
+    def n_submitted(self) -> int:
         """Number of jobs submitted and not refused."""
         return self._submitted - len(self._refused)
 
@@ -373,7 +373,7 @@ class RunningWork:
 
     def _grow(self) -> None:
         """Double the capacity."""
-        room = len(self._work)
-        self._unused = list(range(room, 2 * room))
-        self._work = np.append(self._work, no_work(room))
-        self._ends = Ends(np.append(self._ends.heap, no_ends(room).heap), self._ends.size)
+        capacity = len(self._work)
+        self._unused = list(range(capacity, 2 * capacity))
+        self._work = np.append(self._work, no_work(capacity))
+        self._ends = Ends(np.append(self._ends.heap, no_ends(capacity).heap), self._ends.size)

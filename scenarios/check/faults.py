@@ -64,20 +64,20 @@ def match(schedule: Schedule, workload: Workload) -> Matched:
     InputError
         If they have no job in common.
     """
-    known = np.flatnonzero(np.isin(schedule.job_id, workload.job_id))
-    if not len(known):
+    indices = np.flatnonzero(np.isin(schedule.job_id, workload.job_id))
+    if not len(indices):
         raise InputError(f"{schedule.path}: has no job of {workload.name}; give the trace that it is a schedule of")
     order = np.argsort(workload.job_id, kind="stable")
     row = np.full(len(schedule), -1)
-    row[known] = order[np.searchsorted(workload.job_id, schedule.job_id[known], sorter=order)]
-    shift_ms = int(workload.submit_ms[row[known[0]]] - schedule.submit_ms[known[0]])
+    row[indices] = order[np.searchsorted(workload.job_id, schedule.job_id[indices], sorter=order)]
+    shift_ms = int(workload.submit_ms[row[indices[0]]] - schedule.submit_ms[indices[0]])
     start_ms, end_ms = (
         np.where(times == NEVER, NEVER, times + shift_ms) for times in (schedule.start_ms, schedule.end_ms)
     )
     moved = replace(schedule, submit_ms=schedule.submit_ms + shift_ms, start_ms=start_ms, end_ms=end_ms)
     start_ms, end_ms = np.full((2, len(workload)), NEVER)
-    start_ms[row[known[::-1]]] = moved.start_ms[known[::-1]]
-    end_ms[row[known[::-1]]] = moved.end_ms[known[::-1]]
+    start_ms[row[indices[::-1]]] = moved.start_ms[indices[::-1]]
+    end_ms[row[indices[::-1]]] = moved.end_ms[indices[::-1]]
     return Matched(moved, workload, shift_ms, row, start_ms, end_ms)
 
 
@@ -152,15 +152,15 @@ def _of_widths(matched: Matched, unknown: BoolArray) -> Iterator[Fault]:
 def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
     """Yield faults of submit times, starts and run times."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
-    ids, known = schedule.job_id, row >= 0
+    ids, in_workload = schedule.job_id, row >= 0
     submit_ms = workload.submit_ms[row]
-    off = known & (np.abs(schedule.submit_ms - submit_ms) > tolerance_ms)
+    off = in_workload & (np.abs(schedule.submit_ms - submit_ms) > tolerance_ms)
     yield _fault(
         "submitted at another time",
         off,
         lambda i: f"job {ids[i]} is submitted at {_s(schedule.submit_ms[i])}; the trace says {_s(submit_ms[i])}",
     )
-    ran = known & (schedule.start_ms != NEVER)
+    ran = in_workload & (schedule.start_ms != NEVER)
     yield from _of_starts(matched, ran, tolerance_ms)
     yield from _of_lengths(matched, ran, tolerance_ms)
 

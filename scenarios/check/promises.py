@@ -44,7 +44,7 @@ class PromiseUse(msgspec.Struct, frozen=True):
     """
 
     kind: str
-    made: int
+    promised: int
     broken: int
     first_job: int | None = None
     promised_ms: int | None = None
@@ -52,7 +52,7 @@ class PromiseUse(msgspec.Struct, frozen=True):
     worst_ms: int = 0
 
     def __str__(self) -> str:
-        of = f"{self.made:,} promised starts"
+        of = f"{self.promised:,} promised starts"
         if not self.broken:
             return f"{self.kind}: kept, {of}"
         return (
@@ -77,16 +77,16 @@ class Replay(NamedTuple):
 
     state: SiteState
     plan: Plan | None
-    played: ReplayedSchedule
+    schedule: ReplayedSchedule
     rows: IntArray
 
-    def play(self, until_ms: int) -> None:
+    def replay_until(self, until_ms: int) -> None:
         """Replay all instants before ``until_ms``."""
-        replay(self.state, self.plan, self.played, np.int64(until_ms))
+        replay(self.state, self.plan, self.schedule, np.int64(until_ms))
 
     def take_in(self, now_ms: int) -> None:
         """Replay the ends and submissions of an instant, but no start."""
-        take_in(self.state, self.plan, self.played, np.int64(now_ms))
+        take_in(self.state, self.plan, self.schedule, np.int64(now_ms))
 
 
 def new_replay(matched: Matched, nodes: int, kind: str) -> Replay:
@@ -121,19 +121,19 @@ def promise_use(matched: Matched, nodes: int, kind: str, *, tolerance_ms: int = 
     tolerance_ms : int, optional
         Starts up to this much later than promised keep the promise.
     """
-    played = new_replay(matched, nodes, kind)
-    played.play(int(NEVER_MS))
-    shown_ms, start_ms = played.played.shown_ms, played.played.start_ms
-    made = shown_ms < NEVER_MS
-    late_ms = np.where(made, start_ms - shown_ms, 0)
+    replayed = new_replay(matched, nodes, kind)
+    replayed.replay_until(int(NEVER_MS))
+    shown_ms, start_ms = replayed.schedule.shown_ms, replayed.schedule.start_ms
+    promised = shown_ms < NEVER_MS
+    late_ms = np.where(promised, start_ms - shown_ms, 0)
     broken = late_ms > tolerance_ms
     count = int(broken.sum())
     if not count:
-        return PromiseUse(kind, int(made.sum()), 0)
+        return PromiseUse(kind, int(promised.sum()), 0)
     first = int(np.argmin(np.where(broken, shown_ms, NEVER_MS)))
-    job_id = int(matched.workload.job_id[played.rows[first]])
+    job_id = int(matched.workload.job_id[replayed.rows[first]])
     figures = job_id, int(shown_ms[first]), int(late_ms[first]), int(late_ms.max())
-    return PromiseUse(kind, int(made.sum()), count, *figures)
+    return PromiseUse(kind, int(promised.sum()), count, *figures)
 
 
 class Parting(msgspec.Struct, frozen=True):
@@ -170,21 +170,21 @@ class Parting(msgspec.Struct, frozen=True):
         )
 
 
-def parting(one: Matched, other: Matched, nodes: int) -> Parting | None:
+def parting(matched: Matched, other: Matched, nodes: int) -> Parting | None:
     """Return where two schedules of one workload, both without faults, first differ; None if they are equal."""
-    differing = np.flatnonzero(one.start_ms != other.start_ms)
+    differing = np.flatnonzero(matched.start_ms != other.start_ms)
     if not len(differing):
         return None
-    starts = np.stack([one.start_ms[differing], other.start_ms[differing]])
+    starts = np.stack([matched.start_ms[differing], other.start_ms[differing]])
     first_ms = np.where(starts == NEVER, NEVER_MS, starts).min(axis=0)
     row = int(differing[np.argmin(first_ms)])  # of jobs with the same instant, the first in the queue
     at_ms = int(first_ms.min())
-    starter, later = (one, other) if one.start_ms[row] == at_ms else (other, one)
+    starter, later = (matched, other) if matched.start_ms[row] == at_ms else (other, matched)
     elsewhere_ms = int(later.start_ms[row])
     return Parting(
         at_ms=at_ms,
         jobs=len(differing),
-        job_id=int(one.workload.job_id[row]),
+        job_id=int(matched.workload.job_id[row]),
         path=starter.schedule.path,
         other_ms=None if elsewhere_ms == NEVER else elsewhere_ms,
         why=_why(starter, row, at_ms, nodes),
@@ -194,19 +194,19 @@ def parting(one: Matched, other: Matched, nodes: int) -> Parting | None:
 def _why(starter: Matched, row: int, at_ms: int, nodes: int) -> str:
     """Return whether EASY and conservative backfilling would start the job that one schedule starts."""
     easy, conservative = (new_replay(starter, nodes, kind) for kind in ("easy", "conservative"))
-    for played in (easy, conservative):
-        played.play(at_ms)
-        played.take_in(at_ms)
+    for replayed in (easy, conservative):
+        replayed.replay_until(at_ms)
+        replayed.take_in(at_ms)
     slot = int(np.searchsorted(easy.rows, row))
     promised_ms = int(conservative.state.jobs[slot]["promised_ms"])
     verdict = "starts it now" if promised_ms == at_ms else f"has it start at {_s(promised_ms)}"
     return f"{_of_easy(easy, slot, at_ms)}\nconservative: {verdict}"
 
 
-def _of_easy(played: Replay, slot: int, at_ms: int) -> str:
+def _of_easy(replayed: Replay, slot: int, at_ms: int) -> str:
     """Return whether EASY would start a job at an instant, after the starts of jobs ahead of it in the queue."""
-    state = played.state
-    head, shadow_ms, extra, starts = chance_under_easy(state, played.played, np.int64(slot), np.int64(at_ms))
+    state = replayed.state
+    head, shadow_ms, extra, starts = chance_under_easy(state, replayed.schedule, np.int64(slot), np.int64(at_ms))
     job, first, counters = state.jobs[slot], state.jobs[head], state.counters[0]
     verdict = "starts it" if starts else "does not start it"
     text = f"easy: {verdict}; {counters['free']} of {counters['nodes']} nodes are free, and it takes {job['width']}"

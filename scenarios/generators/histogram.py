@@ -271,8 +271,8 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _uniform(low: IntArray, high: IntArray, rng: np.random.Generator) -> IntArray:
     """Draw whole numbers x with low <= x < high; low if the range is empty."""
-    room = np.maximum(high - low, 1)
-    step: IntArray = np.minimum(np.floor(rng.random(len(low)) * room).astype(np.int64), room - 1)
+    span = np.maximum(high - low, 1)
+    step: IntArray = np.minimum(np.floor(rng.random(len(low)) * span).astype(np.int64), span - 1)
     return low + step
 
 

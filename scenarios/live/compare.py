@@ -108,9 +108,9 @@ class LiveRun:
     @property
     def elsewhere(self) -> BoolArray:
         """Which jobs ran on other sites or in other fragments than in the simulation, shape (n,)."""
-        one, other = self.simulated, self.live
-        rows = range(len(one.workload))
-        differ = [sorted(one.fragments_of(row)) != sorted(other.fragments_of(row)) for row in rows]
+        simulated, other = self.simulated, self.live
+        rows = range(len(simulated.workload))
+        differ = [sorted(simulated.fragments_of(row)) != sorted(other.fragments_of(row)) for row in rows]
         return np.array(differ, np.bool_) & self.ran
 
     @property
@@ -187,17 +187,17 @@ class LiveRun:
         simulated, live = (run.metrics().to_dict() for run in (self.simulated, self.live))
         simulated["makespan_ms"], live["makespan_ms"] = _span_ms(self.simulated), _span_ms(self.live)
         for name in COMPARED:
-            one, other = simulated[name], live[name]
-            if one is None or other is None:
+            simulated_value, other = simulated[name], live[name]
+            if simulated_value is None or other is None:
                 continue
             label = _LABELS[name]
-            more = f"{(other - one) / one:+.2%}" if one else "–"
+            more = f"{(other - simulated_value) / simulated_value:+.2%}" if simulated_value else "–"
             if name.endswith("_ms"):
-                yield label, f"{one / MS_PER_S:,.0f}", f"{other / MS_PER_S:,.0f}", more
+                yield label, f"{simulated_value / MS_PER_S:,.0f}", f"{other / MS_PER_S:,.0f}", more
             elif name == "util":
-                yield label, f"{one:.2%}", f"{other:.2%}", more
+                yield label, f"{simulated_value:.2%}", f"{other:.2%}", more
             else:
-                yield label, f"{one:,.3f}", f"{other:,.3f}", more
+                yield label, f"{simulated_value:,.3f}", f"{other:,.3f}", more
 
     def difference_rows(self) -> Iterator[tuple[str, ...]]:
         """Yield differences job by job in seconds: name, least, 5%, median, 95%, most."""
@@ -270,10 +270,15 @@ class LiveRun:
         return files
 
     def _write_jobs(self, path: Path) -> None:
-        jobs, one, other = self.live.workload, self.simulated, self.live
+        jobs, simulated, other = self.live.workload, self.simulated, self.live
         columns: list[list[Any]] = [
             *(values.tolist() for values in (jobs.job_id, jobs.submit_ms, jobs.width, jobs.estimate_ms, jobs.run_ms)),
-            *(one.start_ms.tolist(), one.end_ms.tolist(), self.simulated.sites_of_jobs(), one.n_fragments.tolist()),
+            *(
+                simulated.start_ms.tolist(),
+                simulated.end_ms.tolist(),
+                self.simulated.sites_of_jobs(),
+                simulated.n_fragments.tolist(),
+            ),
             *(self.submitted_ms.tolist(), other.start_ms.tolist(), other.end_ms.tolist()),
             *(self.live.sites_of_jobs(), other.n_fragments.tolist(), list(self.outcomes), self.attempts.tolist()),
         ]

@@ -239,7 +239,7 @@ def _remove(name: str, say: Report) -> None:
     begin_anew(name)
 
 
-def play(state: LocalGridState, demo: Demo, report: Progress) -> Shown:
+def run_demo(state: LocalGridState, demo: Demo, report: Progress) -> Shown:
     """Run the demonstration live until all jobs have ended."""
     shown = Shown()
     client = Client(state.url, token=state.token, plain_http=state.plain_http)

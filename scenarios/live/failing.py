@@ -65,7 +65,7 @@ class FailingAgent(AgentActor):
     async def crash(self, until_s: float) -> None:
         """Kill the processes of all jobs, then this process."""
         runner = self._driver.runner
-        states = (runner.state(*key) for key in runner.known())
+        states = (runner.state(*key) for key in runner.task_keys())
         for pid in [state.shim_pid for state in states if state is not None and state.outcome is None]:
             os.kill(pid, signal.SIGKILL)  # the kernel ends its ranks
         self._outage.crash(until_s)

@@ -38,7 +38,7 @@ def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) 
 
     The jobs form an array called ``name``.
     """
-    workload, found = built.workload, []
+    workload, planned_jobs = built.workload, []
     # A job that overran must still work at its limit, so that the site ends it.
     overrun_ms = workload.overran * np.maximum(workload.run_ms, round(_OVERRUN_MS * speed))
     columns = zip(
@@ -67,8 +67,8 @@ def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) 
             array=ArrayPlace(name=name, index=row),
         )
         cancelled_ms = None if cancel_ms < 0 else round(cancel_ms)
-        found.append(PlannedJob(row, round(submit_ms), site, request, cancelled_ms))
-    return found
+        planned_jobs.append(PlannedJob(row, round(submit_ms), site, request, cancelled_ms))
+    return planned_jobs
 
 
 def _traffic(sends: Sends) -> Traffic:

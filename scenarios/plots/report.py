@@ -108,12 +108,12 @@ def _jobs(path: Path, rows: csv.DictReader[str]) -> Iterator[tuple[Any, ...]]:
     for row in rows:
         try:
             job_id, submit_ms, start_ms, end_ms, width = (int(row[name]) for name in _COLUMNS[:5])
-            places = _places(row["site"], width)
+            placement = _places(row["site"], width)
             state = "limit" if int(row["killed"]) else "finished"
         except (ValueError, TypeError):
             expected = "whole numbers, and a site as NAME or NAME:NODES+NAME:NODES"
             raise InputError(f"{path}: line {rows.line_num}: cannot be read; expected {expected}") from None
-        yield job_id, "", "", state, submit_ms, start_ms, end_ms, places
+        yield job_id, "", "", state, submit_ms, start_ms, end_ms, placement
 
 
 def _places(text: str, width: int) -> list[tuple[str, int]]:

@@ -138,8 +138,8 @@ def _over_few_bins(
     begins = np.concatenate((time_ms[first:last], edges_ms[:-1]))
     begins.sort()  # the first of two equal instants has length zero
     durations = np.diff(begins, append=edges_ms[-1])
-    known = slice(max(first - 1, 0), last)
-    values_held = np.concatenate(([0], values[known]))[np.searchsorted(time_ms[known], begins, side="right")]
+    in_range = slice(max(first - 1, 0), last)
+    values_held = np.concatenate(([0], values[in_range]))[np.searchsorted(time_ms[in_range], begins, side="right")]
     bins = np.searchsorted(edges_ms, begins, side="right") - 1
     mean = np.bincount(bins, values_held * durations.astype(np.float64)) / np.diff(edges_ms)
     order = np.argsort(bins * (np.max(values_held) + 1) + values_held)
@@ -229,9 +229,9 @@ def _draw_shares(axes: Axes, values: FloatArray, floor: float, colour: str, labe
     at_floor = int(np.count_nonzero(ordered <= floor))
     rows = rows[rows >= at_floor]
     # A tiny and a huge value extend the curve to both ends of the axis.
-    places = np.concatenate(([1e-9], ordered[rows], [1e30]))
+    x_values = np.concatenate(([1e-9], ordered[rows], [1e30]))
     shares = np.concatenate(([at_floor], rows + 1, [len(ordered)])) * (100 / len(ordered) if len(ordered) else np.nan)
-    axes.plot(places, shares, drawstyle="steps-post", color=colour, linestyle=dash, linewidth=1.6, label=label)
+    axes.plot(x_values, shares, drawstyle="steps-post", color=colour, linestyle=dash, linewidth=1.6, label=label)
 
 
 def _finish_shares(panels: Sequence[Axes]) -> None:
@@ -275,12 +275,12 @@ def _draw_waits(axes: Axes, results: Sequence[SimulationResult], colours: Sequen
 
 def _draw_bars(axes: Axes, name: str, values: Sequence[float], form: str, colours: Sequence[str]) -> None:
     """Draw one metric as bars from zero, with the values at their ends."""
-    known = [0.0 if np.isnan(value) else value for value in values]
-    bars = axes.barh(range(len(values)), known, color=colours, height=0.7)
+    lengths = [0.0 if np.isnan(value) else value for value in values]
+    bars = axes.barh(range(len(values)), lengths, color=colours, height=0.7)
     axes.bar_label(
         bars, ["–" if np.isnan(value) else form.format(value) for value in values], padding=3, fontsize="small"
     )
-    axes.set_xlim(0, max(known) * 1.3 or 1.0)
+    axes.set_xlim(0, max(lengths) * 1.3 or 1.0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
     axes.set_title(name, fontsize="medium", loc="left")

@@ -151,8 +151,8 @@ def _cells(row: _Row, metrics: Sequence[Metrics], *, compare: bool) -> list[Text
     texts = ["–" if math.isnan(value) else f"{value:,.{row.decimals}f}" for value in values]
     if not compare:
         return [Text(text) for text in texts]
-    known = [value for value in values if not math.isnan(value)]
-    best = f"{row.better(known):,.{row.decimals}f}" if row.better and known and len(set(texts)) > 1 else None
+    finite = [value for value in values if not math.isnan(value)]
+    best = f"{row.better(finite):,.{row.decimals}f}" if row.better and finite and len(set(texts)) > 1 else None
     return [Text(f"{text}*", _BEST) if text == best else Text(f"{text} ") for text in texts]
 
 

@@ -20,7 +20,15 @@ from gridweave.netmodel.tables import Problems
 from gridweave.netmodel.topology import Topology, named
 from gridweave.scenarios.batch.grid_network import GridNet, policy_label
 from gridweave.scenarios.generators.registry import generate, load_model
-from gridweave.scenarios.scenario.read import Draft, Overrides, contention_of, network_of, read_draft, sites_of, told
+from gridweave.scenarios.scenario.read import (
+    Draft,
+    Overrides,
+    contention_of,
+    network_of,
+    read_draft,
+    reporting,
+    sites_of,
+)
 from gridweave.scenarios.scenario.tables import FaultsTable, Scenario, Transformation, WorkloadTable
 from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
 from gridweave.scenarios.traces.resources import with_mix, with_needs_from
@@ -231,7 +239,7 @@ def _check_reach(built: Built, report: FileReport) -> None:
     """Raise ScenarioError for links that cut a site off from the grid forever, if messages cross them."""
     if built.net is None or built.grid_node is None:
         return
-    with told(report, ("net", "changes")):
+    with reporting(report, ("net", "changes")):
         check_reach(built.net, built.grid_node)
     report.raise_if_any()
 
@@ -274,12 +282,12 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
         return None
     if report.is_clean(("workload", "run_times")):
         rng = rng_of(scenario, STREAM_RUN_TIMES)
-        with told(report, ("workload", "run_times")):
+        with reporting(report, ("workload", "run_times")):
             workload = with_run_times(workload, table.run_times, rng, folder=draft.folder)
     if report.is_clean(("workload", "estimates")):
         workload = with_estimates(workload, table.estimates, rng_of(scenario, STREAM_ESTIMATES))
     if report.is_clean(("workload", "priorities")):
-        with told(report, ("workload", "priorities")):
+        with reporting(report, ("workload", "priorities")):
             workload = with_priorities(workload, table.priorities, rng_of(scenario, STREAM_PRIORITIES))
     all_read = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
     if not all_read or not report.is_clean(("workload", "transform")):
@@ -319,7 +327,7 @@ def _with_needs(draft: Draft, workload: Workload) -> Workload | None:
     for key, value, apply in (("resources", table.resources, with_mix), ("needs", table.needs, with_needs_from)):
         if value is not None:
             rng = rng_of(draft.scenario, STREAM_RESOURCES)
-            with told(report, ("workload", key)):
+            with reporting(report, ("workload", key)):
                 workload = apply(workload, beside(draft.folder, value) or value, rng)
     return workload if report.is_clean(("workload", "needs")) else None
 
@@ -344,8 +352,8 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             return _load_traces(draft, table.traces, remarks)
         return None if table.generator is None else _generated(draft, table.generator)
     except OptionError as error:
-        known = error.option in type(table).__struct_fields__
-        report.add(("workload", error.option) if known else key_path, error.problem if known else str(error))
+        is_field = error.option in type(table).__struct_fields__
+        report.add(("workload", error.option) if is_field else key_path, error.problem if is_field else str(error))
     except GridweaveError as error:
         report.add(key_path, str(error))
     return None
@@ -398,7 +406,7 @@ def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload 
                 return None
             workload, has_homes = with_homes, True
         key_path = ("workload", "transform", number, step.named[0])
-        with told(report, key_path):
+        with reporting(report, key_path):
             workload = _step(workload, step, nodes)
         if not report.is_clean(key_path):
             return None
@@ -409,10 +417,10 @@ def _sharing_remarks(scenario: Scenario) -> list[str]:
     """Return remarks on settings for shared nodes that have no effect."""
     shares = any(site.shares_nodes for site in sites_of(scenario))
     asks = any(entry.traits.uses_resources for entry in _entries(scenario))
-    known = scenario.workload.resources is not None
-    if asks and not known:
+    has_resources = scenario.workload.resources is not None
+    if asks and not has_resources:
         return ["the needs of jobs are unknown (workload.resources), so no jobs share nodes"]
-    if known and not asks:
+    if has_resources and not asks:
         names = ", ".join(entry.name for entry in DISCIPLINES.values() if entry.traits.uses_resources)
         return [f"no site shares its nodes (discipline {names}): workload.resources has no effect"]
     if shares and scenario.grid.control == "full" and scenario.grid.mode != "local":

@@ -156,10 +156,10 @@ def _without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
 def _check_network(scenario: Scenario, report: FileReport) -> None:
     """Check the network, except for its links, and whether the rest of the scenario agrees with it."""
     grid = scenario.grid
-    for key, known in (("contention", CONTENTIONS), ("data", DATA)):
+    for key, allowed in (("contention", CONTENTIONS), ("data", DATA)):
         value = getattr(grid, key)
-        if value is not None and value not in known:
-            report.add(("grid", key), not_known(value, known))
+        if value is not None and value not in allowed:
+            report.add(("grid", key), not_known(value, allowed))
     check_links(scenario.sites, grid, scenario.net, report)
     _check_communication(scenario, report)
     _check_data(scenario, report)
@@ -276,7 +276,7 @@ def _report_error(report: FileReport, place: KeyPath, check: Callable[[], object
 
 
 @contextlib.contextmanager
-def told(report: FileReport, place: KeyPath) -> Iterator[None]:
+def reporting(report: FileReport, place: KeyPath) -> Iterator[None]:
     """Report an InputError of the ``with`` block at this place, and continue after the block."""
     try:
         yield
@@ -349,7 +349,7 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
     ):
         if is_from_file(model):
             continue  # checked when the workload is built
-        with told(report, ("workload", key)):
+        with reporting(report, ("workload", key)):
             apply(Workload(none, none, none, none, none), model, np.random.default_rng(0))
     steps: list[object] = list(table.transform)
     for number, step in enumerate(steps):
@@ -588,10 +588,13 @@ def _with_machines(raw: dict[str, Any], report: FileReport) -> dict[str, Any]:
     name = raw.get("sites")
     if not isinstance(name, str):
         return raw
-    known = machine_configurations()
-    if name in known:
-        return raw | {"sites": msgspec.to_builtins(known[name].sites())}
-    report.add(("sites",), f"{name!r} is not a machine configuration; there are {', '.join(known)}; or write [[sites]]")
+    configurations = machine_configurations()
+    if name in configurations:
+        return raw | {"sites": msgspec.to_builtins(configurations[name].sites())}
+    report.add(
+        ("sites",),
+        f"{name!r} is not a machine configuration; there are {', '.join(configurations)}; or write [[sites]]",
+    )
     return raw | {"sites": []}
 
 

@@ -66,7 +66,7 @@ class SweepResult:
     plan: SweepPlan
     values: tuple[Values | None, ...]
     failures: tuple[FailedRun, ...] = ()
-    found: int = 0
+    n_reused: int = 0
 
     def __repr__(self) -> str:
         runs, combinations = len(self.plan.runs), len(self.plan.combinations)
@@ -287,15 +287,15 @@ def run_plan(
         _check_same_sweep(Path(out), plan)
     values = [None if store is None else store.find(run) for run in plan.runs]
     todo = _by_workload([run for run in plan.runs if values[run.number] is None])
-    found = len(plan.runs) - len(todo)
+    n_finished = len(plan.runs) - len(todo)
     check_workloads(plan, todo, progress)
     failures: dict[int, FailedRun] = {}
 
     def report_progress() -> None:
         if progress is not None:
-            saved = f", {found} finished before" if found else ""
+            saved = f", {n_finished} finished before" if n_finished else ""
             phase = f"{done - len(failures)} finished, {len(failures)} failed{saved}"
-            progress(found + done, len(plan.runs), phase)
+            progress(n_finished + done, len(plan.runs), phase)
 
     done = 0
     report_progress()
@@ -313,7 +313,7 @@ def run_plan(
             report_progress()
     finally:
         outcomes.close()
-    return SweepResult(plan, tuple(values), tuple(failures[number] for number in sorted(failures)), found)
+    return SweepResult(plan, tuple(values), tuple(failures[number] for number in sorted(failures)), n_finished)
 
 
 def _check_same_sweep(folder: Path, plan: SweepPlan) -> None:

@@ -120,10 +120,10 @@ def _file_of(field: str, name: str, folder: Path | None) -> Path | None:
     except (OSError, ValueError):
         return None
     try:
-        found = find_topology(name) if field == NET_FILE else find_trace(name)
+        path = find_topology(name) if field == NET_FILE else find_trace(name)
     except InputError:
         return None
-    return found if found.is_file() else None
+    return path if path.is_file() else None
 
 
 @functools.lru_cache(maxsize=64)

@@ -83,7 +83,7 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
         if pair is None:
             continue
         name, values = pair
-        found = len(problems)
+        n_before = len(problems)
         texts = tuple(_text_of(name, value, problems) for value in values)
         key = ALIASES.get(name, name)
         if not values:
@@ -96,7 +96,7 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
         twice = next((text for place, text in enumerate(texts) if alike[place] in alike[:place]), None)
         if twice is not None:
             problems.append(f"--vary {name}: has the value {twice} twice")
-        if len(problems) == found:
+        if len(problems) == n_before:
             axes.append(Axis(name, key, tuple(values), texts))
     # Check before the combinations are enumerated.
     if math.prod(len(axis.values) for axis in axes) > MAX_RUNS:
@@ -270,8 +270,8 @@ class SweepPlan:
 
     def settings(self, combination: int) -> dict[str, Any]:
         """Return the values of a combination, by the names of the axes."""
-        places = self.combinations[combination]
-        return {axis.name: axis.values[place] for axis, place in zip(self.axes, places, strict=True)}
+        indices = self.combinations[combination]
+        return {axis.name: axis.values[place] for axis, place in zip(self.axes, indices, strict=True)}
 
     @property
     def without_chance(self) -> tuple[int, ...]:
@@ -288,8 +288,8 @@ class SweepPlan:
         for axis in self.axes:
             if over in (axis.name, axis.key):
                 return axis
-        known = ", ".join(axis.name for axis in self.axes) or "none"
-        raise OptionError("--over", f"{over!r} is not varied; the varied keys are {known}")
+        varied_keys = ", ".join(axis.name for axis in self.axes) or "none"
+        raise OptionError("--over", f"{over!r} is not varied; the varied keys are {varied_keys}")
 
 
 def make_plan(
@@ -315,7 +315,7 @@ def make_plan(
     ]
     combinations = tuple(itertools.product(*(range(len(axis.values)) for axis in axes)))
     drafts = _Drafts(source, axes, texts)
-    scenarios = [drafts.read(places) for places in combinations]
+    scenarios = [drafts.read(indices) for indices in combinations]
     problems += drafts.problems()
     if seeds is not None and not isinstance(seeds, int) and drafts.seed_is_set:
         problems.append(f"--set {SEED_KEY}: has no effect with a list of seeds; leave out one of the two")
@@ -342,7 +342,7 @@ def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progr
     groups: dict[str, list[PlannedRun]] = {}
     for run in sorted(first_of.values(), key=lambda run: run.number):
         groups.setdefault(workload_key(run.scenario, run.files), []).append(run)
-    found: dict[str, list[int]] = {}
+    combinations_by_problem: dict[str, list[int]] = {}
     for number, group in enumerate(groups.values()):
         if progress is not None:
             progress(number, len(groups), "Checking workloads")
@@ -350,9 +350,11 @@ def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progr
             build_scenario(group[0].scenario)
         except ScenarioError as error:
             for problem in error.problems:
-                found.setdefault(str(problem), []).extend(run.combination for run in group)
-    if found:
-        raise ScenarioError(_located(text, plan.axes, plan.combinations, set(bad)) for text, bad in found.items())
+                combinations_by_problem.setdefault(str(problem), []).extend(run.combination for run in group)
+    if combinations_by_problem:
+        raise ScenarioError(
+            _located(text, plan.axes, plan.combinations, set(bad)) for text, bad in combinations_by_problem.items()
+        )
 
 
 class _Drafts:
@@ -364,13 +366,13 @@ class _Drafts:
         self._read: list[tuple[int, ...]] = []
         self._found: dict[FileProblem, list[int]] = {}
 
-    def read(self, places: tuple[int, ...]) -> tuple[Scenario, tuple[InputFile, ...]]:
-        chosen = sorted(zip(self.axes, places, strict=True), key=lambda pair: pair[0].key != "sites")  # sites go first
+    def read(self, indices: tuple[int, ...]) -> tuple[Scenario, tuple[InputFile, ...]]:
+        chosen = sorted(zip(self.axes, indices, strict=True), key=lambda pair: pair[0].key != "sites")  # sites go first
         changes = [*self.texts, *(f"{axis.key}={axis.texts[place]}" for axis, place in chosen)]
         draft = read_draft(self.source, changes)
         for problem in draft.report.problems:
             self._found.setdefault(problem, []).append(len(self._read))
-        self._read.append(places)
+        self._read.append(indices)
         if draft.report.problems:
             return draft.scenario, ()
         return resolve_files(draft.scenario, draft.folder)
@@ -393,23 +395,23 @@ def _located(text: str, axes: tuple[Axis, ...], combinations: Sequence[tuple[int
     if len(bad) == len(combinations):
         return text
     wrong = [combinations[number] for number in sorted(bad)]
-    seen = [sorted({places[axis] for places in wrong}) for axis in range(len(axes))]
+    seen = [sorted({indices[axis] for indices in wrong}) for axis in range(len(axes))]
     size = 1
-    for places in seen:
-        size *= len(places)
+    for indices in seen:
+        size *= len(indices)
     if size == len(wrong):
-        told = [
-            f"{axis.name}={','.join(axis.labels[place] for place in places)}"
-            for axis, places in zip(axes, seen, strict=True)
-            if len(places) < len(axis.values)
+        parts = [
+            f"{axis.name}={','.join(axis.labels[place] for place in indices)}"
+            for axis, indices in zip(axes, seen, strict=True)
+            if len(indices) < len(axis.values)
         ]
-        return f"{text} (with {', '.join(told)})"
+        return f"{text} (with {', '.join(parts)})"
     more = f", and in {len(wrong) - 1} more of the {len(combinations)} combinations" if len(wrong) > 1 else ""
     return f"{text} (with {_label(axes, wrong[0])}{more})"
 
 
-def _label(axes: tuple[Axis, ...], places: tuple[int, ...]) -> str:
-    return ", ".join(f"{axis.name}={axis.labels[place]}" for axis, place in zip(axes, places, strict=True))
+def _label(axes: tuple[Axis, ...], indices: tuple[int, ...]) -> str:
+    return ", ".join(f"{axis.name}={axis.labels[place]}" for axis, place in zip(axes, indices, strict=True))
 
 
 def _texts_of(overrides: Overrides, problems: list[str]) -> list[str]:

@@ -69,15 +69,15 @@ def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over:
     rows = math.ceil(len(panels) / columns)
     figure = new_figure(8.5 if columns == 1 else 4.6 * columns, (4.8 if columns == 1 else 3.6) * rows + 0.6)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True, sharex=True)
-    for axes, places in itertools.zip_longest(grid.flat, panels):
-        if places is None:
+    for axes, panel in itertools.zip_longest(grid.flat, panels):
+        if panel is None:
             axes.set_visible(False)
             continue
-        at = dict(zip((axis.name for axis in layout.panels), places, strict=True))
+        at = dict(zip((axis.name for axis in layout.panels), panel, strict=True))
         draw(axes, layout, values, at)
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
         if layout.panels:
-            axes.set_title(_label(layout.panels, places, names=True), fontsize="medium", loc="left")
+            axes.set_title(_label(layout.panels, panel, names=True), fontsize="medium", loc="left")
         axes.set_ylabel(naming.heading)
     for number, axes in enumerate(grid.flat[: len(panels)]):
         axes.label_outer()
@@ -117,10 +117,10 @@ def _values(plan: SweepPlan, summary: pandas.DataFrame, metric: str, naming: Nam
     numbers = summary[[f"{metric}_mean", f"{metric}_low", f"{metric}_high"]].to_numpy(np.float64) * naming.factor
     finished = {tuple(key): row for key, row in zip(_keys(summary, plan.axes), numbers.tolist(), strict=True)}
     points = {}
-    for places in plan.combinations:
-        key = tuple(axis.column[place] for axis, place in zip(plan.axes, places, strict=True))
+    for indices in plan.combinations:
+        key = tuple(axis.column[place] for axis, place in zip(plan.axes, indices, strict=True))
         if key in finished:
-            points[places] = finished[key]
+            points[indices] = finished[key]
     return _Values(plan.axes, points)
 
 
@@ -141,8 +141,8 @@ def _draw_lines(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, i
     numbers = np.array(over.values, np.float64)
     order = np.argsort(numbers, kind="stable")
     count = math.prod(len(axis.values) for axis in layout.lines)
-    for number, places in enumerate(_combinations(layout.lines)):
-        indices = _fixed(layout, values, at) | dict(zip((axis.name for axis in layout.lines), places, strict=True))
+    for number, combination in enumerate(_combinations(layout.lines)):
+        indices = _fixed(layout, values, at) | dict(zip((axis.name for axis in layout.lines), combination, strict=True))
         mean, low, high = values.along(over, indices)[order].T
         colour, dash, marker = _style(number)
         axes.fill_between(numbers[order], low, high, color=colour, alpha=0.18, linewidth=0)
@@ -155,7 +155,7 @@ def _draw_lines(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, i
             # Lines drawn first are wider, so that they stay visible under lines on top of them.
             markersize=7.5 - 3 * number / count,
             linewidth=3.2 - 2 * number / count,
-            label=_label(layout.lines, places),
+            label=_label(layout.lines, combination),
         )
     _scale(axes, over, numbers)
     tidy(axes)
@@ -178,8 +178,8 @@ def _draw_bars(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, in
     over, series = layout.over, list(_combinations(layout.lines))
     groups = np.arange(len(over.values) if over is not None else 1, dtype=np.float64)
     width = 0.8 / len(series)
-    for number, places in enumerate(series):
-        indices = _fixed(layout, values, at) | dict(zip((axis.name for axis in layout.lines), places, strict=True))
+    for number, combination in enumerate(series):
+        indices = _fixed(layout, values, at) | dict(zip((axis.name for axis in layout.lines), combination, strict=True))
         mean, low, high = values.along(over, indices).T
         where = groups + (number - (len(series) - 1) / 2) * width
         colour, _, _ = _style(number)
@@ -192,7 +192,7 @@ def _draw_bars(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, in
             hatch=hatch,
             edgecolor="white",
             linewidth=0,
-            label=_label(layout.lines, places),
+            label=_label(layout.lines, combination),
         )
         has_interval = np.isfinite(low) & (high > low)
         if has_interval.any():
@@ -216,8 +216,8 @@ def _set_limits(axes: Axes, values: _Values, *, bars: bool) -> None:
     if not len(ends):
         return
     least, most = float(ends[:, 0].min()), float(ends[:, 0].max())
-    room = _BAND_MARGIN * max(abs(least), abs(most))
-    low, high = max(np.nanmin(ends), least - room), min(np.nanmax(ends), most + room)
+    band = _BAND_MARGIN * max(abs(least), abs(most))
+    low, high = max(np.nanmin(ends), least - band), min(np.nanmax(ends), most + band)
     if least >= 0 and (bars or low < _NEAR_ZERO * high):
         low = 0.0
     elif bars:
@@ -235,10 +235,10 @@ def _style(number: int) -> tuple[str, object, str]:
     return SERIES[number % len(SERIES)], _DASHES[number // len(SERIES)], MARKERS[number % len(MARKERS)]
 
 
-def _label(axes: Sequence[Axis], places: Sequence[int], *, names: bool = False) -> str:
+def _label(axes: Sequence[Axis], indices: Sequence[int], *, names: bool = False) -> str:
     texts = [
         f"{axis.name}={axis.labels[place]}" if names else _value_label(axis, place)
-        for axis, place in zip(axes, places, strict=True)
+        for axis, place in zip(axes, indices, strict=True)
     ]
     return ", ".join(texts)
 

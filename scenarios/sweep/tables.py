@@ -95,9 +95,9 @@ def without_effect(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[st
     for number, axis in enumerate(plan.axes):
         groups: dict[tuple[object, ...], list[Values]] = {}
         for run, metrics in zip(plan.runs, values, strict=True):
-            places = plan.combinations[run.combination]
+            indices = plan.combinations[run.combination]
             if metrics is not None:
-                groups.setdefault((*places[:number], *places[number + 1 :], run.seed), []).append(metrics)
+                groups.setdefault((*indices[:number], *indices[number + 1 :], run.seed), []).append(metrics)
         alike = all(result == group[0] for group in groups.values() for result in group)
         if alike and any(len(group) > 1 for group in groups.values()):
             names.append(axis.name)

@@ -158,9 +158,9 @@ def row_of_job(path: str | Path, line: int, job_id: float, row_of: Mapping[int, 
     return row
 
 
-def check_complete(path: str | Path, told: Sequence[object], workload: Workload) -> None:
-    """Raise TraceError if some job of the workload has no line; ``told`` has a true value for each job with a line."""
-    missing = [row for row, has_line in enumerate(told) if not has_line]
+def check_complete(path: str | Path, has_lines: Sequence[object], workload: Workload) -> None:
+    """Raise TraceError if some job of the workload has no line; ``has_lines`` has a true value for each job with a line."""
+    missing = [row for row, has_line in enumerate(has_lines) if not has_line]
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         problem = f"has no line for job {workload.job_id[missing[0]]}{more} of {workload.name}; every job has one"

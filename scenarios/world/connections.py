@@ -300,8 +300,8 @@ def _star(model: NetworkModel, node: int) -> list[tuple[_Way, _Way]]:
     here = np.flatnonzero(topology.node_of_site == node)
     grid = int(here[0]) if len(here) else sites
     if not len(here):
-        places = np.append(topology.node_of_site, node)
-        topology = replace(topology, sites=(*topology.sites, "the grid"), node_of_site=places)
+        nodes = np.append(topology.node_of_site, node)
+        topology = replace(topology, sites=(*topology.sites, "the grid"), node_of_site=nodes)
         paths = find_paths(topology, paths.routes, k=paths.k, segment_bytes=paths.segment_bytes)
     return [(_way(topology, paths, site, grid), _way(topology, paths, grid, site)) for site in range(sites)]
 

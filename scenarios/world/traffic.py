@@ -338,8 +338,10 @@ class LinkTraffic:
 
     def slowdowns(self, start_ms: IntArray, end_ms: IntArray) -> npt.NDArray[np.float64]:
         """Return by which factor jobs took longer than on idle links; 1 for jobs whose length is unknown."""
-        known = (self.length_ms > 0) & (start_ms != NEVER)
-        slowdown: npt.NDArray[np.float64] = np.where(known, (end_ms - start_ms) / np.maximum(self.length_ms, 1), 1.0)
+        has_length = (self.length_ms > 0) & (start_ms != NEVER)
+        slowdown: npt.NDArray[np.float64] = np.where(
+            has_length, (end_ms - start_ms) / np.maximum(self.length_ms, 1), 1.0
+        )
         return slowdown
 
     def check_all_move(self, now_ms: int) -> None:
@@ -438,12 +440,14 @@ def _changes_of(net: GridNet) -> Iterator[tuple[int, tuple[float, ...], NetworkM
                 yield at_ms, tuple(net.timetable.factors[period].tolist()), model
 
 
-def merged(one: Timetable, other: Timetable) -> Timetable:
+def merged(timetable: Timetable, other: Timetable) -> Timetable:
     """Merge two timetables of a topology; every cable has the lower of its two factors."""
-    instants_ms = np.union1d(one.instants_ms, other.instants_ms)
+    instants_ms = np.union1d(timetable.instants_ms, other.instants_ms)
     starts_ms = [-1, *instants_ms.tolist()]
-    factors = [np.minimum(*(each.factors[each.period_of(at_ms)] for each in (one, other))) for at_ms in starts_ms]
-    return Timetable(one.topology, instants_ms, np.array(factors))
+    factors = [
+        np.minimum(*(table.factors[table.period_of(at_ms)] for table in (timetable, other))) for at_ms in starts_ms
+    ]
+    return Timetable(timetable.topology, instants_ms, np.array(factors))
 
 
 def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy) -> npt.NDArray[np.bool_]:

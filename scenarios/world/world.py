@@ -107,7 +107,10 @@ _MAX_ROUNDS = 10_000
 def _history_of(sites: Sequence[ContractCore]) -> History:
     lanes = [site.site.threads_per_node for site in sites]
     traits = [site.site.traits for site in sites]
-    slices, fractions = [each.slices_time or each.pauses for each in traits], [each.fractions for each in traits]
+    slices, fractions = (
+        [site_traits.slices_time or site_traits.pauses for site_traits in traits],
+        [site_traits.fractions for site_traits in traits],
+    )
     return History([site.nodes for site in sites], lanes, slices, fractions)
 
 

@@ -113,10 +113,10 @@ class PacedDiscipline(ArrayDiscipline[A]):
             The slots to look at; some may be free.
         rates : numpy.ndarray of int64, shape (slots,)
         """
-        found = []
+        changes = []
         for slot in slots:
             job, rate = self._slots.jobs.get(slot), int(rates[slot])
             if job is not None and self._rate.get(job.job_id, rate) != rate:
                 self._rate[job.job_id] = rate
-                found.append(Rate(job.job_id, rate))
-        return sorted(found)
+                changes.append(Rate(job.job_id, rate))
+        return sorted(changes)

@@ -102,7 +102,7 @@ class CompiledSite:
     state: Any
     rules: SiteRules | RateRules
     is_paced: bool = False
-    room: int
+    capacity: int
     figures: Callable[[], OwnFigures] = OwnFigures
     keys_at: Callable[[int], npt.NDArray[np.float64]] | None = None
     evictions: Evictions | None = None
@@ -129,7 +129,7 @@ class Compiled:
     """
 
     site: Callable[..., CompiledSite]
-    plays: Callable[[Any], bool] = field(default=lambda policy: True)
+    supports: Callable[[Any], bool] = field(default=lambda policy: True)
     nodes_may_fail: bool = False
     inputs: tuple[str, ...] = ()
     chunk: int = 2_000

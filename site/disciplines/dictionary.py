@@ -38,11 +38,11 @@ class Entries(MutableMapping[str, Entry]):
     def __getitem__(self, name: str) -> Entry:
         if self._own is None:
             self._own = dict(own_entry_points(GROUP))
-        known = self._own if self._all is None and name in self._own else self._found
-        found = known[name]
-        if isinstance(found, str):
-            found = known[name] = _loaded(name, found)
-        return found
+        entries = self._own if self._all is None and name in self._own else self._found
+        entry = entries[name]
+        if isinstance(entry, str):
+            entry = entries[name] = _loaded(name, entry)
+        return entry
 
     @override
     def __setitem__(self, name: str, entry: Entry) -> None:
@@ -123,17 +123,17 @@ def policy_named(name: str) -> Any:
     InputError
         If there is no policy of that name.
     """
-    known = {key: policy for entry in DISCIPLINES.values() for key, policy in entry.variants.items()}
-    if name not in known:
-        raise InputError(f"policy {not_known(name, known)}")
-    return known[name]
+    policies = {key: policy for entry in DISCIPLINES.values() for key, policy in entry.variants.items()}
+    if name not in policies:
+        raise InputError(f"policy {not_known(name, policies)}")
+    return policies[name]
 
 
-def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mapping[str, object]) -> Policy:
+def read_policy(name: str, nodes: int, site_options: Mapping[str, object], usual: Mapping[str, object]) -> Policy:
     """Return the policy of a site from its options.
 
-    An option in `given` that is None was not given. The options in `usual` are defaults; a discipline ignores those
-    that it does not know. Raise OptionError if the discipline or a value is unknown, or an option in `given` is not for
+    An option in `site_options` that is None was not given. The options in `usual` are defaults; a discipline ignores those
+    that it does not know. Raise OptionError if the discipline or a value is unknown, or an option in `site_options` is not for
     this discipline.
 
     Examples
@@ -144,9 +144,9 @@ def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mappi
     entry = entry_named(name)
     own = {entry.table_key, *_OF_MANY}
     if entry.lender is not None:
-        own.add(entry_named(entry.lender.discipline_inside(given.get(entry.table_key))).table_key)
-    tables = {key for key, value in given.items() if value is not None} - own
+        own.add(entry_named(entry.lender.discipline_inside(site_options.get(entry.table_key))).table_key)
+    tables = {key for key, value in site_options.items() if value is not None} - own
     for other in DISCIPLINES.values() if tables else ():
         if other.table_key in tables:
             raise OptionError(other.table_key, f"is for the discipline {other.name}, and this site has {name!r}")
-    return entry.read(nodes, given, usual)
+    return entry.read(nodes, site_options, usual)

@@ -172,7 +172,7 @@ def must_end_by(running: Iterable[Running], start_ms: int | None) -> tuple[int, 
     return tuple(run.job.job_id for run in running if start_ms is not None and run.end_by_estimate_ms <= start_ms)
 
 
-def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:
+def refuse_unknown(site_options: Options, accepted: tuple[str, ...], why: str) -> None:
     """Refuse options that a discipline does not know.
 
     Parameters
@@ -183,9 +183,9 @@ def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:
     Raises
     ------
     OptionError
-        For the first given option that is not in `known`.
+        For the first given option that is not in `accepted`.
     """
-    for name, value in given.items():
-        if value is not None and name not in known:
+    for name, value in site_options.items():
+        if value is not None and name not in accepted:
             shown = f"{value!r} " if isinstance(value, str | int | float) else ""
             raise OptionError(name, f"{shown}{why}")

@@ -137,8 +137,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     def ended(self, now_ms: int, job_id: int) -> None:
         end_ms = self._end_ms.pop(job_id)
         depart = self._depart
-        found = depart(self._state, self._rules, end_ms, job_id, now_ms)
-        assert found, f"job {job_id} is not among the running jobs"
+        departed = depart(self._state, self._rules, end_ms, job_id, now_ms)
+        assert departed, f"job {job_id} is not among the running jobs"
         if end_ms == self._first_end_ms:
             self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
         self._slots.leave(job_id)
@@ -402,17 +402,17 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     def _reorder(self) -> None:
         """Sort the queue by the order of this policy: the state may come from a policy with another order."""
         jobs, waiting = self._state.jobs, self._state.waiting[: self._state.counters[0]["n_waiting"]]
-        known = [self._slots.jobs[slot] for slot in waiting.tolist()]
+        waiting_jobs = [self._slots.jobs[slot] for slot in waiting.tolist()]
         keys = order_keys(
             self._policy.order,
             submit_ms=jobs["submit_ms"][waiting],
             width=jobs["width"][waiting],
             estimate_ms=jobs["estimate_ms"][waiting],
-            weight=np.array([job.weight for job in known]),
-            priority=np.array([job.priority for job in known]),
+            weight=np.array([job.weight for job in waiting_jobs]),
+            priority=np.array([job.priority for job in waiting_jobs]),
             aging_ms=self._policy.aging_ms,
         )
-        keys[[job.behind for job in known]] = math.inf
+        keys[[job.behind for job in waiting_jobs]] = math.inf
         if not np.array_equal(keys, jobs["key"][waiting]):
             jobs["key"][waiting] = keys
             waiting[:] = waiting[np.lexsort((jobs["job_id"][waiting], jobs["submit_ms"][waiting], keys))]
@@ -449,12 +449,12 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         assert ranks == sorted(ranks), "the queue is out of order"
 
 
-def read_policy(discipline: str, given: Options, usual: Options) -> SitePolicy:
+def read_policy(discipline: str, site_options: Options, usual: Options) -> SitePolicy:
     """Return the policy of a queue or of a planning site."""
-    known = SitePolicy.__struct_fields__
-    refuse_unknown(given, known, f"is for another discipline, and this site has {discipline!r}")
-    values = {name: value for name, value in usual.items() if name in known}
-    values |= {name: value for name, value in given.items() if value is not None}
+    accepted = SitePolicy.__struct_fields__
+    refuse_unknown(site_options, accepted, f"is for another discipline, and this site has {discipline!r}")
+    values = {name: value for name, value in usual.items() if name in accepted}
+    values |= {name: value for name, value in site_options.items() if value is not None}
     return SitePolicy(**values | {"discipline": discipline})
 
 
@@ -500,7 +500,7 @@ def compiled_site(
         refused=refused,
         state=state,
         rules=policy.rules(plan, limits),
-        room=len(state.running),
+        capacity=len(state.running),
         keys_at=partial(keys_of, jobs, rows, policy.order, aging_ms=policy.aging_ms),
     )
 

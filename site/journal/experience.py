@@ -89,12 +89,12 @@ def read_usage(
                 jobs = merged.setdefault((group.user, group.job_class), [])
                 if _is_selected(group, user, job_class):
                     jobs += reader.usage(group, last=last)
-    wanted = {key: jobs for key, jobs in merged.items() if jobs}
-    if not wanted and (user is not None or job_class is not None):
+    selected = {key: jobs for key, jobs in merged.items() if jobs}
+    if not selected and (user is not None or job_class is not None):
         raise _no_such_group(merged, list(seen.values()), user, job_class)
     groups = {}
-    for name, kind in sorted(wanted, key=lambda key: (key[0] or "", key[1] or "")):
-        jobs = sorted(wanted[name, kind], key=lambda used: used.at_ms)[-last:]
+    for name, kind in sorted(selected, key=lambda key: (key[0] or "", key[1] or "")):
+        jobs = sorted(selected[name, kind], key=lambda used: used.at_ms)[-last:]
         groups[Group(name, kind, len(jobs))] = jobs
     return groups
 
@@ -105,11 +105,11 @@ def _is_selected(group: Group, user: str | int | None, job_class: str | int | No
 
 def _no_such_group(
     groups: Iterable[tuple[str | None, str | None]],
-    places: Sequence[str],
+    sources: Sequence[str],
     user: str | int | None,
     job_class: str | int | None,
 ) -> InputError:
-    where = _listed(places)
+    where = _listed(sources)
     users = {name for name, _ in groups if name is not None}
     if user is not None and str(user) not in users:
         return OptionError("user", f"{str(user)!r:.100} has no jobs in {where}; there are {_listed(sorted(users))}")

@@ -240,8 +240,8 @@ class Journal(JournalReader):
             raise InputError("a step of this journal is open; end it before the next")
         try:
             codecs = self._events, self._messages, self._answers
-            known = self._made + 1, self._sequence, self._now_ms, self._counts
-            step = Step(*known, *codecs, self._is_used, self._last_note)
+            state = self._made + 1, self._sequence, self._now_ms, self._counts
+            step = Step(*state, *codecs, self._is_used, self._last_note)
             try:
                 yield step
             except BaseException:
@@ -420,11 +420,11 @@ class Journal(JournalReader):
 
         Look up all keys of a batch in one call, before recording their submissions.
         """
-        wanted = list(dict.fromkeys(keys))
+        unique_keys = list(dict.fromkeys(keys))
         with self._pending_lock:
-            rows = {key: self._unwritten_keys[key] for key in wanted if key in self._unwritten_keys}
+            rows = {key: self._unwritten_keys[key] for key in unique_keys if key in self._unwritten_keys}
         with super().reading() as connection:
-            rest = [key for key in wanted if key not in rows]
+            rest = [key for key in unique_keys if key not in rows]
             answers = self._read_submissions(connection, rest)
         for key, row in rows.items():
             answer = self._answers.decode(row["answer"], self.where)
@@ -432,7 +432,7 @@ class Journal(JournalReader):
         if len(self._unused_keys) > _MOST_UNUSED_KEYS:
             self._unused_keys.clear()
         self._unused_keys.update(key for key in rest if key not in answers)
-        return {key: answers[key] for key in wanted if key in answers}
+        return {key: answers[key] for key in unique_keys if key in answers}
 
     def submissions_at_once(self, keys: Iterable[str]) -> dict[str, KeptAnswer] | None:
         """Return `submissions` if that needs no waiting; None for a database server or while another thread reads.

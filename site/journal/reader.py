@@ -227,12 +227,12 @@ class JournalReader:
 
     def ended(self, job_ids: Iterable[int]) -> dict[int, JobRecord]:
         """Return the records of ended jobs by job id, without the jobs that have not ended."""
-        wanted, records = list(dict.fromkeys(job_ids)), dict[int, JobRecord]()
+        unique_ids, records = list(dict.fromkeys(job_ids)), dict[int, JobRecord]()
         with self.reading() as connection:
-            for page in _pages(wanted):
+            for page in _pages(unique_ids):
                 rows = connection.execute(_ENDED, {"asked": page})
                 records |= {job_id: self._record(data, job_id) for job_id, data in rows}
-        return {job_id: records[job_id] for job_id in wanted if job_id in records}
+        return {job_id: records[job_id] for job_id in unique_ids if job_id in records}
 
     def ended_numbers(self) -> range:
         """Return the range of job ids of ended jobs; some ids in it may belong to open jobs."""
@@ -246,9 +246,9 @@ class JournalReader:
         chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
         if first:
             chosen = chosen.where(columns.job_id >= first)
-        for column, wanted in ((columns.user, query.user), (columns.name, query.name), (columns.array, query.array)):
-            if wanted is not None:
-                chosen = chosen.where(column == plain(wanted))
+        for column, value in ((columns.user, query.user), (columns.name, query.name), (columns.array, query.array)):
+            if value is not None:
+                chosen = chosen.where(column == plain(value))
         if query.site is not None:
             chosen = chosen.where(columns.sites.contains(sites_text([plain(query.site)]), autoescape=True))
         if query.state:

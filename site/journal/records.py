@@ -230,8 +230,8 @@ def quantiles(values: Iterable[float | None]) -> Quantiles | None:
     import numpy as np  # imported here because the gateway loads this module and needs no arrays
 
     # Sorted, so that the rounding of the mean does not depend on the order of the values.
-    known = np.sort(np.array([value for value in values if value is not None], np.float64))
-    if not len(known):
+    sorted_values = np.sort(np.array([value for value in values if value is not None], np.float64))
+    if not len(sorted_values):
         return None
-    p10, p50, p90, p99 = np.quantile(known, (0.1, 0.5, 0.9, 0.99)).tolist()
-    return Quantiles(len(known), float(known.mean()), p10, p50, p90, p99, float(known.max()))
+    p10, p50, p90, p99 = np.quantile(sorted_values, (0.1, 0.5, 0.9, 0.99)).tolist()
+    return Quantiles(len(sorted_values), float(sorted_values.mean()), p10, p50, p90, p99, float(sorted_values.max()))

@@ -183,19 +183,19 @@ def _estimate(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> int |
 
 
 def _part(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> float | None:
-    known = _with_limit(jobs)
-    bound = rule.bound(sorted(map(_run_part, known)))
+    limited_jobs = _with_limit(jobs)
+    bound = rule.bound(sorted(map(_run_part, limited_jobs)))
     if bound is None:
-        reasons.append("no part of the estimates asked: " + _too_few(len(known), "jobs with an estimate", rule))
+        reasons.append("no part of the estimates asked: " + _too_few(len(limited_jobs), "jobs with an estimate", rule))
         return None
     return None if bound == math.inf else _part_of(bound, rule)  # `_estimate` has given the reason
 
 
 def _memory(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> int | None:
-    known = sorted(float(used.memory_bytes) for used in jobs if used.memory_bytes is not None)
-    bound = rule.bound(known)
+    used_bytes = sorted(float(used.memory_bytes) for used in jobs if used.memory_bytes is not None)
+    bound = rule.bound(used_bytes)
     if bound is None:
-        reasons.append("no memory: " + _too_few(len(known), "jobs with known memory", rule))
+        reasons.append("no memory: " + _too_few(len(used_bytes), "jobs with known memory", rule))
         return None
     return math.ceil(bound * (1 + rule.margin))
 
@@ -209,14 +209,14 @@ def _tested(
         [(used.at_ms, _ENDS if used.run_ms > 0 else _ENDS_AT_ONCE, number) for number, used in enumerate(jobs)]
         + [(used.at_ms - used.run_ms, _STARTS, number) for number, used in enumerate(jobs)]
     )
-    known: list[float] = []
+    past_values: list[float] = []
     parts: list[float] = []
     tested = 0
     for _, kind, number in happened:
         used = jobs[number]
-        bound = rule.bound(known) if kind == _STARTS else None
+        bound = rule.bound(past_values) if kind == _STARTS else None
         if kind != _STARTS:
-            bisect.insort(known, value(used))
+            bisect.insort(past_values, value(used))
         elif bound is not None and bound < math.inf:
             tested += 1
             limit_ms = limit(used, bound)
@@ -230,11 +230,11 @@ def _resources(jobs: Sequence[JobUsage], memory_bytes: int | None, rule: Rule, r
     if rule.disk_bps is None:
         reasons.append("no resource fractions: the bandwidth of a node's disk is not given")
         return None
-    found = [fractions for used in jobs if (fractions := job_fractions(used, rule.disk_bps)) is not None]
-    if len(found) < rule.least_jobs:
-        reasons.append("no resource fractions: " + _too_few(len(found), "jobs with known CPU and I/O", rule))
+    rows = [fractions for used in jobs if (fractions := job_fractions(used, rule.disk_bps)) is not None]
+    if len(rows) < rule.least_jobs:
+        reasons.append("no resource fractions: " + _too_few(len(rows), "jobs with known CPU and I/O", rule))
         return None
-    cpu, disk = (round(_PARTS * math.fsum(row[column] for row in found) / len(found)) for column in (0, 2))
+    cpu, disk = (round(_PARTS * math.fsum(row[column] for row in rows) / len(rows)) for column in (0, 2))
     disk = min(disk, _PARTS - cpu)
     return Resources(
         cpu=cpu / _PARTS,

@@ -48,7 +48,7 @@ class Settings(NamedTuple):
     groups: dict[str, str]
 
     @property
-    def told(self) -> dict[str, Any]:
+    def visible_settings(self) -> dict[str, Any]:
         """The settings that the service may see: its own account and the accepted users, as far as they can be listed.
 
         They cannot be listed under the rule of the same name, or if the table is too long for one packet.

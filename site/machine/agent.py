@@ -158,8 +158,8 @@ class AgentDriver:
         await self.runner.open()
         await self.runner.adopt()
         if not self._rules.launcher:
-            wanted = CONTROLLERS if self._rules.limits is not None or self._rules.gives_parts else ()
-            self._groups = open_cgroups(_GROUP, controllers=wanted).paths
+            controllers = CONTROLLERS if self._rules.limits is not None or self._rules.gives_parts else ()
+            self._groups = open_cgroups(_GROUP, controllers=controllers).paths
             if self._rules.gives_parts and (problem := parts_problem(self._groups)):
                 logger.warning("machine %s: %s", self.name, problem)
         limits = self._rules.limits
@@ -321,7 +321,7 @@ class AgentDriver:
 
     async def end_all(self) -> None:
         """Cancel all tasks on this machine."""
-        for key in self.runner.known():
+        for key in self.runner.task_keys():
             await self.runner.cancel(*key, "the grid is taken down")
 
     async def close(self) -> None:

@@ -69,7 +69,7 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int, *, size: int
     except InputError as error:
         return _fail(folder, rank, str(error), UNUSABLE)
     try:
-        if call.each:
+        if call.per_item:
             return _call_with_each(folder, rank, function, call, limit_bytes, size)
         end = _called(function, call.args, call, limit_bytes, Exception)
         if end.error:

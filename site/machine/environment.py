@@ -110,8 +110,8 @@ def working_directory(launch: Launch, folder: Path) -> str:
 
 def takes_socket(launch: Launch, rank: Rank) -> bool:
     """Whether a rank inherits the rendezvous socket: rank 0 of a job that asks for it."""
-    wanted = SOCKET_VARIABLE in launch.environment and launch.array_tasks is None
-    return wanted and rank.rank == 0 and meeting_of(launch.rendezvous) is not None
+    is_requested = SOCKET_VARIABLE in launch.environment and launch.array_tasks is None
+    return is_requested and rank.rank == 0 and meeting_of(launch.rendezvous) is not None
 
 
 def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:

@@ -145,7 +145,7 @@ class RankParent:
             asked = json.loads(packet)
             match asked["do"]:
                 case "hello":
-                    self.say({"groups": self.settings.groups, **self.settings.told})
+                    self.say({"groups": self.settings.groups, **self.settings.visible_settings})
                 case "keep":
                     self.is_limited = bool(asked["limited"])
                     self.keep(str(asked["user"]), str(asked["group"]), handles)

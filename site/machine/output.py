@@ -104,8 +104,8 @@ class RankOutput:
                 return True
             if not data:
                 return False
-            room = self.limit_bytes - self.kept_bytes
-            written = self._write(stream, data[:room])
+            capacity_bytes = self.limit_bytes - self.kept_bytes
+            written = self._write(stream, data[:capacity_bytes])
             self.kept_bytes += written
             self.dropped_bytes += len(data) - written
             if written < len(data):

@@ -166,7 +166,7 @@ def _kernel_lists_children() -> bool:
 
 def _listed_children(pid: int) -> list[ProcessStat]:
     """Return the children of a process from the kernel's list, by thread."""
-    found: list[ProcessStat] = []
+    stats: list[ProcessStat] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"{PROC}/{pid}/task"):
             with (
@@ -174,8 +174,8 @@ def _listed_children(pid: int) -> list[ProcessStat]:
                 open(f"{PROC}/{pid}/task/{thread}/children", "rb") as file,
             ):
                 children = map(process_stat, map(int, file.read().split()))
-                found.extend(stat for stat in children if stat is not None and stat.parent == pid)
-    return found
+                stats.extend(stat for stat in children if stat is not None and stat.parent == pid)
+    return stats
 
 
 def _scanned_children() -> Callable[[int], list[ProcessStat]]:
@@ -189,13 +189,13 @@ def _scanned_children() -> Callable[[int], list[ProcessStat]]:
 def descendants(pid: int) -> list[ProcessStat]:
     """Return all descendants of a process, parents before children, including ended ones (state ``Z``)."""
     below = _listed_children if _kernel_lists_children() else _scanned_children()
-    found: list[ProcessStat] = []
+    stats: list[ProcessStat] = []
     waiting = [pid]
     while waiting:
         children = below(waiting.pop())
-        found.extend(children)
+        stats.extend(children)
         waiting.extend(stat.pid for stat in children)
-    return found
+    return stats
 
 
 def steps_below(pid: int) -> list[int]:
@@ -204,14 +204,14 @@ def steps_below(pid: int) -> list[int]:
     An ``srun`` forwards signals to the tasks of its step, which can run on other machines. It also forks helper
     processes with the name ``srun``.
     """
-    found, inside = list[int](), set[int]()
+    steps, inside = list[int](), set[int]()
     for stat in descendants(pid):
         if stat.parent in inside:
             inside.add(stat.pid)
         elif _name(stat.pid) == STEP_COMMAND:
             inside.add(stat.pid)
-            found.append(stat.pid)
-    return found
+            steps.append(stat.pid)
+    return steps
 
 
 def _name(pid: int) -> str:
@@ -293,13 +293,13 @@ def strays(token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKE
         if stat is not None and stat.start_ticks == ticks and stat.state not in "ZX":
             sessions.add(pid)
     mark = f"{variable}={token}".encode()
-    found = []
+    matches = []
     for stat in filter(None, map(process_stat, all_pids())):
         if stat.state in "ZX" or stat.pid == os.getpid():
             continue
         if stat.session in sessions or (token and mark in _environment(stat.pid)):
-            found.append(stat)
-    return found
+            matches.append(stat)
+    return matches
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -464,7 +464,7 @@ class Runner:
             return True
         return task_folder(self.root, key).exists() or self.removal(*key) is not None
 
-    def known(self) -> tuple[Key, ...]:
+    def task_keys(self) -> tuple[Key, ...]:
         """Return the keys of all tasks that run, or whose end has not been released or forgotten."""
         return tuple(sorted(self._node_tasks))
 

@@ -220,7 +220,7 @@ class Supervisor:
     def _on_signal(self, reader: int) -> None:
         with contextlib.suppress(BlockingIOError):
             if int(signal.SIGTERM) in os.read(reader, 4096):
-                self._obey_cancel(told=True)
+                self._obey_cancel(by_signal=True)
         # SIGCHLD also announces requests, because it does not harm a shim that has no handler yet.
         self.pace = read_pace(self.folder)
         self._pass_on_signal()
@@ -240,11 +240,11 @@ class Supervisor:
         if number is not None and self.phase == "running":
             self._signal(number)
 
-    def _obey_cancel(self, *, told: bool = False) -> None:
-        """End the task if a file in its folder requests it, or if SIGTERM arrived (``told``)."""
+    def _obey_cancel(self, *, by_signal: bool = False) -> None:
+        """End the task if a file in its folder requests it, or if SIGTERM arrived (``by_signal``)."""
         reason = read_cancel(self.folder)
         at_once = (self.folder / CANCEL_NOW).exists()
-        if reason is None and told:
+        if reason is None and by_signal:
             reason = "its supervising process was told to end (SIGTERM)"
         if reason is not None and (self.outcome is None or at_once):
             self._end("cancelled", reason, at_once=at_once)

@@ -36,19 +36,19 @@ class EndedProcess(NamedTuple):
 
 def reap() -> tuple[list[EndedProcess], bool]:
     """Reap all children that have ended, without blocking; return them, and whether no child is left."""
-    found: list[EndedProcess] = []
+    processes: list[EndedProcess] = []
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            return found, True
+            return processes, True
         if ended is None:
-            return found, False
+            return processes, False
         stat, counters = process_stat(ended.si_pid), process_io(ended.si_pid)
         pid, status, used = os.wait4(ended.si_pid, 0)
         session, start_ticks = (stat.session, stat.start_ticks) if stat else (0, 0)
         cpu_s = used.ru_utime + used.ru_stime
-        found.append(EndedProcess(pid, status, cpu_s, used.ru_maxrss, *counters, session, start_ticks))
+        processes.append(EndedProcess(pid, status, cpu_s, used.ru_maxrss, *counters, session, start_ticks))
 
 
 class _Sum:
@@ -138,8 +138,8 @@ class BoundedCurve:
         return (*self._kept, *(() if self._newest is None else (self._newest,)))
 
 
-def _joined(one: UsagePoint, later: UsagePoint) -> UsagePoint:
-    return UsagePoint(later.at_ms, later.cpu_s, max(one.memory_bytes, later.memory_bytes))
+def _joined(earlier: UsagePoint, later: UsagePoint) -> UsagePoint:
+    return UsagePoint(later.at_ms, later.cpu_s, max(earlier.memory_bytes, later.memory_bytes))
 
 
 class Meter:
@@ -178,15 +178,15 @@ class Meter:
         began = time.monotonic()
         owners: dict[int, int | None] = {}
         live: dict[int | None, _Live] = {}
-        known: dict[tuple[int, int], int] = {}
+        owners_by_process: dict[tuple[int, int], int] = {}
         for stat in descendants(self._root):
             owner = owners.get(stat.parent)
             owner = owner if owner is not None else self._owner(stat.pid, stat.session, stat.start_ticks)
             owners[stat.pid] = owner
             if owner is not None:
-                known[stat.pid, stat.start_ticks] = owner
+                owners_by_process[stat.pid, stat.start_ticks] = owner
             live.setdefault(owner, _Live()).add(stat)
-        self._owners = known
+        self._owners = owners_by_process
         for owner, part in live.items():
             self._sums[owner].add_sample(part)
         self.memory_bytes = sum(part.memory_bytes for part in live.values())

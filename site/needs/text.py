@@ -33,13 +33,13 @@ def parse_resources(option: str, text: str) -> Resources:
     >>> parse_resources("--resources", "disk=1,memory=0.25").cpu
     0.0
     """
-    found = named_values(option, text, _KINDS, _RIGHT)
-    fractions = {name: found.get(name, 0.0) for name in _FRACTIONS}
+    values = named_values(option, text, _KINDS, _RIGHT)
+    fractions = {name: values.get(name, 0.0) for name in _FRACTIONS}
     needs = Resources(
         **fractions,
-        memory=found.get("memory", MEMORY),
-        cpu_kind=found.get("kind", Resources().cpu_kind),
-        cores=found.get("cores", Resources().cores),
+        memory=values.get("memory", MEMORY),
+        cpu_kind=values.get("kind", Resources().cpu_kind),
+        cores=values.get("cores", Resources().cores),
     )
     if problem := why_impossible_needs(needs):
         raise OptionError(option, f"{text!r}: {problem}; {_RIGHT}")

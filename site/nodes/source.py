@@ -26,7 +26,7 @@ class NodeRequest(NamedTuple):
     job: Job  # for a pilot: its number of nodes, its length, and the id `PILOT`
     ask: int  # a unique number, never used again
     has_started: bool
-    places: tuple[int, ...] = ()  # for a pilot: indexes of the site's nodes that it provides
+    node_indices: tuple[int, ...] = ()  # for a pilot: indexes of the site's nodes that it provides
     was_reported: bool = False  # whether the batch system has reported the request
 
 
@@ -134,7 +134,7 @@ class NodeSource(ABC):
         """
         return []
 
-    def wanted(self, now_ms: int, width: int) -> None:  # noqa: B027
+    def request_nodes(self, now_ms: int, width: int) -> None:  # noqa: B027
         """Record that the grid needs nodes for a job wider than the site."""
 
     def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:

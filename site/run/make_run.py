@@ -62,11 +62,11 @@ def make_run(
 
 def _threads_by_node(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
     """Return the job's hardware threads on each node that it shares."""
-    found: dict[int, list[int]] = {}
+    by_node: dict[int, list[int]] = {}
     for low, high in threads:
         for thread in range(low, high):
-            found.setdefault(thread // threads_per_node, []).append(thread % threads_per_node)
-    return {node: tuple(lanes) for node, lanes in found.items()}
+            by_node.setdefault(thread // threads_per_node, []).append(thread % threads_per_node)
+    return {node: tuple(lanes) for node, lanes in by_node.items()}
 
 
 def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...], part: NodePart | None) -> Launch:

@@ -103,10 +103,10 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def changeable(self) -> Changeable:
         """The settings that may change while a journal is used."""
-        known: dict[str, None] = dict.fromkeys(
+        settings: dict[str, None] = dict.fromkeys(
             ("rendezvous_ms", "alone_ms", "week", "owner.own_users_first", "machines.ports")
         )
-        return known | ({"policy.order": None} if isinstance(self.policy, SitePolicy) else {})
+        return settings | ({"policy.order": None} if isinstance(self.policy, SitePolicy) else {})
 
 
 MOST_CODES = 20
@@ -139,7 +139,7 @@ class Run(msgspec.Struct):
     request: JobRequest
     width: int  # number of its nodes on this site
     start_ms: int
-    node_tasks: dict[str, NodeTask]  # by machine, in the order of the ranks
+    node_tasks: dict[str, NodeTask] = msgspec.field(name="pieces")  # by machine, in the order of the ranks
     # For a multi-site job: whether the grid has opened its gate, and whether the ranks on all other sites run, too.
     is_open: bool = False
     has_met: bool = False
@@ -163,8 +163,8 @@ class Run(msgspec.Struct):
     @property
     def goes_on(self) -> bool:
         """Whether it ended only to continue as `next_run`, not by itself and not because the job is being ended."""
-        found = {node_task.end.outcome for node_task in self.node_tasks.values() if node_task.end is not None}
-        return self.next_run is not None and not self.killed and "cancelled" in found <= {"cancelled", "finished"}
+        outcomes = {node_task.end.outcome for node_task in self.node_tasks.values() if node_task.end is not None}
+        return self.next_run is not None and not self.killed and "cancelled" in outcomes <= {"cancelled", "finished"}
 
     @property
     def is_gated(self) -> bool:
@@ -223,22 +223,22 @@ class Run(msgspec.Struct):
     def array_tasks(self) -> tuple[Element, ...]:
         """The ended tasks of a packed array."""
         return tuple(
-            one
+            task
             for node_task in self.node_tasks.values()
             if node_task.end is not None
-            for one in node_task.end.array_tasks
+            for task in node_task.end.array_tasks
         )
 
     @property
     def interrupted(self) -> tuple[int, ...]:
         """The interrupted tasks of a packed array; includes all tasks of a machine that was lost without a report."""
-        found: list[int] = []
+        indices: list[int] = []
         for node_task in self.node_tasks.values():
             if node_task.end is None or not node_task.has_run:
                 continue
             is_silent = node_task.end.outcome == "lost" and not (node_task.end.array_tasks or node_task.end.interrupted)
-            found += indexes_of(node_task.launch.array_tasks or ()) if is_silent else node_task.end.interrupted
-        return tuple(sorted(found))
+            indices += indexes_of(node_task.launch.array_tasks or ()) if is_silent else node_task.end.interrupted
+        return tuple(sorted(indices))
 
     def sharing_at_end(self, now_ms: int) -> NodeSharing | None:
         """Return how it shared its nodes until its end; None if it never shared them."""
@@ -269,25 +269,25 @@ class Run(msgspec.Struct):
         not reached its limit: its machines were unreachable or full all that time, so it is lost.
         """
         ends = [node_task.end for node_task in self.node_tasks.values() if node_task.end is not None]
-        found = {end.outcome: end.reason for end in reversed(ends)}
+        reasons = {end.outcome: end.reason for end in reversed(ends)}
         if self._has_run_all():  # a rank that was killed then had no task left
             problem = tasks_problem(self.array_tasks)
             return ("failed", problem) if problem else ("finished", "")
-        if set(found) == {"finished"}:
+        if set(reasons) == {"finished"}:
             return "finished", ""
         has_run = any(node_task.has_run for node_task in self.node_tasks.values())
         if self.killed == "limit" and not has_run:
             return "lost", self.why_delayed or "its machines did not start it within its limit"
-        if self.killed == "lost" or ("lost" in found and self.killed != "cancelled"):
-            why = found.get("lost", self.why_killed)
+        if self.killed == "lost" or ("lost" in reasons and self.killed != "cancelled"):
+            why = reasons.get("lost", self.why_killed)
             counts = self.has_met or not self.is_gated
             if has_run and counts and self.request.program.if_lost == "fail":
                 return "failed", f"lost: {why}"
             return "lost", why
-        if self.killed and not found.keys() <= {"finished", "failed"}:
+        if self.killed and not reasons.keys() <= {"finished", "failed"}:
             return self.killed, self.why_killed
-        worst = next(worst for worst in ("failed", "limit", "cancelled") if worst in found)
-        return worst, found[worst]
+        worst = next(worst for worst in ("failed", "limit", "cancelled") if worst in reasons)
+        return worst, reasons[worst]
 
     def _has_run_all(self) -> bool:
         """Whether all tasks of a packed array have ended."""
@@ -428,7 +428,11 @@ class Runs:
         run = self._run_of(job_id, attempt)
         if run is None:
             return ""
-        ranks = {each.rank: machine for machine, node_task in run.node_tasks.items() for each in node_task.launch.ranks}
+        ranks = {
+            launch_rank.rank: machine
+            for machine, node_task in run.node_tasks.items()
+            for launch_rank in node_task.launch.ranks
+        }
         return ranks.get(rank, "")
 
     def unfinished(self, job_id: int) -> list[tuple[str, int, int]]:
@@ -461,8 +465,8 @@ class Runs:
             StartRun(machine, node_task.launch, node_task.slots) for machine, node_task in run.node_tasks.items()
         ]
         if run.is_paused is not None:
-            told = run.job_id, run.attempt, not run.is_paused
-            self._registry.out += [PaceRun(machine, *told, speed=run.speed) for machine in run.node_tasks]
+            args = run.job_id, run.attempt, not run.is_paused
+            self._registry.out += [PaceRun(machine, *args, speed=run.speed) for machine in run.node_tasks]
 
     def in_way(self, run: Run) -> list[int]:
         """Return the jobs that have to leave nodes of this run before it can begin."""
@@ -486,9 +490,9 @@ class Runs:
 
     def not_begun(self) -> list[tuple[int, int]]:
         """Return the jobs that wait for others to leave their nodes, and their wall time limits from then on [ms]."""
-        found = [(job_id, run.next_limit_ms) for job_id, run in self._runs.items() if run.next_start is not None]
+        waiting = [(job_id, run.next_limit_ms) for job_id, run in self._runs.items() if run.next_start is not None]
         kept = [run for run in self._runs.values() if run.is_kept and not (run.ending or run.is_evicted)]
-        return found + [(run.job_id, next(iter(run.node_tasks.values())).launch.limit_ms or 0) for run in kept]
+        return waiting + [(run.job_id, next(iter(run.node_tasks.values())).launch.limit_ms or 0) for run in kept]
 
     def evict(self, job_id: int, reason: str) -> None:
         """Order the machines to have a job write a checkpoint and end, because another job gets its nodes."""
@@ -588,8 +592,8 @@ class Runs:
         run.is_paused, run.speed = not runs, speed if runs else run.speed
         if not (starts_later or run.is_kept):
             at_ms = now_ms + PACE_MARGIN_MS if self._n_machines > 1 else 0
-            told = runs, at_ms, run.speed
-            self._registry.out += [PaceRun(machine, job_id, run.attempt, *told) for machine in run.node_tasks]
+            args = runs, at_ms, run.speed
+            self._registry.out += [PaceRun(machine, job_id, run.attempt, *args) for machine in run.node_tasks]
         return True
 
     def hand_back(self) -> None:
@@ -618,9 +622,9 @@ class Runs:
 
     def change_sharing(self, now_ms: int) -> list[Run]:
         """Record which jobs share nodes now; return the runs whose rate or partners have changed."""
-        found = [(run, run.shared) for run in self._runs.values() if run.shared is not None]
-        partners = partners_of({run.job_id: run.nodes for run, _ in found})
-        return [run for run, shared in found if shared.change(now_ms, run.rate, partners[run.job_id])]
+        shared_runs = [(run, run.shared) for run in self._runs.values() if run.shared is not None]
+        partners = partners_of({run.job_id: run.nodes for run, _ in shared_runs})
+        return [run for run, shared in shared_runs if shared.change(now_ms, run.rate, partners[run.job_id])]
 
     # -- reports of machines ------------------------------------------------------------------------------------------
 
@@ -690,7 +694,7 @@ class Runs:
     def _forgotten(self, machine: str) -> list[CoreEvent]:
         why = f"machine {machine} is gone for good"
         lost = [RunEnded(machine, run.job_id, run.attempt, "lost", why) for run in self._runs.values()]
-        return [told for end in lost for told in self._ended(end)]
+        return [event for end in lost for event in self._ended(end)]
 
     def _ended(self, event: RunEnded) -> list[CoreEvent]:
         if not self.expects(event.machine, event.job_id, event.attempt):
@@ -764,10 +768,10 @@ class Runs:
         # A machine that is still full reports that again.
         return self._ready(event.machine)
 
-    def check_invariants(self, running: Collection[int], given: Collection[Port]) -> None:
+    def check_invariants(self, running: Collection[int], expected_ports: Collection[Port]) -> None:
         """Raise AssertionError unless `running` are the jobs that run, and no port is lost or used twice.
 
-        `given` are the ports of jobs that have not started.
+        `expected_ports` are the ports of jobs that have not started.
         """
         leaving = {job_id for job_id, run in self._runs.items() if run.is_evicted and run.next_start is None}
         assert set(running) == self._runs.keys() - leaving, "what runs is not what is run"
@@ -775,7 +779,7 @@ class Runs:
             assert not all(node_task.is_over for node_task in run.node_tasks.values()), (
                 f"job {run.job_id} is over and still here"
             )
-        every = [*given, *(run.port for run in self._runs.values())]
+        every = [*expected_ports, *(run.port for run in self._runs.values())]
         ports = [(port.machine, port.number) for port in every if port.number]
         assert len(ports) == len(set(ports)), "a port is given twice"
         assert sorted(ports) == sorted(self.ports.taken()), "a port is lost"

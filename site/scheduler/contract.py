@@ -103,7 +103,7 @@ class ContractCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="C
     share: ShareState
     own_running: dict[int, Job]
     own_jobs: dict[int, Job]
-    told: SiteChanged
+    reported: SiteChanged = msgspec.field(name="told")
 
 
 class ContractCore:
@@ -234,27 +234,29 @@ class ContractCore:
             return forecast_at(name, site.explain(now_ms, job_id), now_ms, job_id, job.width, job.estimate_ms)
         if part is None or part.has_started:
             return None
-        said = SiteReason(nodes=self.nodes, free=site.source.idle)
+        site_reason = SiteReason(nodes=self.nodes, free=site.source.idle)
         if part.state == WAITING:
             ahead, job = list(self._share.outside).index(job_id), self._share.outside[job_id]
             why = self._share.why_outside
-            said = msgspec.structs.replace(said, ahead=ahead, reason=why, cause=why)
-            return forecast_at(name, said, now_ms, job_id, job.width, job.estimate_ms)
+            site_reason = msgspec.structs.replace(site_reason, ahead=ahead, reason=why, cause=why)
+            return forecast_at(name, site_reason, now_ms, job_id, job.width, job.estimate_ms)
         reason = "its nodes are reserved until the start that was agreed on"
         if part.ahead:
             reason = "its nodes are reserved ahead, until the other sites have theirs"
-        said = msgspec.structs.replace(said, start_ms=None if part.ahead else part.start_ms, reason=reason)
-        return forecast_at(name, said, now_ms, job_id, part.width, part.length_ms, "starting")
+        site_reason = msgspec.structs.replace(
+            site_reason, start_ms=None if part.ahead else part.start_ms, reason=reason
+        )
+        return forecast_at(name, site_reason, now_ms, job_id, part.width, part.length_ms, "starting")
 
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
         """Return the start of a job if it were submitted now, also by the grid; the state does not change."""
-        said, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
+        site_reason, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
         reason = self._share.why_not(job.width) if for_grid else None
         if reason is not None:
-            said, run = msgspec.structs.replace(said, start_ms=None, waits_for=(), reason=reason), None
+            site_reason, run = msgspec.structs.replace(site_reason, start_ms=None, waits_for=(), reason=reason), None
         if run is None:
-            return forecast_at(name, said, now_ms, None, job.width, job.estimate_ms, "refused")
-        return forecast_at(name, said, now_ms, None, run.nodes, run.length_ms)
+            return forecast_at(name, site_reason, now_ms, None, job.width, job.estimate_ms, "refused")
+        return forecast_at(name, site_reason, now_ms, None, run.nodes, run.length_ms)
 
     def part_state(self, job_id: int) -> str | None:
         """Return the state of a grid job's part here, one of `PART`; None if the job is not here."""
@@ -287,12 +289,12 @@ class ContractCore:
             share=self._share.state(),
             own_running=self._own_running,
             own_jobs=self._own_jobs,
-            told=self._reported,
+            reported=self._reported,
         )
 
     def restore(self, state: ContractCoreState[Any]) -> None:
         """Restore the state of another site with the same settings into this new one."""
-        self._now_ms, self._reported = state.now_ms, state.told
+        self._now_ms, self._reported = state.now_ms, state.reported
         self.site.restore(state.site)
         self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
         self._share.restore(state.share)
@@ -300,8 +302,14 @@ class ContractCore:
 
     def kept_nodes(self) -> Iterator[tuple[Literal["reservation", "lease"], int, int, int, int]]:
         """Yield each reservation and lease: kind, number, number of nodes, start and end [ms]."""
-        for each in self.site.reservations():
-            yield "reservation", each.reservation_id, each.width, each.start_ms, each.start_ms + each.length_ms
+        for reservation in self.site.reservations():
+            yield (
+                "reservation",
+                reservation.reservation_id,
+                reservation.width,
+                reservation.start_ms,
+                reservation.start_ms + reservation.length_ms,
+            )
         for job_id, part in self._parts.items():
             if part.shared and part.is_granted:
                 yield "lease", job_id, part.width, part.start_ms, part.start_ms + part.length_ms
@@ -341,7 +349,7 @@ class ContractCore:
             case _ if isinstance(event, DirectEvent):
                 return (event,)
             case RequestQuote(width=width) if self.site.takes_parts and width > self.nodes:
-                self.site.source.wanted(self._now_ms, width)
+                self.site.source.request_nodes(self._now_ms, width)
             case SiteRestarted():
                 return self._restarted()
             case RenewLeases(until_ms=until_ms):
@@ -731,8 +739,8 @@ class ContractCore:
         return self._quote(now_ms, self.site.copy(), request)
 
     def _quote(self, now_ms: int, site: SiteCore, request: RequestQuote) -> Quoted:
-        width, length_ms, room = request.width, request.length_ms, self._share.room
-        free = min(room, site.startable(now_ms, length_ms))
+        width, length_ms, capacity = request.width, request.length_ms, self._share.further_nodes
+        free = min(capacity, site.startable(now_ms, length_ms))
         untold = untold_job(request)
         why_not, start_ms, expected = self._share.why_not(width), None, None
         if why_not is None and request.job is not None:
@@ -747,10 +755,10 @@ class ContractCore:
         if start_ms is None and (note := site.source.note(now_ms)):
             reason = f"{reason}; {note}"
         quoted = Quoted(request.quote_id, free, start_ms, reason, None, cause, takes_parts)
-        quoted = with_offer(quoted, site, now_ms, untold, room)
+        quoted = with_offer(quoted, site, now_ms, untold, capacity)
         coming, coming_ms = site.source.coming(now_ms, length_ms)
-        if coming_ms is not None and min(coming, room) > free:
-            quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
+        if coming_ms is not None and min(coming, capacity) > free:
+            quoted = msgspec.structs.replace(quoted, coming=min(coming, capacity) - free, coming_ms=coming_ms)
         if request.job is not None and request.wants_ready:
             ready = tuple(site.nodes_ready(now_ms))
             quoted = msgspec.structs.replace(quoted, ready=ready, queued=len(self._own_jobs))
@@ -770,7 +778,7 @@ class ContractCore:
         free = self.site.source.idle
         others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.source.longest_job_ms
         if (others, closed, longest_ms) != (self._reported.others, self._reported.closed, self._reported.longest_ms):
-            self._reported = SiteChanged(others, min(free, self._share.room), closed, longest_ms)
+            self._reported = SiteChanged(others, min(free, self._share.further_nodes), closed, longest_ms)
             self._out.insert(0, ToGrid(self._reported))
 
     def _part(self, job_id: int, attempt: int) -> GridJob | None:

@@ -344,9 +344,9 @@ class SiteCore:
             state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not know the nodes that open reservations hold.
-        said = self.source.explain(now_ms, job_id)
-        reason = self._with_rule(said.reason)
-        return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.source.idle)
+        site_reason = self.source.explain(now_ms, job_id)
+        reason = self._with_rule(site_reason.reason)
+        return msgspec.structs.replace(site_reason, reason=reason, nodes=self.nodes, free=self.source.idle)
 
     def _with_rule(self, reason: str) -> str:
         """Append to a reason the rule by which the start can still move, if the discipline has one."""
@@ -362,7 +362,7 @@ class SiteCore:
             ahead = ahead if run is None or run.ahead is None else run.ahead
             reason = f"the site has {nodes_text(self.nodes)}" if run is None else self._why_then(now_ms, run, ahead)
         start_ms = None if run is None else run.start_ms
-        said = SiteReason(
+        site_reason = SiteReason(
             nodes=self.nodes,
             free=self.source.idle,
             start_ms=start_ms,
@@ -373,8 +373,8 @@ class SiteCore:
         offer = self.sharing_offered(now_ms, job) if run is not None and run.start_ms != now_ms else None
         if offer is not None:
             wait_ms = 0 if offer.start_ms is None else offer.start_ms - now_ms
-            said = msgspec.structs.replace(said, offer=offer_text(offer.slowdown, offer.beside, wait_ms))
-        return said, run
+            site_reason = msgspec.structs.replace(site_reason, offer=offer_text(offer.slowdown, offer.beside, wait_ms))
+        return site_reason, run
 
     def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:
         """Return why a job that is not here would start at that time, with `ahead` jobs before it in the queue."""
@@ -390,7 +390,7 @@ class SiteCore:
 
     def limit_left_ms(self, now_ms: int, job_id: int) -> int:
         """Return the remaining wall time of a running job, at least 1 ms; 0 if it does not run."""
-        limits = (one.end_by_estimate_ms for one in self._discipline.running() if one.job.job_id == job_id)
+        limits = (run.end_by_estimate_ms for run in self._discipline.running() if run.job.job_id == job_id)
         limit_ms = next(limits, None)
         return 0 if limit_ms is None else max(1, limit_ms - now_ms)
 
@@ -498,7 +498,7 @@ class SiteCore:
         """Restore the state of a site with the same settings into this new one."""
         self._now_ms = state.now_ms
         self._waiting, self._killed = set(state.waiting), set(state.killed)
-        self._reservations = {each.reservation_id: each for each in state.reservations}
+        self._reservations = {reservation.reservation_id: reservation for reservation in state.reservations}
         self._reserved_nodes = state.reserved_nodes
         self._nodes_of.update((job_id, bits_of(nodes)) for job_id, nodes in state.nodes_of.items())
         self.source.restore(state.discipline)

@@ -95,7 +95,7 @@ class LiveSiteState(CoreState, Generic[D], frozen=True, kw_only=True, tag="LiveS
 
     now_ms: int
     core: D
-    registry: RegistryState
+    registry: RegistryState = msgspec.field(name="book")
     runs: RunsState
     expected: list[Expected]
     # The settings of the last `SettingsChanged` event; empty if there was none.
@@ -195,14 +195,14 @@ class LiveSite:
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return the forecast of a job at this site, of the site's own users or the grid; None if it is unknown."""
         now_ms = max(now_ms, self._now_ms)
-        found = self.core.forecast(now_ms, job_id, self.settings.name)
+        forecast = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.registry.records.get(job_id)
         paused = self.core.site.why_paused(now_ms, job_id)
-        if found is None and record is not None:
+        if forecast is None and record is not None:
             return record_forecast(record, now_ms, paused or self.registry.why_kept(job_id, now_ms))
-        if found is None and paused:
+        if forecast is None and paused:
             return Forecast(job_id=job_id, now_ms=now_ms, state="running", reason=paused)
-        return found
+        return forecast
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
         """Return the start of a job if it were submitted now, or delegated by the grid; the state does not change."""
@@ -247,7 +247,9 @@ class LiveSite:
         self.core.restore(state.core)
         self.registry.restore(state.registry)
         self.runs.restore(state.runs)
-        self._expected = {(each.described.job_id, each.described.attempt): each for each in state.expected}
+        self._expected = {
+            (expected.described.job_id, expected.described.attempt): expected for expected in state.expected
+        }
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent: a running job without a run, or a run without a job."""
@@ -524,8 +526,8 @@ class LiveSite:
 
     def _made(self, start: StartJob, described: DescribeJob) -> Run:
         """Return the run of a job on these nodes, with the node task of each machine."""
-        told = self.settings, start, described, self.core.site.traits.threads, self._now_ms
-        run = make_run(*told, gives_parts=self._gives_parts)
+        args = self.settings, start, described, self.core.site.traits.threads, self._now_ms
+        run = make_run(*args, gives_parts=self._gives_parts)
         if self.core.site.traits.forms:
             run.speed_up(self.core.site.rate_of(start.job_id) / RATE_ONE)
         return run
@@ -534,8 +536,8 @@ class LiveSite:
         """Return the description of an attempt of a job of the site's own users, in the form of the grid's message."""
         request = record.request
         size = 1 if request.program.ranks == "first-node" else request.nodes
-        told = attempt, request, request.limit_ms, 0, size, (self.settings.name,), record.left(), record.starts
-        return DescribeJob(record.job_id, *told)
+        args = attempt, request, request.limit_ms, 0, size, (self.settings.name,), record.left(), record.starts
+        return DescribeJob(record.job_id, *args)
 
     def _answer(self, answer: Answer) -> None:
         """Send an answer of the core to the grid, with the fields that only the live site knows."""

@@ -11,10 +11,10 @@ from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.users.owner import GridJob
 
 
-def offered(site: SiteCore, now_ms: int, job: Job, room: int) -> SharedOffer | None:
+def offered(site: SiteCore, now_ms: int, job: Job, capacity: int) -> SharedOffer | None:
     """Return how a job could share nodes now; None if its needs are unknown or the site cannot share nodes with it."""
     is_known = job.resources is not None or job.assumed is not None
-    if not is_known or job.width > room or why_impossible(job) is not None:
+    if not is_known or job.width > capacity or why_impossible(job) is not None:
         return None
     return site.sharing_offered(now_ms, job)
 
@@ -26,9 +26,9 @@ def untold_job(request: RequestQuote) -> Job:
     return msgspec.structs.replace(untold, **needs)
 
 
-def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, room: int) -> Quoted:
+def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, capacity: int) -> Quoted:
     """Return a quote extended by the offer of shared nodes, if there is one."""
-    offer = offered(site, now_ms, job, room)
+    offer = offered(site, now_ms, job, capacity)
     if offer is None:
         return quoted
     fields = {"slowdown": offer.slowdown, "beside": offer.beside, "shared_ms": offer.start_ms}

@@ -190,15 +190,15 @@ class Driver(ABC, Generic[Incoming]):
 
     # -- input --------------------------------------------------------------------------------------------------------
 
-    def tell(self, *events: Any) -> None:
+    def post(self, *events: Any) -> None:
         """Pass events to the core in the next turn."""
         self._events += events
         self._news.set()
 
-    async def told(self, *events: Any) -> None:
+    async def apply(self, *events: Any) -> None:
         """Pass events to the core; return when they are durable. If the driver fails, they may or may not be."""
         self._check_alive()
-        self.tell(*events)
+        self.post(*events)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._durable.append(future)
         await future
@@ -260,7 +260,7 @@ class Driver(ABC, Generic[Incoming]):
         self, kind: ActionKind, job_ids: Sequence[int], *, origin: str = "", signal: SignalName | None = None
     ) -> None:
         """Apply a user's action to jobs; return when that is durable."""
-        await self.told(JobAction(kind, tuple(job_ids), origin, signal))
+        await self.apply(JobAction(kind, tuple(job_ids), origin, signal))
 
     def packet(self, peer: str, data: bytes) -> str | None:
         """Receive a packet from a peer; return why it was dropped, or None. A dropped packet counts as lost."""
@@ -286,11 +286,11 @@ class Driver(ABC, Generic[Incoming]):
 
     def _strange(self, peer: str, problem: str) -> str:
         """Record whether an end has a different journal than before; return the problem, or an empty text."""
-        known = self._peers.strangers.pop(peer, "")
+        previous = self._peers.strangers.pop(peer, "")
         if problem:
-            found = f"the packet {problem}"
-            self._peers.strangers[peer] = known if known == found else self._dropped(peer, problem)
-        if self._peers.strangers.get(peer, "") != known:
+            message = f"the packet {problem}"
+            self._peers.strangers[peer] = previous if previous == message else self._dropped(peer, problem)
+        if self._peers.strangers.get(peer, "") != previous:
             self._news.set()
         return self._peers.strangers.get(peer, "")
 
@@ -308,8 +308,8 @@ class Driver(ABC, Generic[Incoming]):
 
     def _old_copy(self, peer: str, received: int) -> str:
         """Return in words that a peer acknowledges messages that this journal does not have, and how to repair it."""
-        known = f"{self.name} knows of {self._channels[peer].sent:,}: it lost its journal, or has an old copy of it"
-        return f"acknowledges {received:,} messages, and {known}; {_RIGHT}"
+        cause = f"{self.name} knows of {self._channels[peer].sent:,}: it lost its journal, or has an old copy of it"
+        return f"acknowledges {received:,} messages, and {cause}; {_RIGHT}"
 
     @staticmethod
     def _dropped(peer: str, problem: str) -> str:
@@ -355,13 +355,13 @@ class Driver(ABC, Generic[Incoming]):
         self._news.clear()
         self._asked.clear()
         submissions = self._next_submissions()
-        told, self._durable = self._durable, []
+        waiters, self._durable = self._durable, []
         try:
-            await self._take_turn(submissions, told)
+            await self._take_turn(submissions, waiters)
         except BaseException as error:
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             self._failed = UnavailableError(f"{self._journal.where}: its driver has stopped ({why}); start it again")
-            waiting: list[asyncio.Future[Any]] = [*told, *self._durable]
+            waiting: list[asyncio.Future[Any]] = [*waiters, *self._durable]
             for submission in [*submissions.values(), *self._submissions.values()]:
                 waiting += submission.waiting
             for future in waiting:
@@ -375,36 +375,43 @@ class Driver(ABC, Generic[Incoming]):
         if len(waiting) <= MOST_SUBMISSIONS:
             return waiting
         by_user: dict[str, list[str]] = {}
-        for key, each in waiting.items():
-            by_user.setdefault(each.request.user, []).append(key)
+        for key, submission in waiting.items():
+            by_user.setdefault(submission.request.user, []).append(key)
         rounds = zip_longest(*by_user.values())
         taken = set(islice((key for keys in rounds for key in keys if key is not None), MOST_SUBMISSIONS))
-        self._submissions = {key: each for key, each in waiting.items() if key not in taken}
+        self._submissions = {key: submission for key, submission in waiting.items() if key not in taken}
         self._news.set()
         self._asked.set()
-        return {key: each for key, each in waiting.items() if key in taken}
+        return {key: submission for key, submission in waiting.items() if key in taken}
 
-    async def _take_turn(self, submissions: _Submissions, told: list[asyncio.Future[None]]) -> None:
-        known = await self._answered(submissions)
-        past = await self._past([each.request for key, each in submissions.items() if key not in known])
+    async def _take_turn(self, submissions: _Submissions, waiters: list[asyncio.Future[None]]) -> None:
+        answered = await self._answered(submissions)
+        past = await self._past([submission.request for key, submission in submissions.items() if key not in answered])
         packets, self._packets = self._packets, []
         events, self._events = [*self.news_of_links(), *self._events], []
-        for key, each in submissions.items():
-            if key not in known:
-                mine = {after.job_id for after in each.request.after}
-                found = tuple(past[job_id] for job_id in sorted(mine) if job_id in past)
-                events.append(UserSubmitted(key, each.request, each.origin, found))
+        for key, submission in submissions.items():
+            if key not in answered:
+                mine = {after.job_id for after in submission.request.after}
+                past_jobs = tuple(past[job_id] for job_id in sorted(mine) if job_id in past)
+                events.append(UserSubmitted(key, submission.request, submission.origin, past_jobs))
         self._settled.clear()
         commands = self._decide(events, packets)
         await self._flush()
         self._settled.set()
         if self._notes:
             notes, self._notes = self._notes, []
-            self.on_notes(notes, {each.record.job_id: each.record for each in commands if type(each) is RecordEnded})
-        answers: dict[str, Answer] = {key: found.answer for key, found in known.items()}
+            self.on_notes(
+                notes,
+                {
+                    submission.record.job_id: submission.record
+                    for submission in commands
+                    if type(submission) is RecordEnded
+                },
+            )
+        answers: dict[str, Answer] = {key: past_jobs.answer for key, past_jobs in answered.items()}
         answers |= {command.key: command for command in commands if isinstance(command, (Accepted, Declined))}
         _resolve(submissions, answers)
-        for done in told:
+        for done in waiters:
             if not done.done():
                 done.set_result(None)
         self.act(commands)
@@ -415,18 +422,18 @@ class Driver(ABC, Generic[Incoming]):
         if not submissions:
             return {}
         with contextlib.suppress(UnavailableError):
-            found = self._journal.submissions_at_once(submissions)
-            if found is not None:
-                return found
+            stored = self._journal.submissions_at_once(submissions)
+            if stored is not None:
+                return stored
         return await self._read(lambda: self._journal.submissions(submissions))
 
     async def _past(self, requests: Sequence[JobRequest]) -> dict[int, Past]:
         """Return the ended jobs that new submissions depend on, from the journal; open jobs are omitted."""
         next_id = self._core.registry.next_id
-        wanted = {after.job_id for request in requests for after in request.after if after.job_id < next_id}
-        if not wanted:
+        job_ids = {after.job_id for request in requests for after in request.after if after.job_id < next_id}
+        if not job_ids:
             return {}
-        ended = await self._read(lambda: self._journal.ended(sorted(wanted)))
+        ended = await self._read(lambda: self._journal.ended(sorted(job_ids)))
         return {job_id: past_of(record) for job_id, record in ended.items()}
 
     async def _read(self, read: Callable[[], T]) -> T:
@@ -516,9 +523,9 @@ class Driver(ABC, Generic[Incoming]):
         for command in commands:
             if isinstance(command, Noted):
                 at_ms = self._now_ms if command.at_ms is None else command.at_ms
-                told = command.job_id, at_ms, command.kind, command.detail
-                step.note(*told)
-                self._notes.append(NumberedNote(step.last_note, *told))
+                note = command.job_id, at_ms, command.kind, command.detail
+                step.note(*note)
+                self._notes.append(NumberedNote(step.last_note, *note))
             elif isinstance(command, (Accepted, Declined)):
                 job_id = command.job_id if isinstance(command, Accepted) else -1
                 step.submission(command.key, job_id, self._now_ms, command)
@@ -642,22 +649,22 @@ def as_begun(settings: S, journal: Journal, unsaid: Mapping[str, Any] = MappingP
 
 def _resolve(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:
     """Resolve the submitters' futures with their answers."""
-    for key, each in submissions.items():
-        for future in each.waiting:
+    for key, submission in submissions.items():
+        for future in submission.waiting:
             if not future.done():
                 future.set_result(answers[key])
 
 
 def _restored(journal: Journal, peer: str) -> Channel:
     """Return the channel to a peer from the journal."""
-    known = journal.channel(peer)
+    state = journal.channel(peer)
     return Channel.restored(
         RESEND_MS,
-        first=known.first,
-        unacknowledged=known.unacknowledged,
-        received=known.received,
+        first=state.first,
+        unacknowledged=state.unacknowledged,
+        received=state.received,
         journal=journal.journal_id,
-        other=known.other,
+        other=state.other,
     )
 
 

@@ -119,9 +119,9 @@ class Secrets:
         """Return all secrets of the file; the first is the one to send."""
         return self._fresh()
 
-    def accepts(self, given: str) -> bool:
+    def accepts(self, candidate: str) -> bool:
         """Whether a text is one of the secrets, compared in constant time."""
-        text = given.encode("utf-8", "replace")
+        text = candidate.encode("utf-8", "replace")
         return any([hmac.compare_digest(text, secret) for secret in self._fresh()])  # noqa: C419 - compare with all
 
 

@@ -181,18 +181,18 @@ class ProbeServer(ProbeEnd):
     async def _measure(
         self,
         kind: bytes,
-        wanted: int,
+        requested_bytes: int,
         duration_ms: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         """Measure bandwidth by receiving or sending data, unless another measurement is in progress."""
-        if not wanted or not duration_ms:
+        if not requested_bytes or not duration_ms:
             raise ProtocolError("wants no data")
         if self._turn.locked():
             await self._say(writer, frame(BUSY))
             return
-        count = min(wanted, self._limits.bytes)
+        count = min(requested_bytes, self._limits.bytes)
         longest_ms = min(duration_ms, self._limits.duration_ms)
         async with self._turn:
             await self._say(writer, frame(GO, count, longest_ms))

@@ -199,46 +199,46 @@ class Queries(Generic[D]):
     async def _apply_action(
         self, kind: ActionKind, asked: list[int], origin: str, signal: SignalName | None
     ) -> list[int]:
-        known = [job_id for job_id in asked if self._can(kind, job_id)]
-        if known:
-            await self.driver.apply_action(kind, known, origin=origin, signal=signal)
+        allowed = [job_id for job_id in asked if self._can(kind, job_id)]
+        if allowed:
+            await self.driver.apply_action(kind, allowed, origin=origin, signal=signal)
         if kind not in ("hold", "release"):
-            return known
-        return [job_id for job_id in known if self._is_held(job_id) == (kind == "hold")]
+            return allowed
+        return [job_id for job_id in allowed if self._is_held(job_id) == (kind == "hold")]
 
     async def records(self, job_ids: list[int]) -> list[JobRecord]:
         """Return the records of jobs, including those that ended long ago, by id; unknown ids are omitted."""
         await self.driver.durable()
-        known = self.core.registry.records
-        found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
+        registered = self.core.registry.records
+        records = {job_id: copy.copy(registered[job_id]) for job_id in job_ids if job_id in registered}
         next_id = self.core.registry.next_id
-        rest = [job_id for job_id in job_ids if job_id not in found and job_id < next_id]
-        found |= await self._history.ended(rest)
-        return [found[job_id] for job_id in sorted(found)]
+        rest = [job_id for job_id in job_ids if job_id not in records and job_id < next_id]
+        records |= await self._history.ended(rest)
+        return [records[job_id] for job_id in sorted(records)]
 
-    async def jobs(self, wanted: JobQuery) -> JobPage:
+    async def jobs(self, query: JobQuery) -> JobPage:
         """Return the page of jobs that match a query, the newest first."""
         await self.driver.durable()
-        found = await self._known(wanted)
-        if wanted.follows is None and (not wanted.state or not set(wanted.state).isdisjoint(OVER)):
-            more = msgspec.structs.replace(wanted, limit=wanted.limit + 1)
+        records = await self._known(query)
+        if query.follows is None and (not query.state or not set(query.state).isdisjoint(OVER)):
+            more = msgspec.structs.replace(query, limit=query.limit + 1)
             for record in await self._history.find_ended(more):
-                found.setdefault(record.job_id, record)
-        return page_of(found, wanted)
+                records.setdefault(record.job_id, record)
+        return page_of(records, query)
 
-    async def _known(self, wanted: JobQuery) -> dict[int, JobRecord]:
+    async def _known(self, query: JobQuery) -> dict[int, JobRecord]:
         """Return copies of the newest matching jobs in memory: at most one more than the limit."""
-        found: dict[int, JobRecord] = {}
+        records: dict[int, JobRecord] = {}
         async with self._many:
             # Ids are ascending, so the newest jobs are the last.
             for number, (job_id, record) in enumerate(list(reversed(self.core.registry.records.items())), 1):
-                if len(found) > wanted.limit:
+                if len(records) > query.limit:
                     break
-                if (wanted.below is None or job_id < wanted.below) and matches(record, wanted):
-                    found[job_id] = copy.copy(record)
+                if (query.below is None or job_id < query.below) and matches(record, query):
+                    records[job_id] = copy.copy(record)
                 if not number % RECORDS_AT_ONCE:
                     await asyncio.sleep(0)
-        return found
+        return records
 
     async def history(self, job_id: int) -> list[Note]:
         """Return the history of a job here, with the reasons of its waiting that forecasts gave, oldest first."""
@@ -263,10 +263,10 @@ class Queries(Generic[D]):
         if not 0 <= after <= self._events.last:
             return JobEvents(events=[], last=self._events.last)
         await self._events.wait(after, timeout_s)
-        found = self._events.after(after, MOST_EVENTS)
-        if found is None:
-            found = await self._old_events(after)
-        return JobEvents(events=found, last=found[-1].number if found else self._events.last)
+        events = self._events.after(after, MOST_EVENTS)
+        if events is None:
+            events = await self._old_events(after)
+        return JobEvents(events=events, last=events[-1].number if events else self._events.last)
 
     async def _old_events(self, after: int) -> list[JobEvent]:
         notes = await self._history.notes(after, MOST_EVENTS)
@@ -370,10 +370,10 @@ class SiteQueries(Queries[SiteDriver]):
             machines=machines,
             policy=policy_label(settings.policy, settings.owner),
             paused=site.runs.paused(),
-            busy=tuple(BusyNodes(*each) for each in core.occupied()),
-            progress=tuple(JobProgress(*told) for told in core.progress(self.driver.clock.now_ms())),
+            busy=tuple(BusyNodes(*row) for row in core.occupied()),
+            progress=tuple(JobProgress(*fields) for fields in core.progress(self.driver.clock.now_ms())),
             uplink=None if self._uplink is None else self._uplink(),
-            kept=tuple(KeptNodes(*each) for each in site.core.kept_nodes()),
+            kept=tuple(KeptNodes(*row) for row in site.core.kept_nodes()),
             users=site.runs.users.words,
             problem=self.driver.peer_problem(GRID),
             fault=recent_fault(),
@@ -381,11 +381,11 @@ class SiteQueries(Queries[SiteDriver]):
 
     async def forecasts(self, job_ids: list[int]) -> list[Forecast]:
         """Return the forecasts of waiting jobs; those that cannot be computed within `EXPLAIN_S` are omitted."""
-        found, until_s = [], time.monotonic() + EXPLAIN_S
+        forecasts, until_s = [], time.monotonic() + EXPLAIN_S
         for job_id in job_ids:
-            known = await self.forecast(job_id) if time.monotonic() < until_s else None
-            found += [] if known is None else [known]
-        return found
+            forecast = await self.forecast(job_id) if time.monotonic() < until_s else None
+            forecasts += [] if forecast is None else [forecast]
+        return forecasts
 
     async def about(self) -> list[SiteNames]:
         """Return the names of the site and its machines, in the same form as the grid's desk."""
@@ -404,27 +404,27 @@ class SiteQueries(Queries[SiteDriver]):
         waiting = [job.job_id for job, _ in site.waiting()]
         running = sum(1 for _ in site.running()) - states["starting"] - states["ending"]
         first = list(islice((copy.copy(records[job_id]) for job_id in waiting if job_id in records), limit))
-        known = await self._explained(first) if explain else {}
+        forecasts = await self._explained(first) if explain else {}
         return Queue(
             waiting=len(waiting),
             held=states["held"],
             starting=states["starting"],
             running=max(0, running),
             ending=states["ending"],
-            jobs=[queued(record, known.get(record.job_id)) for record in first],
+            jobs=[queued(record, forecasts.get(record.job_id)) for record in first],
         )
 
     async def _explained(self, records: list[JobRecord]) -> dict[int, Forecast | None]:
         """Return the forecasts that can be computed within `EXPLAIN_S`; other calls are answered in between."""
-        known: dict[int, Forecast | None] = {}
+        forecasts: dict[int, Forecast | None] = {}
         until_s = time.monotonic() + EXPLAIN_S
         async with self._many:
             for record in records:
                 if time.monotonic() >= until_s:
                     break
-                known[record.job_id] = await self.forecast(record.job_id)
+                forecasts[record.job_id] = await self.forecast(record.job_id)
                 await asyncio.sleep(0)
-        return known
+        return forecasts
 
     async def drain(self, draining: bool) -> None:
         """Make the site accept no new grid jobs, or accept them again."""
@@ -436,7 +436,10 @@ class SiteQueries(Queries[SiteDriver]):
         A machine that answers is not given up: its jobs still run, and would run twice.
         """
         name = self.driver.settings.name
-        if all(known.name != machine for known in self.driver.settings.machines) or machine in self.away:
+        if (
+            all(machine_settings.name != machine for machine_settings in self.driver.settings.machines)
+            or machine in self.away
+        ):
             try:
                 await self.driver.forget_machine(machine)
             except InputError as error:
@@ -458,7 +461,7 @@ class SiteQueries(Queries[SiteDriver]):
         if changes is not None and core.answer(question) is not None:
             if problem := core.edit_problem(changes):
                 raise InputError(problem)
-            await self.driver.told(DisciplineEdited(changes))
+            await self.driver.apply(DisciplineEdited(changes))
         await self.driver.durable()
         return core.answer(question)
 

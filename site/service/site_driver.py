@@ -119,11 +119,11 @@ class SiteDriver(Driver[Any]):
         names = [machine.name for machine in self.settings.machines]
         if machine not in names:
             raise InputError(f"site {self.settings.name} has no machine {machine!r:.100}; it has {', '.join(names)}")
-        await self.told(MachineForgotten(machine))
+        await self.apply(MachineForgotten(machine))
 
     async def drain(self, draining: bool) -> None:
         """Stop accepting new jobs from the grid, or accept them again."""
-        await self.told(DrainSite() if draining else ResumeSite())
+        await self.apply(DrainSite() if draining else ResumeSite())
 
     async def report(self, data: bytes) -> None:
         """Apply reports of a machine; return once they are durable, so that it need not repeat them."""
@@ -131,7 +131,7 @@ class SiteDriver(Driver[Any]):
             reports = REPORTS.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InputError(f"site {self.settings.name}: a report cannot be read: {error}") from error
-        await self.told(*map(self._in_site_time, reports))
+        await self.apply(*map(self._in_site_time, reports))
         self._repeat({report.machine for report in reports if isinstance(report, MachineJoined)})
 
     async def repeat_orders(self) -> None:

@@ -116,7 +116,7 @@ class GridShare:
         return self.nodes - self.waiting
 
     @property
-    def room(self) -> int:
+    def further_nodes(self) -> int:
         """Number of further nodes that grid jobs could use now if they were free."""
         if self.closed:
             return 0

@@ -314,14 +314,14 @@ class JobRegistry:
         record.reason, record.end_ms = reason, self._now_ms
         self._keep(record)
 
-    def end_attempt(self, record: JobRecord, *, is_wanted: bool = True) -> None:
+    def end_attempt(self, record: JobRecord, *, is_retried: bool = True) -> None:
         """Record that an attempt has ended and the job has not; its use counts for the quotas.
 
-        If the job is being ended (`is_wanted` is False), its state stays until the other fragments have ended.
+        If the job is being ended (`is_retried` is False), its state stays until the other fragments have ended.
         """
         self.eligibility.used(record.request, _used_s(record, self._now_ms))
         record.start_ms = None
-        if is_wanted:
+        if is_retried:
             self.change(record, "retry")
 
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:

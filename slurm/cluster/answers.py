@@ -57,8 +57,8 @@ class RestProblem(msgspec.Struct):
     @property
     def words(self) -> str:
         """The description and the error message, in one line."""
-        told = dict.fromkeys(" ".join(each.split()) for each in (self.description, self.error) if each)
-        return ": ".join(told)
+        texts = dict.fromkeys(" ".join(text.split()) for text in (self.description, self.error) if text)
+        return ": ".join(texts)
 
 
 class _Release(msgspec.Struct):
@@ -79,13 +79,13 @@ class Answer(msgspec.Struct):
     @property
     def release(self) -> str:
         """The version of Slurm; empty if not reported."""
-        found = self.meta and (self.meta.slurm or self.meta.old)
-        return found.release if found else ""
+        version = self.meta and (self.meta.slurm or self.meta.old)
+        return version.release if version else ""
 
     @property
-    def said(self) -> str:
+    def error_text(self) -> str:
         """All errors that slurmrestd reports, in one line."""
-        return "; ".join(dict.fromkeys(each.words for each in self.errors if each.words)) or "it says nothing"
+        return "; ".join(dict.fromkeys(error.words for error in self.errors if error.words)) or "it says nothing"
 
 
 class NumberAnswer(Answer):
@@ -157,10 +157,10 @@ class PartitionsAnswer(Answer):
 
 def partition_named(partitions: Sequence[_Partition], nodes: Iterable[_Node], name: str) -> Partition:
     """Return the partition of this name; InputError if there is none."""
-    found = next((each for each in partitions if each.name == name), None)
-    if found is None:
+    partition = next((candidate for candidate in partitions if candidate.name == name), None)
+    if partition is None:
         raise InputError(f"partition {name!r}: this cluster has none of that name")
-    minutes = _number(found.max_time_limit if found.maximums is None else found.maximums.time)
+    minutes = _number(partition.max_time_limit if partition.maximums is None else partition.maximums.time)
     its = [(1, node.words, node.name) for node in nodes if name in node.partitions]
     return partition_of(its, None if minutes is None else minutes * 60_000)
 
@@ -194,17 +194,17 @@ def _state_shown(words: Sequence[str]) -> str:
     return next((word for word in words if word in _FIRST), words[0] if words else "")
 
 
-def _words(told: str | list[str]) -> list[str]:
-    return told if isinstance(told, list) else [told] if told else []
+def _words(value: str | list[str]) -> list[str]:
+    return value if isinstance(value, list) else [value] if value else []
 
 
-def _number(told: _SlurmNumber) -> int | None:
+def _number(value: _SlurmNumber) -> int | None:
     """Return a number in the form of any version; None if it is unset or infinite."""
-    if isinstance(told, _Number):
-        told = told.number if told.set and not told.infinite else None
-    return int(told) if told is not None and told >= 0 else None
+    if isinstance(value, _Number):
+        value = value.number if value.set and not value.infinite else None
+    return int(value) if value is not None and value >= 0 else None
 
 
-def _instant_ms(told: _SlurmNumber) -> int | None:
-    seconds = _number(told)
+def _instant_ms(value: _SlurmNumber) -> int | None:
+    seconds = _number(value)
     return seconds * 1000 if seconds else None

@@ -73,8 +73,8 @@ class Commands:
     """
 
     def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
-        given = os.environ if environment is None else environment
-        self.environment = {name: value for name, value in given.items() if not _OTHERS.match(name)}
+        variables = os.environ if environment is None else environment
+        self.environment = {name: value for name, value in variables.items() if not _OTHERS.match(name)}
         if settings.conf:
             self.environment["SLURM_CONF"] = settings.conf
         self._path = settings.bin or self.environment.get("PATH", os.defpath)
@@ -101,7 +101,7 @@ class Commands:
         return out
 
     async def ask(
-        self, command: Sequence[str], given: str = "", environment: Mapping[str, str] | None = None, runs_as: str = ""
+        self, command: Sequence[str], stdin: str = "", environment: Mapping[str, str] | None = None, runs_as: str = ""
     ) -> tuple[int, str, str]:
         """Run a command; return its exit code, its output and its errors.
 
@@ -115,7 +115,7 @@ class Commands:
         out = err = b""
         try:
             async with asyncio.timeout(COMMAND_S):
-                out, err = await _read(process, given.encode())
+                out, err = await _read(process, stdin.encode())
         except TimeoutError:
             raise UnavailableError(f"{name} has not answered for {span_text(COMMAND_S * 1000)}") from None
         finally:
@@ -147,7 +147,7 @@ class Commands:
             raise UnavailableError(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
-def refusal(said: str, words: str | None = None) -> InputError | UnavailableError:
+def refusal(message: str, words: str | None = None) -> InputError | UnavailableError:
     """Return the error for a job that Slurm rejects: InputError if that is final, UnavailableError if it is temporary.
 
     slurmrestd reports violations of accounting or QOS limits without the name of the limit, so they may be temporary.
@@ -157,13 +157,13 @@ def refusal(said: str, words: str | None = None) -> InputError | UnavailableErro
     >>> refusal("QOSMaxNodePerJobLimit; Job violates accounting/QOS policy")
     InputError('Slurm refuses the job: QOSMaxNodePerJobLimit; Job violates accounting/QOS policy')
     """
-    why = error_text(said) if words is None else words
-    small = said.lower()
+    why = error_text(message) if words is None else words
+    small = message.lower()
     if any(word in small for word in (*_AWAY, *_PASSING, *_FULL)):
         return UnavailableError(f"Slurm takes no job now: {why}")
     if _MANY in small:
         return LimitError(f"Slurm takes no job now: {why}")
-    if _POLICY in small and not _LIMIT.search(said):
+    if _POLICY in small and not _LIMIT.search(message):
         return RequestRejectedError(f"Slurm does not take the job: {why}")
     return InputError(f"Slurm refuses the job: {why}")
 
@@ -175,14 +175,14 @@ def error_text(err: str) -> str:
     return "; ".join(lines) or "it says nothing"
 
 
-async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
+async def _read(process: Process, data: bytes) -> tuple[bytes, bytes]:
     """Return the output and the errors of a command; if it reports that it is retrying, return only that, at once."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     # A command that ends before it has read all its input prints why.
     with contextlib.suppress(ConnectionError):
-        process.stdin.write(given)
+        process.stdin.write(data)
         await process.stdin.drain()
     process.stdin.close()
     reading = asyncio.ensure_future(process.stdout.read())

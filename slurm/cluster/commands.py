@@ -70,10 +70,10 @@ class Slurm(BatchSystem):
         await self._look.check()
         await self.view("")
         own = BatchUser()
-        as_whom = {each for each in users if each.runs_as or self.settings.submit == "self"}
+        as_whom = {batch_user for batch_user in users if batch_user.runs_as or self.settings.submit == "self"}
         if self.settings.submit == "self":
             as_whom.add(own)
-        for user in sorted(as_whom, key=lambda each: (each.runs_as, each.account)):
+        for user in sorted(as_whom, key=lambda batch_user: (batch_user.runs_as, batch_user.account)):
             await self._submitter.check(user)
         return await self._check_sight()
 
@@ -111,7 +111,7 @@ class Slurm(BatchSystem):
         return await self._submitter.submit(request)
 
     @override
-    def script(self, command: tuple[str, ...], given: str = "") -> str:
+    def script(self, command: tuple[str, ...], stdin: str = "") -> str:
         # Slurm may requeue the job after all: over slurmrestd it ignores the option not to.
         once = 'test -z "$SLURM_RESTART_COUNT" || exit 1'
         # No binding: the agent pins the ranks itself, and has the whole node. The agents' step takes no resources
@@ -119,7 +119,7 @@ class Slurm(BatchSystem):
         step = "srun --ntasks-per-node=1 --overlap --mem=0 --kill-on-bad-exit=0 --cpu-bind=none"
         tasks = "export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE"
         run = f"exec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
-        return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
+        return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{stdin}\n{END_OF_GIVEN}\n"
 
     @override
     def end_from_output(self, printed: str) -> tuple[AllocationEnd, str] | None:
@@ -133,8 +133,10 @@ class Slurm(BatchSystem):
     @override
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Cancel jobs account by account; skip those that have ended."""
-        for runs_as in sorted({each.runs_as for each in allocations}):
-            await self._submitter.cancel(runs_as, tuple(each.number for each in allocations if each.runs_as == runs_as))
+        for runs_as in sorted({allocation.runs_as for allocation in allocations}):
+            await self._submitter.cancel(
+                runs_as, tuple(allocation.number for allocation in allocations if allocation.runs_as == runs_as)
+            )
 
 
 def _own_name() -> str:

@@ -130,15 +130,17 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return msgspec.structs.replace(rules, owner="", mapped=tuple(self.users)) if self.users else rules
 
 
-def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
+def read_policy(nodes: int, site_options: Options, usual: Options) -> BatchPolicy:
     """Return the policy of a site whose nodes belong to Slurm, from its option ``slurm``."""
-    table: SlurmTable | None = given.get(NAME)
+    table: SlurmTable | None = site_options.get(NAME)
     if table is None or table.pilots is None:
-        refuse_unknown(given, (NAME,), "is not for a site whose nodes belong to Slurm, which decides what starts when")
+        refuse_unknown(
+            site_options, (NAME,), "is not for a site whose nodes belong to Slurm, which decides what starts when"
+        )
     if table is None:
         raise OptionError(NAME, "is missing: a table that names at least the partition and a folder (docs/slurm.md)")
     check_table(table)
-    pilots = None if table.pilots is None else read_pilots(table.pilots, nodes, given, usual)
+    pilots = None if table.pilots is None else read_pilots(table.pilots, nodes, site_options, usual)
     return BatchPolicy(most_asked=table.most_asked, pilots=pilots)
 
 
@@ -149,8 +151,8 @@ def check_table(table: SlurmTable) -> None:
     users = table.batch_users
     for user, to in users.items():
         if not (user and user.isprintable() and re.fullmatch(r"[\w.-]*", to.account)):
-            said = f"{user!r} = {to.account!r}: write USER = 'ACCOUNT', with '' for that of the site"
-            raise OptionError("users", said)
+            problem = f"{user!r} = {to.account!r}: write USER = 'ACCOUNT', with '' for that of the site"
+            raise OptionError("users", problem)
         _check_runs_as(user, to.runs_as, table.submit)
     if table.submit != "self" and not users:
         right = "name them in a table users, as anna = { runs_as = 'anna' }"
@@ -158,7 +160,7 @@ def check_table(table: SlurmTable) -> None:
     if table.submit != "self" and table.pilots is not None:
         right = "leave out one of the two"
         raise OptionError("pilots", f"run as one account, and under submit = {table.submit!r} jobs do not; {right}")
-    if table.pilots is not None and (table.user_options or any(each.account for each in users.values())):
+    if table.pilots is not None and (table.user_options or any(batch_user.account for batch_user in users.values())):
         name = "user_options" if table.user_options else "users"
         right = "leave them out" if table.user_options else "write '' for the account of the site"
         raise OptionError(name, f"cannot be told Slurm with a pilot, which is asked for ahead of its jobs; {right}")
@@ -172,16 +174,16 @@ def check_table(table: SlurmTable) -> None:
 def _check_runs_as(user: str, runs_as: str, submit: str) -> None:
     """Raise OptionError if a user's ``runs_as`` does not fit ``submit`` or is no valid account name."""
     if submit == "self" and runs_as:
-        said = f"{user!r} has runs_as = {runs_as!r}, and jobs run as the account of the site; give submit = 'sudo'"
-        raise OptionError("users", f"{said}, 'uid' or 'rest', or leave it out")
+        problem = f"{user!r} has runs_as = {runs_as!r}, and jobs run as the account of the site; give submit = 'sudo'"
+        raise OptionError("users", f"{problem}, 'uid' or 'rest', or leave it out")
     if submit != "self" and not re.fullmatch(r"[A-Za-z_][\w.-]*", runs_as, re.ASCII):
-        said = f"{user!r} has runs_as = {runs_as!r}: under submit = {submit!r} it must name a Unix account"
-        raise OptionError("users", said)
+        problem = f"{user!r} has runs_as = {runs_as!r}: under submit = {submit!r} it must name a Unix account"
+        raise OptionError("users", problem)
     if runs_as == "root":
         raise OptionError("users", f"{user!r} has runs_as = 'root': nothing runs as root; name an ordinary account")
 
 
-def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -> PilotRules:
+def read_pilots(table: PilotTable, nodes: int, site_options: Options, usual: Options) -> PilotRules:
     """Return the rules for pilots; their discipline takes its options from those of the site."""
     for name, hours in (("hours", table.hours), ("job_hours", table.job_hours), ("idle_s", table.idle_s / 3600)):
         if not 0 <= hours <= 744:
@@ -189,7 +191,7 @@ def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -
     if table.keep > nodes:
         raise OptionError("keep", f"is {table.keep}; the site has {nodes} nodes at most")
     entry = check_discipline(table.discipline)
-    policy = entry.read(nodes, {key: given[key] for key in given if key != NAME}, usual)
+    policy = entry.read(nodes, {key: site_options[key] for key in site_options if key != NAME}, usual)
     return PilotRules(
         policy=policy,
         size=table.size,

@@ -96,9 +96,9 @@ class LookOverRest(Look):
     @override
     async def check(self) -> None:
         self._restd.check()
-        said = await self._restd.partition(self._settings.partition, self._own)
-        if said.release:
-            check_version(said.release)
+        answer = await self._restd.partition(self._settings.partition, self._own)
+        if answer.release:
+            check_version(answer.release)
 
     @override
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
@@ -126,8 +126,8 @@ def check_version(text: str) -> None:
     """Raise InputError if a version of Slurm is older than `OLDEST`."""
     version = read_version(text)
     if version < OLDEST:
-        found, oldest = (".".join(f"{part:02}" for part in each) for each in (version, OLDEST))
-        raise InputError(f"this Slurm is {found}, which is too old; {oldest} is the oldest that is known to work")
+        installed, oldest = (".".join(f"{part:02}" for part in numbers) for numbers in (version, OLDEST))
+        raise InputError(f"this Slurm is {installed}, which is too old; {oldest} is the oldest that is known to work")
 
 
 def hides_jobs(config: str, own: str) -> bool:
@@ -138,9 +138,9 @@ def hides_jobs(config: str, own: str) -> bool:
     >>> hides_jobs("PrivateData = jobs,usage\nSlurmUser = slurm(64030)", "anna")
     True
     """
-    found = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in config.splitlines())}
-    above = ("root", re.sub(r"\(\d+\)$", "", found.get("SlurmUser", "")))
-    return "jobs" in found.get("PrivateData", "").split(",") and own not in above
+    settings = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in config.splitlines())}
+    above = ("root", re.sub(r"\(\d+\)$", "", settings.get("SlurmUser", "")))
+    return "jobs" in settings.get("PrivateData", "").split(",") and own not in above
 
 
 def sight_of(user: str) -> Sight:

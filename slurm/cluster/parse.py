@@ -66,10 +66,10 @@ def read_version(text: str) -> tuple[int, int]:
     >>> read_version("slurm-wlm 22.05.8"), read_version("slurm 24.11.1-1")
     ((22, 5), (24, 11))
     """
-    found = re.search(r"\b(\d+)\.(\d+)", text)
-    if found is None:
+    match = re.search(r"\b(\d+)\.(\d+)", text)
+    if match is None:
         raise InputError(f"{text.strip()!r:.100} is not a version of Slurm")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def read_number(text: str) -> str:
@@ -89,7 +89,7 @@ def read_number(text: str) -> str:
     '71'
     """
     lines = (re.fullmatch(r"(\d+)(;[\w.-]+)?", line.strip()) for line in text.splitlines())
-    numbers = {found[1] for found in lines if found}
+    numbers = {match[1] for match in lines if match}
     if len(numbers) != 1:
         raise UnavailableError(f"sbatch printed {text.strip()!r:.100}; expected the number of the job")
     return numbers.pop()
@@ -187,12 +187,12 @@ def read_names(text: str) -> tuple[str, ...]:
     >>> read_names("n[08-10],gpu1,r[1-2]n[1,3]")
     ('n08', 'n09', 'n10', 'gpu1', 'r1n1', 'r1n3', 'r2n1', 'r2n3')
     """
-    found: list[str] = []
+    names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        pieces = re.split(r"\[([^\]]*)\]", part)
-        choices = [_numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
-        found += map("".join, itertools.product(*choices))
-    return tuple(found)
+        sections = re.split(r"\[([^\]]*)\]", part)
+        choices = [_numbers(section) if place % 2 else [section] for place, section in enumerate(sections)]
+        names += map("".join, itertools.product(*choices))
+    return tuple(names)
 
 
 def _numbers(text: str) -> list[str]:
@@ -200,15 +200,15 @@ def _numbers(text: str) -> list[str]:
 
     Text that is not a range of numbers is returned as it is.
     """
-    found: list[str] = []
-    for each in text.split(","):
-        low, _, high = each.partition("-")
+    numbers: list[str] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
         high = high or low
         if low.isdecimal() and high.isdecimal():
-            found += [f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1)]
+            numbers += [f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1)]
         else:
-            found.append(each)
-    return found
+            numbers.append(part)
+    return numbers
 
 
 class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,9 +252,9 @@ def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[st
         If there is output, and none of it can be parsed.
     """
     first, *lines = f"\n{text}".split(f"\n{mark}|")
-    found = [_queued(line) for line in lines]
-    strange = [line for line, job in zip(lines, found, strict=True) if job is None]
-    jobs = [job for job in found if job is not None]
+    parsed = [_queued(line) for line in lines]
+    strange = [line for line, job in zip(lines, parsed, strict=True) if job is None]
+    jobs = [job for job in parsed if job is not None]
     strange += [first.strip()] if first.strip() else []
     if strange and not jobs:
         raise UnavailableError(f"squeue printed what is not understood: {strange[0]!r:.100}")
@@ -284,8 +284,8 @@ def _queued(line: str) -> QueuedInSlurm | None:
 
 def _first_number(text: str) -> int:
     """Return the number at the start of a text, e.g. 71 for an array of jobs (``71_[1-9]``); 0 if there is none."""
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else 0
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else 0
 
 
 def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str, own: str = "") -> BatchView:
@@ -298,7 +298,7 @@ def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str,
         nodes=seen.nodes,
         idle=seen.idle,
         longest_ms=seen.longest_ms,
-        allocations=tuple(sorted(ours, key=lambda each: (each.name, _first_number(each.number)))),
+        allocations=tuple(sorted(ours, key=lambda allocation: (allocation.name, _first_number(allocation.number)))),
         busy=tuple(sorted([*_busy_nodes(seen, queue), *_busy_jobs(queue, name)])),
     )
 
@@ -313,7 +313,7 @@ def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[i
         span = None if job.start_ms is None or job.end_ms is None else (job.end_ms, job.start_ms)
         for node in seen.taken.intersection(read_names(job.names)) if job.is_running else ():
             spans.setdefault(node, []).append(span)
-    last = Counter(max(filter(None, each)) for each in spans.values() if None not in each)
+    last = Counter(max(filter(None, node_spans)) for node_spans in spans.values() if None not in node_spans)
     return [(start_ms, end_ms, nodes) for (end_ms, start_ms), nodes in last.items()]
 
 
@@ -329,15 +329,15 @@ def _busy_jobs(queue: Iterable[QueuedInSlurm], partition: str) -> list[tuple[int
 
 def _allocation(job: QueuedInSlurm, own: str) -> Allocation:
     runs_as = "" if job.user == own else job.user
-    known = Allocation(name=job.name, number=job.number, state="running", start_ms=job.start_ms, runs_as=runs_as)
+    allocation = Allocation(name=job.name, number=job.number, state="running", start_ms=job.start_ms, runs_as=runs_as)
     ended = how_ended(job.state)
     if ended is not None:
         reason = with_word(ended[1], job.state)
-        return msgspec.structs.replace(known, state="ended", reason=reason, end=ended[0])
+        return msgspec.structs.replace(allocation, state="ended", reason=reason, end=ended[0])
     if job.is_running:
-        return known
+        return allocation
     reason = with_word(why_waiting(job.reason), job.reason)
-    return msgspec.structs.replace(known, state="waiting", reason=reason, is_put_off=job.reason not in UNDECIDED)
+    return msgspec.structs.replace(allocation, state="waiting", reason=reason, is_put_off=job.reason not in UNDECIDED)
 
 
 def with_word(plain: str, word: str) -> str:
@@ -366,7 +366,7 @@ def read_sacct(text: str, own: str) -> list[Allocation]:
     >>> [(each.name, each.end) for each in read_sacct("71|anna|gw-1|CANCELLED by 0", "anna")]
     [('gw-1', 'cancelled')]
     """
-    found = []
+    allocations = []
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = line.split("|")
         if len(fields) != 4 or not fields[0].isdecimal():
@@ -376,7 +376,7 @@ def read_sacct(text: str, own: str) -> list[Allocation]:
         if ended is not None:
             whose = "" if user == own else user
             reason = with_word(ended[1], state.partition(" ")[0])
-            found.append(
+            allocations.append(
                 Allocation(name=name, number=number, state="ended", end=ended[0], reason=reason, runs_as=whose)
             )
-    return sorted(found, key=lambda each: int(each.number))
+    return sorted(allocations, key=lambda allocation: int(allocation.number))

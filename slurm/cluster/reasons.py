@@ -138,10 +138,10 @@ def why_waiting(reason: str) -> str:
     'Slurm gives the reason SomethingNew'
     """
     word = word_of(reason)
-    known = WAITING.get(_joined(reason)) or WAITING.get(word) or WAITING.get(word.partition(":")[0])
-    if known is not None:
+    explanation = WAITING.get(_joined(reason)) or WAITING.get(word) or WAITING.get(word.partition(":")[0])
+    if explanation is not None:
         nodes = reason.partition("UnavailableNodes:")[2].strip().rstrip(")")
-        return f"{known} ({nodes})" if nodes else known
+        return f"{explanation} ({nodes})" if nodes else explanation
     for form, whose in _LIMITS.items():
         if re.fullmatch(form, word):
             return f"{whose} has a limit that is reached ({word})"

@@ -150,8 +150,8 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def named(self, account: str = "") -> dict[str, str]:
         """Return partition, account and QOS as options of ``sbatch``; without those that are left to Slurm."""
-        found = {"partition": self.partition, "account": account or self.account, "qos": self.qos}
-        return {name: value for name, value in found.items() if value}
+        options = {"partition": self.partition, "account": account or self.account, "qos": self.qos}
+        return {name: value for name, value in options.items() if value}
 
     def _check_rest(self) -> None:
         if not re.fullmatch(

@@ -66,24 +66,24 @@ class Slurmrestd:
         UnavailableError: there is no answer. InputError: the account has no valid token.
         """
         version = await self.version(runs_as)
-        said = await self._call(method, f"/slurm/{version}{what}", runs_as, kind, body)
-        if said.errors:
+        answer = await self._call(method, f"/slurm/{version}{what}", runs_as, kind, body)
+        if answer.errors:
             # The cause may be a rejected token: the next request gets a new one.
             self._printed.pop(runs_as, None)
-        return said
+        return answer
 
     async def get(self, what: str, runs_as: str, kind: type[A], passed_over: tuple[int, ...] = ()) -> A:
         """Return an answer without errors other than `passed_over`; UnavailableError if there is none."""
-        said = await self.ask("GET", what, runs_as, kind)
-        numbers = {each.number for each in said.errors} - set(passed_over)
+        answer = await self.ask("GET", what, runs_as, kind)
+        numbers = {error.number for error in answer.errors} - set(passed_over)
         if not numbers:
-            return said
+            return answer
         where = f"slurmrestd at {self._settings.rest}"
         if not numbers & {REFUSED, UNCLEAR}:
-            raise UnavailableError(f"{where} cannot tell {what}: {said.said}")
+            raise UnavailableError(f"{where} cannot tell {what}: {answer.error_text}")
         refused = f"does not take the token of {runs_as}" + ("" if REFUSED in numbers else ", or slurmctld is down")
         right = "scontrol token makes another; AuthAltTypes in slurm.conf must have auth/jwt"
-        raise UnavailableError(f"{where} {refused}: {said.said}; {right}")
+        raise UnavailableError(f"{where} {refused}: {answer.error_text}; {right}")
 
     async def partition(self, name: str, runs_as: str) -> PartitionsAnswer:
         """Return the partitions of this name, if any; UnavailableError if slurmctld rejects the token."""
@@ -92,14 +92,14 @@ class Slurmrestd:
     async def version(self, runs_as: str) -> str:
         """Return the version of the interface in use; it is looked up once, and again if it is no longer offered."""
         if not self._version:
-            said = await self._call("GET", "/openapi/v3", runs_as, InterfaceAnswer)
-            offered = {path.split("/")[2] for path in said.paths if path.startswith("/slurm/")}
-            found = next((version for version in VERSIONS if version in offered), None)
-            if found is None:
+            answer = await self._call("GET", "/openapi/v3", runs_as, InterfaceAnswer)
+            offered = {path.split("/")[2] for path in answer.paths if path.startswith("/slurm/")}
+            chosen = next((version for version in VERSIONS if version in offered), None)
+            if chosen is None:
                 names = ", ".join(sorted(offered)) or "no version"
                 right = f"one of {', '.join(sorted(VERSIONS))} is needed; start it with one of them (-s, -d)"
                 raise UnavailableError(f"slurmrestd at {self._settings.rest} offers {names} of its interface; {right}")
-            self._version = found
+            self._version = chosen
         return self._version
 
     def check(self) -> None:
@@ -134,8 +134,8 @@ class Slurmrestd:
         if response.status == 404 and self._version:
             gone, self._version = self._version, ""
             raise UnavailableError(f"slurmrestd at {where} no longer offers {gone} of its interface")
-        said = text.decode(errors="replace")
-        raise UnavailableError(f"slurmrestd at {where} answers with {response.status}: {said!r:.100}")
+        answer = text.decode(errors="replace")
+        raise UnavailableError(f"slurmrestd at {where} answers with {response.status}: {answer!r:.100}")
 
     def _session(self, where: str) -> aiohttp.ClientSession:
         import aiohttp
@@ -187,7 +187,7 @@ class Slurmrestd:
             raise InputError(f"there is no token for {runs_as}: {path}: {error.strerror}; {right}") from None
 
     async def _print(self, runs_as: str) -> str:
-        command = [each.replace("{account}", runs_as) for each in self._settings.token_command]
+        command = [argument.replace("{account}", runs_as) for argument in self._settings.token_command]
         try:
             status, out, err = await self._commands.ask(command)
         except UnavailableError as error:
@@ -222,8 +222,8 @@ def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
 
 def _claims(token: str) -> _Claims:
     """Return the claims of a token; ValueError or MsgspecError if it is not a JWT."""
-    found = _JWT.fullmatch(token)
-    part = found[1] if found else ""
+    match = _JWT.fullmatch(token)
+    part = match[1] if match else ""
     return msgspec.json.decode(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)), type=_Claims)
 
 

@@ -62,7 +62,7 @@ class ByCommands(Submitter):
 
     @override
     async def submit(self, request: AllocationRequest) -> str:
-        said = await self._submit(
+        output = await self._submit(
             (
                 "--parsable",
                 f"--job-name={request.name}",
@@ -79,7 +79,7 @@ class ByCommands(Submitter):
             request.script,
             request.runs_as,
         )
-        return read_number(said)
+        return read_number(output)
 
     @override
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
@@ -102,23 +102,23 @@ class ByCommands(Submitter):
         return out
 
     async def _as(
-        self, command: str, arguments: tuple[str, ...], runs_as: str, given: str = ""
+        self, command: str, arguments: tuple[str, ...], runs_as: str, stdin: str = ""
     ) -> tuple[int, str, str]:
         """Run a command as an account; return its exit code, its output and its errors."""
         program = self._commands.find(command)
         if program is None:
             raise UnavailableError(f"there is no {command} on the path")
         if not runs_as:
-            return await self._commands.ask((program, *arguments), given)
+            return await self._commands.ask((program, *arguments), stdin)
         if self._settings.submit == "sudo":
             as_account = (self._commands.find_other("sudo") or "sudo", "-n", "-u", runs_as, "--")
-            return await self._commands.ask((*as_account, program, *arguments), given, runs_as=runs_as)
+            return await self._commands.ask((*as_account, program, *arguments), stdin, runs_as=runs_as)
         account = account_named(runs_as)
         if command == "sbatch":
             # Without --gid a job would run with root's group.
             arguments = (f"--uid={account.pw_uid}", f"--gid={account.pw_gid}", *arguments)
         return await self._commands.ask(
-            (program, *arguments), given, environment_of(account, self._commands.environment)
+            (program, *arguments), stdin, environment_of(account, self._commands.environment)
         )
 
 
@@ -166,14 +166,14 @@ class ByRest(Submitter):
             version = await self._restd.version(whose)
             environment = environment_of(account_named(whose), self._commands.environment)
             body = job_of(request, self._settings, version, environment)
-            said = await self._restd.ask("POST", "/job/submit", whose, NumberAnswer, body)
+            answer = await self._restd.ask("POST", "/job/submit", whose, NumberAnswer, body)
         except InputError as error:
             # The error may be temporary: the token is replaced from time to time.
             raise UnavailableError(str(error)) from None
         # Slurm accepts some jobs that cannot start now, and reports an error along with the number.
-        if not said.job_id:
-            raise refusal(said.said, said.said)
-        return str(said.job_id)
+        if not answer.job_id:
+            raise refusal(answer.error_text, answer.error_text)
+        return str(answer.job_id)
 
     @override
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
@@ -184,11 +184,11 @@ class ByRest(Submitter):
         whose = runs_as or self._own
         for number in numbers:
             try:
-                said = await self._restd.ask("DELETE", f"/job/{number}", whose, Answer)
+                answer = await self._restd.ask("DELETE", f"/job/{number}", whose, Answer)
             except InputError as error:
                 raise UnavailableError(str(error)) from None
-            if any(each.number not in _OVER for each in said.errors):
-                raise UnavailableError(f"job {number} of {whose} is not cancelled: {said.said}")
+            if any(problem.number not in _OVER for problem in answer.errors):
+                raise UnavailableError(f"job {number} of {whose} is not cancelled: {answer.error_text}")
 
 
 def job_of(

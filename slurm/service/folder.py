@@ -188,10 +188,10 @@ class SharedFolder:
     def owner(self, name: str) -> Owner:
         """Return the owner of an allocation; the site itself if there is no valid note."""
         if name not in self._known:
-            found = Owner()
+            owner = Owner()
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                found = _read_owner(self.path / _OWNERS / name)
-            self._known[name] = found
+                owner = _read_owner(self.path / _OWNERS / name)
+            self._known[name] = owner
         return self._known[name]
 
     def job_of(self, name: str) -> int:
@@ -253,19 +253,20 @@ class SharedFolder:
 
     def tasks_of(self, key: Key) -> list[OwnedNodeTask]:
         """Return the node tasks of an attempt of a job that still have a folder."""
-        found = [*self._nodes_of(self.path, key[0]), *self._nodes_of(self.path, PILOT)]
+        folder_names = [*self._nodes_of(self.path, key[0]), *self._nodes_of(self.path, PILOT)]
         owned = (self.path / _OWNERS).glob(f"{self.prefix}{key[0]}-*")
-        for account in sorted({self.owner(each.name).runs_as for each in owned}):
-            found += self._nodes_of(self.base(account), key[0])
-        pieces = [
-            self.node_task(name, int(number), key) for name, _, number in (each.rpartition(".") for each in found)
+        for account in sorted({self.owner(entry.name).runs_as for entry in owned}):
+            folder_names += self._nodes_of(self.base(account), key[0])
+        node_tasks = [
+            self.node_task(name, int(number), key)
+            for name, _, number in (entry.rpartition(".") for entry in folder_names)
         ]
-        return [node_task for node_task in pieces if node_task.folder.exists()]
+        return [node_task for node_task in node_tasks if node_task.folder.exists()]
 
     def _nodes_of(self, base: Path, job_id: int) -> list[str]:
         """Return the folder names of a job's nodes in an account's folder; skip others that a user may have made."""
-        there = sorted(each.name for each in (base / NODES).glob(f"{self.prefix}{job_id}-*.*"))
-        return [each for each in there if each.rpartition(".")[2].isdecimal()]
+        there = sorted(entry.name for entry in (base / NODES).glob(f"{self.prefix}{job_id}-*.*"))
+        return [entry for entry in there if entry.rpartition(".")[2].isdecimal()]
 
     # -- what is left --------------------------------------------------------------------------------------------------
 
@@ -288,39 +289,39 @@ class SharedFolder:
 
     def _nodes_left(self, runs_as: str) -> list[NodeLeft]:
         """Return the nodes requested as this account; skip other folders that a user may have made."""
-        found: list[NodeLeft] = []
+        nodes: list[NodeLeft] = []
         try:
             entries = os.scandir(self.base(runs_as) / NODES)
         except FileNotFoundError:
-            return found
+            return nodes
         with entries:
             for entry in entries:
                 allocation, _, number = entry.name.rpartition(".")
                 is_own = number.isdecimal() and self.owner(allocation).runs_as == runs_as
                 if is_own and entry.is_dir(follow_symlinks=False):
                     changed_s = entry.stat(follow_symlinks=False).st_mtime
-                    found.append(NodeLeft(runs_as, entry.name, int(changed_s * 1000)))
-        return found
+                    nodes.append(NodeLeft(runs_as, entry.name, int(changed_s * 1000)))
+        return nodes
 
     def keys_of(self, node: NodeLeft) -> tuple[Key, ...]:
         """Return the job attempts on a node, without links; on a node of a user's account only those of its own job."""
         jobs = self.base(node.runs_as) / node.folder / JOBS
         if jobs.is_symlink():
             return ()
-        found = []
+        keys = []
         with contextlib.suppress(OSError), os.scandir(jobs) as entries:
             for entry in islice(entries, MOST_ATTEMPTS if node.runs_as else None):
                 key = task_key(Path(entry.path))
                 is_its_own = key is not None and (not node.runs_as or key[0] == self.job_of(node.allocation))
                 if key is not None and is_its_own and entry.is_dir(follow_symlinks=False):
-                    found.append(key)
-        return tuple(sorted(found))
+                    keys.append(key)
+        return tuple(sorted(keys))
 
-    def forget_owners(self, left: Left, wanted: Collection[str]) -> None:
+    def forget_owners(self, left: Left, needed: Collection[str]) -> None:
         """Remove the notes of allocations that are not needed and have no folder of a node left."""
         with_nodes = {node.allocation for node in left.nodes}
         for name in left.notes:
-            if name not in wanted and name not in with_nodes:
+            if name not in needed and name not in with_nodes:
                 (self.path / _OWNERS / name).unlink(missing_ok=True)
         self._known.clear()
 
@@ -332,11 +333,11 @@ def _read_owner(note: Path) -> Owner:
 def _base_problem(base: Path, uid: int, group: int) -> str:
     """Return what is wrong with the folder of an account, as text that follows its path; empty if nothing is."""
     try:
-        found = base.lstat()
+        status = base.lstat()
     except OSError as error:
         return f": {error.strerror}"
-    mode = stat.S_IMODE(found.st_mode) & 0o7777
-    whose = (stat.S_ISDIR(found.st_mode), found.st_uid, found.st_gid)
+    mode = stat.S_IMODE(status.st_mode) & 0o7777
+    whose = (stat.S_ISDIR(status.st_mode), status.st_uid, status.st_gid)
     if whose != (True, uid, group) or mode & 0o2057 != 0o2050 or mode & 0o700 != 0o700:
         return " must be a folder of theirs that the group of the site reads"
     return ""
@@ -423,10 +424,10 @@ class OwnedNodeTask(msgspec.Struct, frozen=True):
         finally:
             os.close(handle)
         try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != self.uid:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_uid != self.uid:
                 return None
-            return os.pread(file, limit, offset), found.st_size
+            return os.pread(file, limit, offset), status.st_size
         finally:
             os.close(file)
 
@@ -439,9 +440,9 @@ class OwnedNodeTask(msgspec.Struct, frozen=True):
         return self._record(STATE, NodeTaskState)
 
     def _record(self, name: str, kind: type[T]) -> T | None:
-        found = self.read(self.folder / name)
+        content = self.read(self.folder / name)
         try:
-            return None if found is None else msgspec.msgpack.decode(found[0], type=kind)
+            return None if content is None else msgspec.msgpack.decode(content[0], type=kind)
         except msgspec.MsgspecError:
             return None
 
@@ -477,7 +478,7 @@ def output_of(
     """Return a part of a rank's output, like `AgentDriver.part`, from the node that has it."""
     for node_task in folder.tasks_of((job_id, attempt)):
         launch = node_task.launch()
-        if launch is None or all(each.rank != rank for each in launch.ranks):
+        if launch is None or all(launch_rank.rank != rank for launch_rank in launch.ranks):
             continue
         data, size = node_task.read(written_path(node_task.folder, node_task.folder, rank, stream), offset, limit) or (
             b"",

@@ -105,18 +105,18 @@ class Hub:
         nodes: Mapping[str, int],
         pilots: Mapping[str, Place],
         runs: Mapping[str, Place],
-        known: Collection[str] = (),
+        present: Collection[str] = (),
     ) -> None:
         """Set the needed allocations with their numbers of nodes, and the nodes of pilots by machine.
 
         Nodes of all other allocations have to give themselves back. ``runs`` has the nodes of machines whose jobs have
-        their own allocations. The hub keeps the numbers of ``known`` allocations, which the batch system may still
+        their own allocations. The hub keeps the numbers of ``present`` allocations, which the batch system may still
         have.
         """
         jobs = {self._folder.job_of(name): name for name in nodes}
         self._needed = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
         self._kept, self._pilots, self._places = nodes, pilots, {**pilots, **runs}
-        self._numbers = {name: number for name, number in self._numbers.items() if name in {*nodes, *known}}
+        self._numbers = {name: number for name, number in self._numbers.items() if name in {*nodes, *present}}
         gone = [place for place in self._nodes if place[0] not in self._kept]
         for place in gone:
             node = self._nodes.pop(place)
@@ -170,14 +170,14 @@ class Hub:
             return self._pilots[machine]
         if isinstance(order, CheckCapacity):
             return self._machines.get(machine)
-        wanted = self._needed or {}
+        needed = self._needed or {}
         if isinstance(order, StartRun):
-            name = wanted.get(order.launch.job_id)
+            name = needed.get(order.launch.job_id)
             return None if name is None else (name, order.launch.ranks[0].node)
-        name = wanted.get(order.job_id)
-        known = self._machines.get(machine)
-        if known is not None and known[0] == name:
-            return known
+        name = needed.get(order.job_id)
+        current = self._machines.get(machine)
+        if current is not None and current[0] == name:
+            return current
         return next((place for place, node in self._nodes.items() if place[0] == name and not node.machine), None)
 
     def _meeting_here(self, order: Order, name: str) -> Order:
@@ -251,7 +251,7 @@ class Hub:
     async def report(self, key: bytes, name: str, data: bytes) -> None:
         """Pass reports of a node on, and return when they are durable; ignore those of an allocation that is over."""
         if self._knows(key, name):
-            await self._report(ENCODER.encode([self._checked(each, name) for each in REPORTS.decode(data)]))
+            await self._report(ENCODER.encode([self._checked(report, name) for report in REPORTS.decode(data)]))
 
     def _checked(self, report: Report, name: str) -> Report:
         """Return a report with the site's accepted users; InputError if the node may not send it."""

@@ -79,7 +79,7 @@ class Node:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):
-                for key in agent.runner.known() if self._runs() else ():
+                for key in agent.runner.task_keys() if self._runs() else ():
                     await agent.runner.cancel(*key, TAKEN)
                 while self._runs():
                     await asyncio.sleep(0.05)
@@ -89,7 +89,7 @@ class Node:
         agent = self._agent
         if agent is None:
             return False
-        states = (agent.runner.state(*key) for key in agent.runner.known())
+        states = (agent.runner.state(*key) for key in agent.runner.task_keys())
         return any(state is None or state.phase != "ended" for state in states)
 
     async def _serve(self) -> None:
@@ -118,11 +118,11 @@ class Node:
                 await self._enter(welcome)
             while welcome is not None:
                 async with asyncio.timeout(WAIT_S + CALL_S):
-                    told = await site.call("ask", Orders, *called, self._number)
+                    answer = await site.call("ask", Orders, *called, self._number)
                 self._heard_s = time.monotonic()
-                if told.leaves:
+                if answer.leaves:
                     return False
-                await self._do(told)
+                await self._do(answer)
         finally:
             await site.close()
         return False
@@ -133,11 +133,11 @@ class Node:
         if self._ticket.runs_as and self._number == 0:
             await asyncio.to_thread(remove_left, Path(self._ticket.base), welcome.gone)
 
-    async def _do(self, told: Orders) -> None:
-        if told.orders and self._agent is None:
-            self._agent = agent = await self._opened(told.machine)
+    async def _do(self, answer: Orders) -> None:
+        if answer.orders and self._agent is None:
+            self._agent = agent = await self._opened(answer.machine)
             self._works = asyncio.ensure_future(agent.run())
-        for data in told.orders:
+        for data in answer.orders:
             assert self._agent is not None, "orders for no machine"
             await self._agent.order(data)
 

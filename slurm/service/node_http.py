@@ -41,9 +41,9 @@ class NodeServer:
         await self._runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        known = self._secret.hex().encode()
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), known) or scheme != "Bearer":
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        expected = self._secret.hex().encode()
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), expected) or scheme != "Bearer":
             raise web.HTTPUnauthorized
         try:
             answer = await self._door.ask(request.match_info["method"], await request.read())

@@ -159,21 +159,25 @@ class BatchReconciler:
 
     def _want(self) -> None:
         """Set the needed allocations in the hub, with the machine of each of their nodes."""
-        wanted = self._requests()
+        requests = self._requests()
         machines = self._driver.settings.machines
         pilots = {
-            machines[place].name: (self.name_of(each), number)
-            for each in wanted
-            for number, place in enumerate(each.places)
+            machines[place].name: (self.name_of(request), number)
+            for request in requests
+            for number, place in enumerate(request.node_indices)
         }
-        own = [each for each in wanted if each.job.job_id != PILOT]
-        runs = {machine: (self.name_of(each), node) for each in own for machine, _, node in self._unfinished(each)}
-        self._hub.want({self.name_of(each): each.job.width for each in wanted}, pilots, runs, known=self._there())
+        own = [request for request in requests if request.job.job_id != PILOT]
+        runs = {
+            machine: (self.name_of(request), node) for request in own for machine, _, node in self._unfinished(request)
+        }
+        self._hub.want(
+            {self.name_of(request): request.job.width for request in requests}, pilots, runs, present=self._there()
+        )
 
     def _there(self) -> set[str]:
         """Return the names of the allocations that are in the last snapshot or were requested since."""
         view = () if self._view is None else self._view.allocations
-        return {*self._asked, *(one.name for one in view if one.state != "ended")}
+        return {*self._asked, *(allocation.name for allocation in view if allocation.state != "ended")}
 
     def _is_quiet(self) -> bool:
         """Whether no change in the batch system is expected."""
@@ -181,7 +185,7 @@ class BatchReconciler:
         if view is None or self._unsure or self._unwanted or self._given_up:
             return False
         seen = {allocation.name: allocation.state for allocation in view.allocations}
-        return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._requests())
+        return all(request.has_started and seen.get(self.name_of(request)) == "running" for request in self._requests())
 
     def name_of(self, asked: NodeRequest) -> str:
         """Return the name of an allocation, with its job (0 for a pilot) and a number that is never used again."""
@@ -197,23 +201,25 @@ class BatchReconciler:
         begun = {name for name in self._there() if self._hub.number_of(name) is not None}
         view = await self._system.view(self._prefix)
         ours = self._ours(view.allocations)
-        ours += await self._past({one.name for one in ours})
+        ours += await self._past({batch_job.name for batch_job in ours})
         view = msgspec.structs.replace(view, allocations=tuple(map(self._as_given_up, ours)))
         there = {allocation.name for allocation in view.allocations}
         # Allocations that are missing now were lost on the way or forgotten; their names cannot be used again.
-        wanted = {self.name_of(each): each.was_reported for each in self._requests()}
-        seen = {name: "" for name in wanted if wanted[name]}
+        reported = {self.name_of(request): request.was_reported for request in self._requests()}
+        seen = {name: "" for name in reported if reported[name]}
         if self._view is not None:
-            seen = {one.name: one.number for one in self._view.allocations}
+            seen = {batch_job.name: batch_job.number for batch_job in self._view.allocations}
         lost = [
             msgspec.structs.replace(_gone(name), number=number)
             for name, number in (self._asked | seen).items()
-            if name in wanted and name not in there and name not in self._unsure
+            if name in reported and name not in there and name not in self._unsure
         ]
         if self._view is None:
             self._note_size(view)
         self._asked, self._problem = {}, ""
-        self._put_back = {one.name for one in view.allocations if one.state == "waiting" and one.name in begun}
+        self._put_back = {
+            batch_job.name for batch_job in view.allocations if batch_job.state == "waiting" and batch_job.name in begun
+        }
         self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
         self._steps = free_steps(view, self._driver.clock.now_ms())
         self._unsure.clear()
@@ -227,8 +233,10 @@ class BatchReconciler:
         # In one turn of the site, so that nothing starts on nodes that are gone.
         over = self._over(self._view)
         # Pilots only: of a job that has started, the site gets the report of its end.
-        pilots = [(each, one) for each, one in over if each.job.job_id == PILOT]
-        ended_requests = [RequestStatus(PILOT, each.ask, "over", None, one.reason) for each, one in pilots]
+        pilots = [(request, batch_job) for request, batch_job in over if request.job.job_id == PILOT]
+        ended_requests = [
+            RequestStatus(PILOT, request.ask, "over", None, batch_job.reason) for request, batch_job in pilots
+        ]
         await self._report(self._view, self._ends(over), ended_requests)
 
     def _note_size(self, view: BatchView) -> None:
@@ -239,14 +247,18 @@ class BatchReconciler:
 
     def _ours(self, allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
         """Return the allocations of the accounts that requested them; others may use the same names for their jobs."""
-        return tuple(one for one in allocations if one.runs_as == self._folder.owner(one.name).runs_as)
+        return tuple(
+            allocation
+            for allocation in allocations
+            if allocation.runs_as == self._folder.owner(allocation.name).runs_as
+        )
 
     async def _past(self, there: Collection[str]) -> tuple[Allocation, ...]:
         """Return how allocations of started requests ended, for those missing in the snapshot.
 
         A batch system shows ended allocations for some minutes. Only a site that was down for longer needs its records.
         """
-        names = [self.name_of(each) for each in self._requests() if each.has_started]
+        names = [self.name_of(request) for request in self._requests() if request.has_started]
         names = [name for name in names if name not in there]
         if not names:
             return ()
@@ -260,9 +272,9 @@ class BatchReconciler:
         """Remove output that exceeds the limits; after a failure it stays until the next time."""
         try:
             left = await asyncio.to_thread(self._folder.left)
-            wanted = {*map(self.name_of, self._requests()), *self._there()}
+            needed = {*map(self.name_of, self._requests()), *self._there()}
             now_ms = time.time_ns() // 1_000_000
-            self._hub.gone = await asyncio.to_thread(self.output.tidy, left, wanted, now_ms)
+            self._hub.gone = await asyncio.to_thread(self.output.tidy, left, needed, now_ms)
         except OSError as error:
             logger.warning("%s: old output cannot be removed: %s", self._folder.path, error)
 
@@ -273,7 +285,7 @@ class BatchReconciler:
         last = self._reported_snapshot or BatchSnapshot(0, None, ())
         if last.problem != problem:
             self._reported_snapshot = msgspec.structs.replace(last, problem=problem, asks=())
-            await self._driver.told(self._reported_snapshot)
+            await self._driver.apply(self._reported_snapshot)
 
     def _as_given_up(self, allocation: Allocation) -> Allocation:
         """Return an allocation as lost if the site itself cancelled it because of a silent node."""
@@ -284,24 +296,29 @@ class BatchReconciler:
 
     def _over(self, view: BatchView) -> list[tuple[NodeRequest, Allocation]]:
         """Return the started requests that are over, and their allocations: ended, or requeued by the batch system."""
-        found = self._by_name(view)
-        started = [each for each in self._requests() if each.has_started]
-        known = [(each, found.get(name, _gone(name))) for each in started for name in [self.name_of(each)]]
+        by_name = self._by_name(view)
+        started = [request for request in self._requests() if request.has_started]
+        pairs = [(request, by_name.get(name, _gone(name))) for request in started for name in [self.name_of(request)]]
         # A requeued allocation must not run again: it is cancelled when the site no longer needs it.
-        back = [(each, _put_back(one) if one.state == "waiting" else one) for each, one in known]
-        return [(each, one) for each, one in back if one.state == "ended"]
+        back = [
+            (request, _put_back(allocation) if allocation.state == "waiting" else allocation)
+            for request, allocation in pairs
+        ]
+        return [(request, allocation) for request, allocation in back if allocation.state == "ended"]
 
     def _ends(self, over: Sequence[tuple[NodeRequest, Allocation]]) -> list[Report]:
         """Return reports of the ends of node tasks whose nodes are gone."""
         reports: list[Report] = []
-        for each, allocation in over:
-            name = self.name_of(each)
-            told = allocation.end, allocation.reason
+        for request, allocation in over:
+            name = self.name_of(request)
+            outcome = allocation.end, allocation.reason
             if allocation.end == "failed":
-                told = self._system.end_from_output(self._folder.printed(name)) or told
-            unfinished = self._unfinished(each)
+                outcome = self._system.end_from_output(self._folder.printed(name)) or outcome
+            unfinished = self._unfinished(request)
             jobs = {key[0] for _, key, _ in unfinished}
-            ends = self._ends_with_pilot(jobs, *told) if each.job.job_id == PILOT else dict.fromkeys(jobs, told)
+            ends = (
+                self._ends_with_pilot(jobs, *outcome) if request.job.job_id == PILOT else dict.fromkeys(jobs, outcome)
+            )
             for machine, key, number in unfinished:
                 reports.append(end_of(self._folder.node_task(name, number, key), machine, key, *ends[key[0]]))
         return reports
@@ -327,7 +344,9 @@ class BatchReconciler:
         if asked.job.job_id != PILOT:
             job_id = asked.job.job_id
             return [(machine, (job_id, attempt), node) for machine, attempt, node in site.runs.unfinished(job_id)]
-        numbers = {self._driver.settings.machines[place].name: number for number, place in enumerate(asked.places)}
+        numbers = {
+            self._driver.settings.machines[place].name: number for number, place in enumerate(asked.node_indices)
+        }
         return [
             (machine, (job_id, attempt), numbers[machine])
             for job_id, _ in site.core.site.occupied()
@@ -337,38 +356,38 @@ class BatchReconciler:
 
     async def _report(self, view: BatchView, ends: Sequence[Report] = (), over: Sequence[RequestStatus] = ()) -> None:
         """Report to the site all that has changed, with the ends of node tasks and of pilots."""
-        found = self._by_name(view)
+        by_name = self._by_name(view)
         asks = list(over)
         joined: list[Report] = []
-        for each in self._requests():
-            name = self.name_of(each)
-            seen = None if each.has_started else self._status_of(each, found)
+        for request in self._requests():
+            name = self.name_of(request)
+            seen = None if request.has_started else self._status_of(request, by_name)
             if seen is not None and self._reported.get(name) != seen:
                 self._reported[name] = seen
                 asks.append(seen)
-                joined += self._joined(each) if seen.state == "ready" else []
+                joined += self._joined(request) if seen.state == "ready" else []
         snapshot = BatchSnapshot(view.nodes, view.longest_ms, self._steps, tuple(asks), self._problem)
         is_new = self._reported_snapshot is None or _gist(self._reported_snapshot) != _gist(snapshot)
         if asks or ends or is_new or time.monotonic() - self._reported_s > REPORT_S:
             self._reported_snapshot, self._reported_s = snapshot, time.monotonic()
-            await self._driver.told(*ends, *joined, snapshot)
-            waiting = {self.name_of(each) for each in self._requests() if not each.has_started}
+            await self._driver.apply(*ends, *joined, snapshot)
+            waiting = {self.name_of(request) for request in self._requests() if not request.has_started}
             self._reported = {name: seen for name, seen in self._reported.items() if name in waiting}
 
     def _joined(self, asked: NodeRequest) -> list[Report]:
         """Return reports that the machines of a pilot have joined: jobs need their hosts before the agents report."""
-        machines = [self._driver.settings.machines[place].name for place in asked.places]
+        machines = [self._driver.settings.machines[place].name for place in asked.node_indices]
         hosts = self._hub.hosts(self.name_of(asked), len(machines))
         users = self._driver.site.runs.users
         return [MachineJoined(machine, host, users) for machine, host in zip(machines, hosts, strict=True)]
 
-    def _status_of(self, asked: NodeRequest, found: Mapping[str, Allocation]) -> RequestStatus | None:
+    def _status_of(self, asked: NodeRequest, by_name: Mapping[str, Allocation]) -> RequestStatus | None:
         """Return the state of a request that has not started; None if nothing is known yet."""
         job, name = asked.job, self.name_of(asked)
         if name in self._refused:
             state, why = self._refused[name]
             return RequestStatus(job.job_id, asked.ask, state, None, why)
-        allocation = found.get(name)
+        allocation = by_name.get(name)
         if allocation is not None and allocation.runs_as != self._submitted_as(asked).runs_as:
             return RequestStatus(job.job_id, asked.ask, "over", None, "it was asked for as another account")
         if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
@@ -381,8 +400,8 @@ class BatchReconciler:
             return RequestStatus(job.job_id, asked.ask, how, None, allocation.reason)
         reason = allocation.reason or "its nodes are there, and are being prepared"
         number = f"as {allocation.number} there: " if allocation.state == "waiting" else ""
-        told = f"{number}{reason}", allocation.is_put_off
-        return RequestStatus(job.job_id, asked.ask, "waiting", allocation.start_ms, *told)
+        details = f"{number}{reason}", allocation.is_put_off
+        return RequestStatus(job.job_id, asked.ask, "waiting", allocation.start_ms, *details)
 
     def _by_name(self, view: BatchView) -> dict[str, Allocation]:
         """Return the allocation that counts for each name: a running one, else a waiting one, else one that has ended.
@@ -390,15 +409,15 @@ class BatchReconciler:
         Of two in the same state, the one whose nodes have called counts.
         """
 
-        def rank(one: Allocation) -> tuple[int, bool]:
-            return _RANK[one.state], one.number != self._hub.number_of(one.name)
+        def rank(candidate: Allocation) -> tuple[int, bool]:
+            return _RANK[candidate.state], candidate.number != self._hub.number_of(candidate.name)
 
-        found: dict[str, Allocation] = {}
+        by_name: dict[str, Allocation] = {}
         for allocation in view.allocations:
-            known = found.get(allocation.name)
-            if known is None or rank(allocation) < rank(known):
-                found[allocation.name] = allocation
-        return found
+            current = by_name.get(allocation.name)
+            if current is None or rank(allocation) < rank(current):
+                by_name[allocation.name] = allocation
+        return by_name
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
@@ -406,31 +425,41 @@ class BatchReconciler:
         """Request the needed allocations that are missing, and cancel those that are not needed."""
         view = self._view
         assert view is not None, "nothing is asked for before the first look"
-        wanted = {self.name_of(each): each for each in self._requests()}
+        requests = {self.name_of(request): request for request in self._requests()}
         counts = self._by_name(view)
-        mistakes = [one for one in view.allocations if one.state != "ended" and counts[one.name] is not one]
-        gone = [one for name, one in counts.items() if name not in wanted and one.state != "ended"]
+        mistakes = [
+            allocation
+            for allocation in view.allocations
+            if allocation.state != "ended" and counts[allocation.name] is not allocation
+        ]
+        gone = [
+            allocation for name, allocation in counts.items() if name not in requests and allocation.state != "ended"
+        ]
         # Connected nodes give themselves back, so that the batch system's accounting does not show a cancellation.
         # An allocation that waited at the last query may have its nodes by now.
         now_s = time.monotonic()
-        self._unwanted = {one.number: self._unwanted.get(one.number, now_s) for one in gone}
-        gone = [one for one in gone if not self._has_nodes(one) or now_s - self._unwanted[one.number] > LEAVE_S]
-        accounts = {"", *(each.runs_as for each in self._plan.users.values())}
-        given_back = [one for one in (*mistakes, *gone) if one.runs_as in accounts]
+        self._unwanted = {allocation.number: self._unwanted.get(allocation.number, now_s) for allocation in gone}
+        gone = [
+            allocation
+            for allocation in gone
+            if not self._has_nodes(allocation) or now_s - self._unwanted[allocation.number] > LEAVE_S
+        ]
+        accounts = {"", *(request.runs_as for request in self._plan.users.values())}
+        given_back = [allocation for allocation in (*mistakes, *gone) if allocation.runs_as in accounts]
         if given_back:
             await self._give_back(given_back)
-        await self._give_up(wanted, counts)
-        for name, each in wanted.items():
-            known = name in counts or name in self._asked or name in self._unsure or name in self._refused
+        await self._give_up(requests, counts)
+        for name, request in requests.items():
+            is_requested = name in counts or name in self._asked or name in self._unsure or name in self._refused
             # After a request without an answer, the other requests of its account wait for the next query.
-            if not each.has_started and not known and not self._is_stuck(each):
-                await self._ask(name, each)
-        self._refused = {name: why for name, why in self._refused.items() if name in wanted}
+            if not request.has_started and not is_requested and not self._is_stuck(request):
+                await self._ask(name, request)
+        self._refused = {name: why for name, why in self._refused.items() if name in requests}
 
-    def _has_nodes(self, one: Allocation) -> bool:
+    def _has_nodes(self, allocation: Allocation) -> bool:
         """Whether an allocation has nodes: it had some at the last query, or they have called since."""
-        has_called = self._hub.number_of(one.name) is not None
-        return one.state == "running" or (has_called and one.name not in self._put_back)
+        has_called = self._hub.number_of(allocation.name) is not None
+        return allocation.state == "running" or (has_called and allocation.name not in self._put_back)
 
     def _is_stuck(self, asked: NodeRequest) -> bool:
         """Whether a request has to wait for the next query: an earlier one got no answer, or a limit is reached.
@@ -447,7 +476,9 @@ class BatchReconciler:
         """Whether a rejected job is itself the cause: it was rejected, now or earlier, with no similar job there."""
         assert self._view is not None, "asked for before anything was seen"
         there = self._there()
-        if not any(self.name_of(each) in there and self._kind(each) == self._kind(asked) for each in self._requests()):
+        if not any(
+            self.name_of(request) in there and self._kind(request) == self._kind(asked) for request in self._requests()
+        ):
             self._at_fault.add(asked.job.job_id)
         return asked.job.job_id in self._at_fault
 
@@ -463,11 +494,11 @@ class BatchReconciler:
 
     async def _give_back(self, allocations: Sequence[Allocation]) -> None:
         """Cancel allocations account by account, so that a failure does not affect other accounts."""
-        for runs_as in sorted({one.runs_as for one in allocations}):
-            given_back = [one for one in allocations if one.runs_as == runs_as]
+        for runs_as in sorted({allocation.runs_as for allocation in allocations}):
+            given_back = [allocation for allocation in allocations if allocation.runs_as == runs_as]
             if await self._has_cancelled(given_back):
                 assert self._view is not None, "given back before it was seen"
-                left = tuple(one for one in self._view.allocations if one not in given_back)
+                left = tuple(allocation for allocation in self._view.allocations if allocation not in given_back)
                 self._view = msgspec.structs.replace(self._view, allocations=left)
 
     async def _has_cancelled(self, allocations: Sequence[Allocation]) -> bool:
@@ -479,25 +510,25 @@ class BatchReconciler:
             await self._system.cancel(allocations)
         except (UnavailableError, InputError) as error:
             self._deaf.add(runs_as)
-            numbers = ", ".join(one.number for one in allocations)
+            numbers = ", ".join(allocation.number for allocation in allocations)
             logger.warning("%s cannot be given back yet: %s", numbers, error)
             return False
         return True
 
-    async def _give_up(self, wanted: Mapping[str, NodeRequest], counts: Mapping[str, Allocation]) -> None:
+    async def _give_up(self, requests: Mapping[str, NodeRequest], counts: Mapping[str, Allocation]) -> None:
         """Cancel running allocations with a node that has been silent for `lease_s`; their jobs would block all nodes.
 
         They are reported as lost when the batch system reports that they have ended.
         """
-        runs = [name for name in wanted if name in counts and counts[name].state == "running"]
-        found = {name: self._hub.silent_node(name, wanted[name].job.width) for name in runs}
+        runs = [name for name in requests if name in counts and counts[name].state == "running"]
+        silent_nodes = {name: self._hub.silent_node(name, requests[name].job.width) for name in runs}
         now_s = self._hub.clock()
-        self._silent = {name: self._silent.get(name, now_s) for name in runs if found[name] is not None}
-        self._given_up = {name: why for name, why in self._given_up.items() if name in wanted}
+        self._silent = {name: self._silent.get(name, now_s) for name in runs if silent_nodes[name] is not None}
+        self._given_up = {name: why for name, why in self._given_up.items() if name in requests}
         for name, since_s in self._silent.items():
             is_lost = now_s - since_s >= self._plan.lease_s and name not in self._given_up
             if is_lost and await self._has_cancelled([counts[name]]):
-                self._given_up[name] = f"its node {found[name]} no longer answers"
+                self._given_up[name] = f"its node {silent_nodes[name]} no longer answers"
 
     async def _ask(self, name: str, asked: NodeRequest) -> None:
         """Request the nodes of a job; if there is no answer, the next query shows whether that worked."""

@@ -49,14 +49,14 @@ class KeptOutput:
             return OutputRead(is_here=False, data=b"", size=0, removal=removal)
         return output_of(self._folder, job_id, attempt, rank, stream, offset, limit)
 
-    def tidy(self, left: Left, wanted: Collection[str], now_ms: int) -> dict[str, tuple[str, ...]]:
+    def tidy(self, left: Left, needed: Collection[str], now_ms: int) -> dict[str, tuple[str, ...]]:
         """Register the output of ended jobs, and remove what exceeds the limits.
 
         Parameters
         ----------
         left : Left
-            From a call of `SharedFolder.left` before `wanted` was computed, so that it has no nodes that came later.
-        wanted : collection of str
+            From a call of `SharedFolder.left` before `needed` was computed, so that it has no nodes that came later.
+        needed : collection of str
             The allocations that the site needs, or that the batch system may have.
         now_ms : int
             Unix time.
@@ -72,22 +72,22 @@ class KeptOutput:
             If the folder cannot be read or the register cannot be written; nothing was removed then.
         """
         keys = {node: self._keys_of(node) for node in left.nodes if node.name.startswith(self._folder.prefix)}
-        given_back = {node: found for node, found in keys.items() if node.allocation not in wanted}
+        given_back = {node: node_keys for node, node_keys in keys.items() if node.allocation not in needed}
         busy = {key for node in keys.keys() - given_back.keys() for key in keys[node]}
-        places: dict[Key, list[NodeLeft]] = defaultdict(list)
-        for node, found in given_back.items():
-            for key in found:
-                places[key].append(node)
-        over, register = places.keys() - busy, self._register()
+        nodes_by_key: dict[Key, list[NodeLeft]] = defaultdict(list)
+        for node, node_keys in given_back.items():
+            for key in node_keys:
+                nodes_by_key[key].append(node)
+        over, register = nodes_by_key.keys() - busy, self._register()
         unknown = [key for key in sorted(over - register.registered()) if register.removal(key) is None]
-        register.register([self._entry(key, places[key], now_ms) for key in unknown], now_ms)
+        register.register([self._entry(key, nodes_by_key[key], now_ms) for key in unknown], now_ms)
         gone = self._gone(given_back, over - register.registered())
         for node in left.nodes:
             is_old = node.changed_ms < now_ms - self._limits.days * DAY_MS
-            if node not in keys and node.allocation not in wanted and is_old:  # of another journal
+            if node not in keys and node.allocation not in needed and is_old:  # of another journal
                 gone[node.runs_as].append(f"{NODES}/{node.name}")
         remove_left(self._folder.path, gone.pop("", ()))
-        self._folder.forget_owners(left, wanted)
+        self._folder.forget_owners(left, needed)
         return {account: tuple(paths) for account, paths in gone.items() if paths}
 
     def _gone(self, given_back: Mapping[NodeLeft, tuple[Key, ...]], removed: Set[Key]) -> dict[str, list[str]]:
@@ -106,17 +106,17 @@ class KeptOutput:
         return gone
 
     def _keys_of(self, node: NodeLeft) -> tuple[Key, ...]:
-        known = self._keys.get(node)
-        return self._folder.keys_of(node) if known is None else known
+        keys = self._keys.get(node)
+        return self._folder.keys_of(node) if keys is None else keys
 
     def _entry(self, key: Key, nodes: Collection[NodeLeft], now_ms: int) -> KeptNodeTask:
         """Return the register entry for all nodes of a job; the user's own files do not decide whose job it is."""
-        pieces = [self._folder.node_task(node.allocation, node.number, key) for node in nodes]
+        node_tasks = [self._folder.node_task(node.allocation, node.number, key) for node in nodes]
         users = [self._folder.owner(node.allocation).user for node in nodes]
-        users += [launch.user for node_task in pieces if (launch := node_task.launch()) is not None]
-        states = [state for node_task in pieces if (state := node_task.state()) is not None]
+        users += [launch.user for node_task in node_tasks if (launch := node_task.launch()) is not None]
+        states = [state for node_task in node_tasks if (state := node_task.state()) is not None]
         ended_ms = max((state.ended_ms for state in states if state.ended_ms is not None), default=now_ms)
-        size_bytes = sum(folder_bytes(node_task.folder)[0] for node_task in pieces)
+        size_bytes = sum(folder_bytes(node_task.folder)[0] for node_task in node_tasks)
         return KeptNodeTask(key, next(filter(None, users), ""), min(ended_ms, now_ms), size_bytes)
 
     def _register(self) -> KeptNodeTasks:

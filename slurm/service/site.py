@@ -66,6 +66,6 @@ def make_reconciler(
     """Return the hub of a site's nodes, and the reconciler of its batch system: `system`, or else that of the plan."""
     if driver.site.runs.users != plan.rules.users:
         for machine in driver.settings.machines:
-            driver.tell(MachineTakes(machine.name, plan.rules.users))
+            driver.post(MachineTakes(machine.name, plan.rules.users))
     driver.hub = hub = Hub(folder, driver.report, plan.rules)
     return hub, BatchReconciler(driver, system or system_of(plan), hub, folder, plan)

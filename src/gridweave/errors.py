@@ -94,15 +94,15 @@ class OptionError(InputError):
         super().__init__(f"{option}: {problem}")
 
 
-def not_known(name: str, known: Iterable[str]) -> str:
+def not_known(name: str, valid_names: Iterable[str]) -> str:
     """Return the message for an unknown name, with the known names."""
-    return f"{name!r} is not known; one of {', '.join(known)}"
+    return f"{name!r} is not known; one of {', '.join(valid_names)}"
 
 
-def check_known(option: str, name: str, known: Collection[str]) -> None:
+def check_known(option: str, name: str, valid_names: Collection[str]) -> None:
     """Raise OptionError if `name`, the value of `option`, is not among the known names."""
-    if name not in known:
-        raise OptionError(option, not_known(name, known))
+    if name not in valid_names:
+        raise OptionError(option, not_known(name, valid_names))
 
 
 class ProblemsError(InputError):
@@ -204,5 +204,5 @@ class JobFailedError(GridweaveError):
         self.job_id, self.outcome, self.reason = job_id, outcome, reason
         self.exit_code, self.stderr_tail = exit_code, stderr_tail
         how = {"failed": "has failed", "limit": "ran to its limit", "cancelled": "was cancelled"}
-        said = f"job {job_id} {how.get(outcome, 'was refused')}"
-        super().__init__(f"{said}: {reason}" if reason else said)
+        message = f"job {job_id} {how.get(outcome, 'was refused')}"
+        super().__init__(f"{message}: {reason}" if reason else message)

@@ -172,12 +172,12 @@ class _ByName:
     @classmethod
     def from_function(cls, function: Callable[..., object], file: str) -> _ByName | None:
         """Return the locator, or None if the folder is not writable; numba then tries the next locator."""
-        found = cls(function)
+        locator = cls(function)
         try:
-            found.ensure_cache_path()
+            locator.ensure_cache_path()
         except OSError:
             return None
-        return found
+        return locator
 
     def ensure_cache_path(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -249,7 +249,7 @@ class _PromptCache(FunctionCache):
         """Return the index for the classes of the named tuples among the arguments."""
         tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
         classes = [kind.instance_class for kind in tuples]
-        names = " ".join(f"{one.__module__}.{one.__qualname__}" for one in classes)
+        names = " ".join(f"{tuple_class.__module__}.{tuple_class.__qualname__}" for tuple_class in classes)
         apart = f"-{hashlib.sha256(names.encode()).hexdigest()[:16]}" if names else ""
         return _Index(self._cache_path, f"{self._impl.filename_base}{apart}", self._impl.locator.get_source_stamp())
 
@@ -544,10 +544,10 @@ def _use(folder: Path) -> None:
 
 def _prune(root: Path) -> None:
     """Remove cache folders that are not in use, if they are old (`_KEPT_S`) or too many (`_STATES_KEPT`)."""
-    found = sorted(
+    folders = sorted(
         ((_used_s(folder), folder) for folder in root.iterdir() if _IS_STAMP.fullmatch(folder.name)), reverse=True
     )
-    for place, (used_s, folder) in enumerate(found):
+    for place, (used_s, folder) in enumerate(folders):
         if place >= _STATES_KEPT or used_s < time.time() - _KEPT_S:
             with contextlib.suppress(OSError):  # in use, or another process is removing it
                 _remove(folder)

@@ -38,12 +38,12 @@ def all_entry_points(group: str) -> dict[str, str]:
     InputError
         If two packages have different entry points of the same name.
     """
-    found = own_entry_points(group)
-    owner = dict.fromkeys(found, OWN)
+    entry_points = own_entry_points(group)
+    owner = dict.fromkeys(entry_points, OWN)
     for point in metadata.entry_points(group=group):
         package = "" if point.dist is None else point.dist.name
-        if package != OWN and found.setdefault(point.name, point.value) != point.value:
+        if package != OWN and entry_points.setdefault(point.name, point.value) != point.value:
             both = f"{owner[point.name]} and {package}"
             raise InputError(f"{point.name!r} is an entry point in the group {group} of {both}; remove one of them")
         owner.setdefault(point.name, package)
-    return dict(sorted(found.items()))
+    return dict(sorted(entry_points.items()))

@@ -13,13 +13,13 @@ def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
     >>> ranges_of([3, 1, 2, 7])
     ((1, 4), (7, 8))
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
-        if found and found[-1][1] == number:
-            found[-1] = found[-1][0], number + 1
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = ranges[-1][0], number + 1
         else:
-            found.append((number, number + 1))
-    return tuple(found)
+            ranges.append((number, number + 1))
+    return tuple(ranges)
 
 
 def ranges_text(numbers: Iterable[int], between: str = " ") -> str:

@@ -43,10 +43,10 @@ class Change(NamedTuple):
 
     def is_allowed(self, changeable: Changeable) -> bool:
         """Whether the setting may change from the old to the new value while a journal is in use."""
-        found = _named(self.path, changeable)
-        if found is None:
+        entry = _named(self.path, changeable)
+        if entry is None:
             return False
-        values = changeable[found]
+        values = changeable[entry]
         return values is None or (self.before in values and self.now in values)
 
 
@@ -99,7 +99,7 @@ def settings_as(now: T, kept: Any, changeable: Changeable, path: str = "") -> T:
     """
     if isinstance(now, tuple):
         pairs = zip(now, kept, strict=True) if isinstance(kept, list) and len(kept) == len(now) else ()
-        return typing.cast("T", tuple(settings_as(each, before, changeable, path) for each, before in pairs) or now)
+        return typing.cast("T", tuple(settings_as(value, before, changeable, path) for value, before in pairs) or now)
     if (path and not any(name.startswith(f"{path}.") for name in changeable)) or now is None:
         return now
     kinds, values = typing.get_type_hints(type(now)), kept if isinstance(kept, dict) else {}

@@ -104,7 +104,7 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
             for seed in range(seeds):
                 run = _Run(entry, policy, nodes, seed)
                 try:
-                    run.play()
+                    run.run()
                 except AssertionError as error:
                     where = f"{entry.name}, policy {policy.label!r}, seed {seed}, {run.now_ms} ms"
                     raise AssertionError(f"{where}: {error}") from error
@@ -190,7 +190,7 @@ class _Run:
         self._rate: dict[int, int] = {}
         self._nodes_of: dict[int, int] = {}
 
-    def play(self) -> None:
+    def run(self) -> None:
         """Run `STEPS` random steps, then end all jobs."""
         for _ in range(STEPS):
             self.now_ms += int(self._rng.choice([0, 1, 7, 50, 400]))
@@ -311,11 +311,11 @@ class _Run:
         before, copy, job = dump_state(self._site), self._site.copy(), self._job()
         keeps_limits = all(run.end_by_estimate_ms > self.now_ms for run in self._site.running())
         for waiting, _ in self._site.waiting():
-            said = copy.explain(self.now_ms, waiting.job_id)
-            assert said.reason, "a waiting job has no reason"
-            if keeps_limits and said.is_bound and said.start_ms is not None:
+            site_reason = copy.explain(self.now_ms, waiting.job_id)
+            assert site_reason.reason, "a waiting job has no reason"
+            if keeps_limits and site_reason.is_bound and site_reason.start_ms is not None:
                 start_ms = _start_by_limits(self._site.copy(), self.now_ms, waiting.job_id)
-                assert start_ms <= said.start_ms, f"job {waiting.job_id} starts later than a promise that binds"
+                assert start_ms <= site_reason.start_ms, f"job {waiting.job_id} starts later than a promise that binds"
         copy.quote(self.now_ms, job)
         copy.sharing_offered(self.now_ms, job)
         copy.nodes_ready(self.now_ms)

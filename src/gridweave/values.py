@@ -24,12 +24,12 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
     >>> parse_bytes("--node-memory", "64 GB"), parse_bytes("--node-memory", "2GiB")
     (64000000000.0, 2147483648.0)
     """
-    found = _BYTES.fullmatch(text.strip())
-    if found is None or bool(found.group(4)) > per_second:
+    match = _BYTES.fullmatch(text.strip())
+    if match is None or bool(match.group(4)) > per_second:
         example = "200 MB/s" if per_second else "64 GB or 64 GiB"
         raise OptionError(option, f"{text!r} is not an amount of data; write for example {example}")
-    base = 1024 if found.group(3) else 1000
-    value = float(found.group(1)) * float(base) ** " kmgtp".index((found.group(2) or " ").lower())
+    base = 1024 if match.group(3) else 1000
+    value = float(match.group(1)) * float(base) ** " kmgtp".index((match.group(2) or " ").lower())
     if value <= 0:
         raise OptionError(option, f"{text!r} must be more than 0")
     return value
@@ -45,13 +45,13 @@ def named_values(option: str, text: str, kinds: Kinds, right: str) -> dict[str, 
     >>> named_values("--form", "width=4, speed=2.5", {"width": int, "speed": float}, "write width=4")
     {'width': 4, 'speed': 2.5}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in text.split(","):
-        name, is_given, value = (piece.strip() for piece in part.partition("="))
-        if not is_given or name in found or name not in kinds:
+        name, is_given, value = (field.strip() for field in part.partition("="))
+        if not is_given or name in values or name not in kinds:
             raise OptionError(option, f"{text!r}: {part.strip()!r} is not understood; {right}")
         try:
-            found[name] = kinds[name](value)
+            values[name] = kinds[name](value)
         except ValueError:
             raise OptionError(option, f"{text!r}: {value!r} is not valid for {name}; {right}") from None
-    return found
+    return values

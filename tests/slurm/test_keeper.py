@@ -349,7 +349,7 @@ async def test_what_was_printed_counts_where_the_batch_system_says_no_more(
     job = await site.submit()
     await site.round()
     await site.starts(job)
-    site.batch.told = "memory", "it used more memory than Slurm gave it"
+    site.batch.apply = "memory", "it used more memory than Slurm gave it"
     site.batch.change("1", state="ended", end=end, reason="that is how it ended")
     await site.round()
     assert site.record(job).outcome == outcome
@@ -427,8 +427,8 @@ async def test_nodes_that_came_since_the_last_look_give_themselves_back(
     await site.hub.hello(site.shared.key(name), name, 0, "1", "host", "")
     await site.reconciler.follow()
     ((machine, attempt, _),) = site.driver.site.runs.unfinished(job)
-    await site.driver.told(RunStarted(machine, job, attempt))
-    await site.driver.told(RunEnded(machine, job, attempt, "finished", "", (), has_run=True))
+    await site.driver.apply(RunStarted(machine, job, attempt))
+    await site.driver.apply(RunEnded(machine, job, attempt, "finished", "", (), has_run=True))
     await site.reconciler.follow()
     await site.reconciler.follow()
     assert (site.record(job).outcome, site.batch.cancelled) == ("finished", [])

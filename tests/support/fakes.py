@@ -81,7 +81,7 @@ class Machine:
         self.works, self.number, self.site, self.name, self.nodes = works, number, site, name, nodes
         self.pauses = pauses
         # The site's last order for each job, True to run and False to pause; and the jobs that it ordered to end.
-        self.told: dict[Key, bool] = {}
+        self.apply: dict[Key, bool] = {}
         self.told_to_end: set[Key] = set()
         self.folder: dict[Key, NodeTask] = {}
         self.slots: dict[Key, tuple[int, ...]] = {}

@@ -96,7 +96,7 @@ class FakeBackend(Backend):
     def __init__(self) -> None:
         self.records_by_id: dict[int, JobRecord] = {}
         self.stories: dict[int, list[HistoryEntry]] = {}
-        self.told: list[JobEvent] = []
+        self.apply: list[JobEvent] = []
         self.written: dict[tuple[int, int, str], bytes] = {}
         self.removed: dict[int, str] = {}  # why the output of a job was removed
         self.learned: dict[TimesKey, KnownTimes] = {}
@@ -124,8 +124,8 @@ class FakeBackend(Backend):
         self.stories.setdefault(job_id, []).append(HistoryEntry(at_ms=self.now_ms, kind=kind, detail=detail))
         if job_id < OWN_FIRST:
             request = self.records_by_id[job_id].request
-            number = self.told[-1].number + 2 if self.told else 1  # with gaps, like the numbers of a journal
-            self.told.append(
+            number = self.apply[-1].number + 2 if self.apply else 1  # with gaps, like the numbers of a journal
+            self.apply.append(
                 JobEvent(
                     number=number,
                     at_ms=self.now_ms,
@@ -252,7 +252,7 @@ class FakeBackend(Backend):
     async def events(self, after: int, timeout_s: float) -> JobEvents:
         """Return the events after a number, waiting up to `timeout_s` for the first."""
         self._check()
-        last = self.told[-1].number if self.told else 0
+        last = self.apply[-1].number if self.apply else 0
         if after < 0:
             return JobEvents(events=[], last=last)
         if after >= last and timeout_s > 0:
@@ -263,7 +263,7 @@ class FakeBackend(Backend):
                     await news.wait()
         self._check()
         # Events are numbered 1, 3, 5, ...
-        found = self.told[max(0, (after + 1) // 2) :][:PAGE]
+        found = self.apply[max(0, (after + 1) // 2) :][:PAGE]
         return JobEvents(events=found, last=found[-1].number if found else max(after, last))
 
     async def forecast(self, job_id: int) -> Forecast | None:

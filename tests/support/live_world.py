@@ -334,14 +334,14 @@ class LiveWorld:
             elif isinstance(order, PaceRun):
                 key = order.job_id, order.attempt
                 new += [key] if order.runs and key in machine.slots else []
-                machine.told[key] = order.runs
+                machine.apply[key] = order.runs
             elif isinstance(order, EndRun):
                 machine.told_to_end.add((order.job_id, order.attempt))
         for key in new if machine.pauses else ():
-            if not machine.told.get(key, True):
+            if not machine.apply.get(key, True):
                 continue
             for other in machine.beside(key):
-                if machine.told.get(other, True) or other in machine.told_to_end:
+                if machine.apply.get(other, True) or other in machine.told_to_end:
                     now_ms = self.loop.now_ms()
                     raise ViolationError(f"{now_ms} ms: job {key} is to work on {machine.name} where {other} does")
 

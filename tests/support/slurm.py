@@ -463,7 +463,7 @@ class FakeBatch:
         self.fails: dict[str, GridweaveError] = {}
         self.past: list[Allocation] = []
         self.longest_ms: int | None = None
-        self.told: tuple[AllocationEnd, str] | None = None
+        self.apply: tuple[AllocationEnd, str] | None = None
 
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
         """Return no problems."""
@@ -499,7 +499,7 @@ class FakeBatch:
 
     def end_from_output(self, printed: str) -> tuple[AllocationEnd, str] | None:
         """Return the end that the test has set."""
-        return self.told
+        return self.apply
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Remove allocations from the queue."""
@@ -574,12 +574,12 @@ class KeptSite:
             await self.hub.hello(self.shared.key(last.name), last.name, node, number, "host", "")
         await self.round()
         for machine, attempt, _ in self.driver.site.runs.unfinished(job_id):
-            await self.driver.told(RunStarted(machine, job_id, attempt))
+            await self.driver.apply(RunStarted(machine, job_id, attempt))
 
     async def wait(self, span_ms: int) -> None:
         """Advance the clock by a time span, and let the site do what is due."""
         self.driver.clock = Clock(epoch_ms=self.driver.clock.epoch_ms - span_ms)
-        await self.driver.told()
+        await self.driver.apply()
 
     async def heard(self, number: str, node: int) -> None:
         """Let a node of an allocation ask for its orders once, without waiting for any."""

@@ -89,11 +89,13 @@ def _list(*, as_json: bool) -> None:
         return
     rows = []
     for name, table in TABLES.items():
-        missing = [trace for trace, found in at_hand[name].items() if not found]
+        missing = [trace for trace, is_available in at_hand[name].items() if not is_available]
         state = "at hand" if not missing else f"missing: {', '.join(missing)}"
         rows.append((name, table.title, table.source, state))
     print_table(rows, headings=("table", "what it shows", "published in", "traces"), left=4)
-    for trace in dict.fromkeys(trace for each in at_hand.values() for trace, found in each.items() if not found):
+    for trace in dict.fromkeys(
+        trace for traces in at_hand.values() for trace, is_available in traces.items() if not is_available
+    ):
         say(f"get a missing trace with: gridweave trace fetch {trace}")
 
 
@@ -133,7 +135,7 @@ def _print(reports: list[Report]) -> None:
         typer.echo("")
     counts = _tally(reports)
     if counts:
-        parts = [f"{one['hold']} of {one['of']} with {reading}" for reading, one in counts.items()]
+        parts = [f"{tally['hold']} of {tally['of']} with {reading}" for reading, tally in counts.items()]
         typer.echo(f"Conclusions that hold, by reading: {'; '.join(parts)}")
 
 

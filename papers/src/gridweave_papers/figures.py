@@ -133,14 +133,14 @@ def draw_months(table: str, title: str, runs: ThesisRuns) -> dict[str, Figure]:
 def _draw_months(axes: Axes, key: str, ours: Mapping[str, Sequence[float]]) -> None:
     """Draw the published values as lines and ours as markers."""
     months = [line.month for line in TABLES_A[key]]
-    places = np.arange(len(months))
+    positions = np.arange(len(months))
     for number, policy in enumerate(POLICIES):
         published = [line.sldwa[number] for line in TABLES_A[key]]
         own = [ours[month][number] if month in ours else np.nan for month in months]
         colour = SERIES[number]
-        axes.plot(places, published, color=colour, linewidth=1.4, label=f"{policy}, published")
+        axes.plot(positions, published, color=colour, linewidth=1.4, label=f"{policy}, published")
         axes.plot(
-            places,
+            positions,
             own,
             color=colour,
             linestyle="none",
@@ -177,10 +177,10 @@ def draw_lomarc(table: str, title: str, runs: LomarcRuns) -> dict[str, Figure]:
     for row, mix in zip(drawn.subplots(len(mixes), len(quantities), squeeze=False), mixes, strict=True):
         for axes, quantity in zip(row, quantities, strict=True):
             groups = {
-                variant: [mean_interval(view.values(quantity, variant, one, mix)) for one in workloads]
+                variant: [mean_interval(view.values(quantity, variant, workload, mix)) for workload in workloads]
                 for variant in VARIANTS
             }
-            draw_groups(axes, groups, [f"{one} {mix}" for one in workloads])
+            draw_groups(axes, groups, [f"{workload} {mix}" for workload in workloads])
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.8g}"))
             axes.set_ylabel(lomarc.QUANTITIES[quantity][0])
     legend_below(drawn)
@@ -269,7 +269,7 @@ def plot_gain(runs: NetworkRuns) -> Figure:
                 _line(axes, values, changes, number, pattern)
             axes.set_xscale("log")
             if values is FRACTIONS:
-                axes.set_xticks(FRACTIONS, [f"{one:.0%}" for one in FRACTIONS])
+                axes.set_xticks(FRACTIONS, [f"{fraction:.0%}" for fraction in FRACTIONS])
                 axes.minorticks_off()
             _dress_gain(axes, mode, label)
     legend_below(figure)
@@ -330,9 +330,14 @@ def plot_contention(runs: NetworkRuns) -> Figure:
     """Draw AWRT and p by pattern, without contention and with static and dynamic contention."""
     figure = new_figure(11, 8)
     for row, mode in zip(figure.subplots(2, 2), MODES, strict=True):
-        results = {one: [runs.result(contended(mode, pattern, one)) for pattern in SENDING] for one in CONTENTIONS}
-        _draw_patterns(row[0], {name: [awrt_s(result) for result in each] for name, each in results.items()})
-        _draw_patterns(row[1], {name: [weighted_overhead(result) for result in each] for name, each in results.items()})
+        results = {
+            contention: [runs.result(contended(mode, pattern, contention)) for pattern in SENDING]
+            for contention in CONTENTIONS
+        }
+        _draw_patterns(row[0], {name: [awrt_s(result) for result in group] for name, group in results.items()})
+        _draw_patterns(
+            row[1], {name: [weighted_overhead(result) for result in group] for name, group in results.items()}
+        )
         for axes, label in zip(row, ("AWRT [s]", "p, mean by area"), strict=True):
             _name(axes, "", label, f"mode {mode}")
         if mode == "multi-site":  # queues that grow without end beside others
@@ -353,10 +358,10 @@ def plot_cut(runs: NetworkRuns) -> Figure:
             edges = _edges(runs, first_ms, float(days.max()))
             period = np.digitize(days, edges) - 1
             overheads = overheads_of(result)
-            places = range(len(edges) - 1)
-            means = [overheads[period == one].mean() if (period == one).any() else np.nan for one in places]
+            indices = range(len(edges) - 1)
+            means = [overheads[period == edge].mean() if (period == edge).any() else np.nan for edge in indices]
             axes.stairs(means, edges, color=SERIES[number], linewidth=1.6, label={"none": "whole"}.get(cut, cut))
-        axes.axvspan(*((one - first_ms) / _DAY_MS for one in runs.cut_ms), color="#EEEEEE", zorder=0)
+        axes.axvspan(*((edge - first_ms) / _DAY_MS for edge in runs.cut_ms), color="#EEEEEE", zorder=0)
         axes.set_yscale("log")
         _name(axes, "", "mean p", pattern)
     axes.set_xlabel("Start of the job [days since the first submission]")
@@ -366,7 +371,7 @@ def plot_cut(runs: NetworkRuns) -> Figure:
 
 def _edges(runs: NetworkRuns, first_ms: int, last_day: float) -> npt.NDArray[np.float64]:
     """Return bin edges in days, a third of the cut apart, with one edge at the instant of the cut."""
-    begin, end = ((one - first_ms) / _DAY_MS for one in runs.cut_ms)
+    begin, end = ((instant_ms - first_ms) / _DAY_MS for instant_ms in runs.cut_ms)
     third = (end - begin) / 3
     return begin + third * np.arange(-np.ceil(begin / third), np.ceil((last_day - begin) / third) + 1)
 
@@ -382,8 +387,8 @@ def _line(axes: Axes, x: object, y: object, number: int, label: str) -> None:
 
 def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
     """Draw one group of bars per pattern."""
-    names = [one.replace("-", "-\n", 1) for one in SENDING]
-    draw_groups(axes, {name: [(one, one, one) for one in each] for name, each in groups.items()}, names)
+    names = [value.replace("-", "-\n", 1) for value in SENDING]
+    draw_groups(axes, {name: [(value, value, value) for value in values] for name, values in groups.items()}, names)
     axes.tick_params(axis="x", labelsize="small")
     axes.yaxis.set_major_formatter(_NUMBER)
 
@@ -400,12 +405,14 @@ def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]
         return {}
     columns = min(len(panels), 3)
     figure = new_figure(11, 3.4 * (len(panels) // columns) + 0.6)
-    places = figure.subplots(len(panels) // columns, columns, squeeze=False).flat
-    for axes, (name, rows) in zip(places, panels.items(), strict=True):
+    panel_axes = figure.subplots(len(panels) // columns, columns, squeeze=False).flat
+    for axes, (name, rows) in zip(panel_axes, panels.items(), strict=True):
         bars = {"printed": [row.values[0].published or 0.0 for row in rows]}
-        bars |= {one: [row.values[place].ours or 0.0 for row in rows] for place, one in enumerate(section.columns)}
+        bars |= {entry: [row.values[place].ours or 0.0 for row in rows] for place, entry in enumerate(section.columns)}
         names = [_place(dict(zip(section.headings, row.labels, strict=True)), name) for row in rows]
-        draw_groups(axes, {series: [(one, one, one) for one in each] for series, each in bars.items()}, names)
+        draw_groups(
+            axes, {series: [(entry, entry, entry) for entry in heights] for series, heights in bars.items()}, names
+        )
         axes.tick_params(axis="x", labelsize="x-small")
         _name(axes, "", "%", name)
     legend_below(figure)
@@ -430,8 +437,10 @@ def draw_load(table: str, title: str, runs: LoadRuns) -> dict[str, Figure]:
     for reading, drawn in drawn_of(table).items():
         slug = f"{table}-{reading}" if reading else table
         about = f"{title} ({drawn.source}): {reading or 'planning'}"
-        figures[f"{slug}-sldwa"] = _draw_lines(about, drawn, runs, "", "SLDwA", lambda one: one.sldwa)
-        figures[f"{slug}-util"] = _draw_lines(about, drawn, runs, " util", "Utilisation [%]", lambda one: one.util_pct)
+        figures[f"{slug}-sldwa"] = _draw_lines(about, drawn, runs, "", "SLDwA", lambda point: point.sldwa)
+        figures[f"{slug}-util"] = _draw_lines(
+            about, drawn, runs, " util", "Utilisation [%]", lambda point: point.util_pct
+        )
     return figures
 
 
@@ -440,8 +449,12 @@ def _draw_use(title: str, runs: LoadRuns) -> Figure:
     sets = factors_of(runs.at_hand("streit-A.13"))
     figure, panels = _panels(len(sets))
     for axes, (trace, factors) in zip(panels, sets.items(), strict=True):
-        found = [runs.figures(trace, factor, Way(BOUNDED)) for factor in factors]
-        parts = ([one.sjf_pct for one in found], [one.fcfs_pct for one in found], [one.ljf_pct for one in found])
+        shares = [runs.figures(trace, factor, Way(BOUNDED)) for factor in factors]
+        parts = (
+            [share.sjf_pct for share in shares],
+            [share.fcfs_pct for share in shares],
+            [share.ljf_pct for share in shares],
+        )
         axes.stackplot(factors, *parts, labels=USED, colors=SERIES[: len(USED)])
         percent_axis(axes, "")
         _by_factor(axes, trace, factors, "Time in force")

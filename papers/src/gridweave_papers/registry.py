@@ -221,10 +221,10 @@ def resolve(names: Iterable[str]) -> list[str]:
     >>> resolve(["streit-a", "zhang"])
     ['streit-A', 'zhang-5', 'zhang-6', 'zhang-7', 'zhang-8']
     """
-    known = {name.casefold(): ids for name, ids in {**{one: (one,) for one in TABLES}, **GROUPS}.items()}
-    found: list[str] = []
+    ids_by_name = {name.casefold(): ids for name, ids in {**{table: (table,) for table in TABLES}, **GROUPS}.items()}
+    table_ids: list[str] = []
     for name in names:
-        if name.casefold() not in known:
+        if name.casefold() not in ids_by_name:
             raise OptionError("TABLE", not_known(name, [*TABLES, *GROUPS]))
-        found += known[name.casefold()]
-    return list(dict.fromkeys(found))
+        table_ids += ids_by_name[name.casefold()]
+    return list(dict.fromkeys(table_ids))

@@ -83,9 +83,9 @@ class Moves(NamedTuple):
     counts: npt.NDArray[np.int64]
 
 
-def new_moves(jobs: int, room: int) -> Moves:
-    """Allocate an empty set of moves with capacity ``room``."""
-    following, row, site, kind, path = np.zeros((5, room), np.int64)
+def new_moves(jobs: int, capacity: int) -> Moves:
+    """Allocate an empty set of moves with capacity ``capacity``."""
+    following, row, site, kind, path = np.zeros((5, capacity), np.int64)
     return Moves(
         first=np.full(jobs, NO_MOVE),
         under_way=np.zeros(jobs, np.int64),
@@ -94,16 +94,16 @@ def new_moves(jobs: int, room: int) -> Moves:
         site=site,
         kind=kind,
         path=path,
-        demand=np.zeros(room),
-        work=no_work(room),
-        ends=no_ends(room),
+        demand=np.zeros(capacity),
+        work=no_work(capacity),
+        ends=no_ends(capacity),
         counts=np.array([NO_MOVE, 0, 0, 0], np.int64),
     )
 
 
-def more_moves(moves: Moves, room: int) -> Moves:
-    """Copy the moves to a set with capacity ``room``."""
-    larger = new_moves(len(moves.first), room)
+def more_moves(moves: Moves, capacity: int) -> Moves:
+    """Copy the moves to a set with capacity ``capacity``."""
+    larger = new_moves(len(moves.first), capacity)
     for new, old in zip(_arrays_of(larger), _arrays_of(moves), strict=True):
         new[: len(old)] = old
     return larger
@@ -369,6 +369,6 @@ def output_work(moves: Moves, row: Int) -> Int:
 
 
 @kernel_part
-def added_work(one: Int, other: Int) -> Int:
+def added_work(work: Int, other: Int) -> Int:
     """Return the sum of two amounts of work, limited to the largest integer."""
-    return one + min(other, _MOST_WORK - one)
+    return work + min(other, _MOST_WORK - work)

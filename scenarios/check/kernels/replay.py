@@ -65,7 +65,7 @@ def start_replay(start_ms: npt.NDArray[np.int64], end_ms: npt.NDArray[np.int64])
 
 
 @kernel
-def replay(state: SiteState, promises: Plan | None, played: ReplayedSchedule, until_ms: Int) -> None:
+def replay(state: SiteState, promises: Plan | None, schedule: ReplayedSchedule, until_ms: Int) -> None:
     """Replay all instants before ``until_ms``.
 
     Parameters
@@ -74,58 +74,58 @@ def replay(state: SiteState, promises: Plan | None, played: ReplayedSchedule, un
         Its table of jobs is filled.
     promises : Plan or None
         The plan for the promises of conservative backfilling; without it, record those of EASY.
-    played : ReplayedSchedule
+    schedule : ReplayedSchedule
     until_ms : int
     """
-    now_ms = _next_instant(state, played)
+    now_ms = _next_instant(state, schedule)
     while now_ms < until_ms:
-        take_in(state, promises, played, now_ms)
+        take_in(state, promises, schedule, now_ms)
         if promises is None:
-            _start_under_easy(state, played, now_ms)
+            _start_under_easy(state, schedule, now_ms)
         else:
-            _start_under_conservative(state, promises, played, now_ms)
-        now_ms = _next_instant(state, played)
+            _start_under_conservative(state, promises, schedule, now_ms)
+        now_ms = _next_instant(state, schedule)
 
 
 @kernel_part
-def _next_instant(state: SiteState, played: ReplayedSchedule) -> Int:
+def _next_instant(state: SiteState, schedule: ReplayedSchedule) -> Int:
     """Return the instant of the next submission, start or end."""
-    clock, now_ms = played.clock[0], NEVER_MS
-    if clock.submitted < len(played.start_ms):
+    clock, now_ms = schedule.clock[0], NEVER_MS
+    if clock.submitted < len(schedule.start_ms):
         now_ms = min(now_ms, state.jobs[clock.submitted].submit_ms)
-    if clock.ended < len(played.by_end):
-        now_ms = min(now_ms, played.end_ms[played.by_end[clock.ended]])
-    if clock.started < len(played.by_start):
-        now_ms = min(now_ms, played.start_ms[played.by_start[clock.started]])
+    if clock.ended < len(schedule.by_end):
+        now_ms = min(now_ms, schedule.end_ms[schedule.by_end[clock.ended]])
+    if clock.started < len(schedule.by_start):
+        now_ms = min(now_ms, schedule.start_ms[schedule.by_start[clock.started]])
     return now_ms
 
 
 @kernel
-def take_in(state: SiteState, promises: Plan | None, played: ReplayedSchedule, now_ms: Int) -> None:
+def take_in(state: SiteState, promises: Plan | None, schedule: ReplayedSchedule, now_ms: Int) -> None:
     """Replay the ends and the submissions of an instant.
 
     Parameters
     ----------
     state : SiteState
     promises : Plan or None
-    played : ReplayedSchedule
+    schedule : ReplayedSchedule
         As for `replay`.
     now_ms : int
         All earlier instants have been replayed.
     """
-    clock = played.clock[0]
-    while clock.ended < len(played.by_end):
-        row = played.by_end[clock.ended]
-        if played.end_ms[row] > now_ms:
+    clock = schedule.clock[0]
+    while clock.ended < len(schedule.by_end):
+        row = schedule.by_end[clock.ended]
+        if schedule.end_ms[row] > now_ms:
             break
         job = state.jobs[row]
-        expected_ms = played.start_ms[row] + job.estimate_ms
+        expected_ms = schedule.start_ms[row] + job.estimate_ms
         if promises is None:
             finish(state, running_place(state, expected_ms, job.job_id))
         else:
             job_ended(state, PromiseRules(promises), expected_ms, job.job_id, now_ms)
         clock.ended += 1
-    while clock.submitted < len(played.start_ms) and state.jobs[clock.submitted].submit_ms <= now_ms:
+    while clock.submitted < len(schedule.start_ms) and state.jobs[clock.submitted].submit_ms <= now_ms:
         enqueue(state, clock.submitted)
         clock.submitted += 1
     state.counters[0].n_started = 0
@@ -134,7 +134,7 @@ def take_in(state: SiteState, promises: Plan | None, played: ReplayedSchedule, n
 
 
 @kernel_part
-def _start_under_easy(state: SiteState, played: ReplayedSchedule, now_ms: Int) -> None:
+def _start_under_easy(state: SiteState, schedule: ReplayedSchedule, now_ms: Int) -> None:
     """Start the jobs of an instant; record the promise to the first job that keeps waiting.
 
     This promise does not count later jobs in the queue, although they may start now.
@@ -143,19 +143,19 @@ def _start_under_easy(state: SiteState, played: ReplayedSchedule, now_ms: Int) -
     head, first = NO_PLACE, counters.n_waiting
     for index in range(counters.n_waiting):
         slot = state.waiting[index]
-        if played.start_ms[slot] == now_ms:
+        if schedule.start_ms[slot] == now_ms:
             begin(state, index, now_ms)
             first = min(first, index)
         elif head == NO_PLACE:
             head = index
             width = state.jobs[slot].width
             shown_ms = now_ms if width <= counters.free else shadow_time(state, width)
-            played.shown_ms[slot] = min(played.shown_ms[slot], shown_ms)
-    _drop(state, played, first)
+            schedule.shown_ms[slot] = min(schedule.shown_ms[slot], shown_ms)
+    _drop(state, schedule, first)
 
 
 @kernel_part
-def _start_under_conservative(state: SiteState, promises: Plan, played: ReplayedSchedule, now_ms: Int) -> None:
+def _start_under_conservative(state: SiteState, promises: Plan, schedule: ReplayedSchedule, now_ms: Int) -> None:
     """Start the jobs of an instant; if one of them was promised another start, have all promises made again."""
     counters = state.counters[0]
     first, next_start_ms = counters.n_waiting, NEVER_MS
@@ -163,8 +163,8 @@ def _start_under_conservative(state: SiteState, promises: Plan, played: Replayed
         slot = state.waiting[index]
         job = state.jobs[slot]
         promised_ms = job.promised_ms
-        played.shown_ms[slot] = min(played.shown_ms[slot], promised_ms)
-        if played.start_ms[slot] != now_ms:
+        schedule.shown_ms[slot] = min(schedule.shown_ms[slot], promised_ms)
+        if schedule.start_ms[slot] != now_ms:
             next_start_ms = min(next_start_ms, promised_ms)
             continue
         if promised_ms != now_ms:
@@ -174,26 +174,28 @@ def _start_under_conservative(state: SiteState, promises: Plan, played: Replayed
         begin(state, index, now_ms)
         first = min(first, index)
     counters.next_start_ms = next_start_ms  # if it passes, a promise was broken and all are made again
-    _drop(state, played, first)
+    _drop(state, schedule, first)
 
 
 @kernel_part
-def _drop(state: SiteState, played: ReplayedSchedule, first: Int) -> None:
+def _drop(state: SiteState, schedule: ReplayedSchedule, first: Int) -> None:
     """Remove the started jobs from the queue."""
-    played.clock[0].started += state.counters[0].n_started
+    schedule.clock[0].started += state.counters[0].n_started
     if state.counters[0].n_started > 0:
         drop_started(state, max(first, HEAD))
 
 
 @kernel
-def chance_under_easy(state: SiteState, played: ReplayedSchedule, slot: Int, now_ms: Int) -> tuple[Int, Int, Int, bool]:
+def chance_under_easy(
+    state: SiteState, schedule: ReplayedSchedule, slot: Int, now_ms: Int
+) -> tuple[Int, Int, Int, bool]:
     """Return whether EASY would start a waiting job, after the starts of jobs ahead of it in the queue.
 
     Parameters
     ----------
     state : SiteState
         After `take_in` of this instant; it cannot be used further.
-    played : ReplayedSchedule
+    schedule : ReplayedSchedule
     slot : int
         The job's slot.
     now_ms : int
@@ -214,7 +216,7 @@ def chance_under_easy(state: SiteState, played: ReplayedSchedule, slot: Int, now
         other = state.waiting[index]
         if other == slot:
             break
-        if played.start_ms[other] == now_ms:
+        if schedule.start_ms[other] == now_ms:
             begin(state, index, now_ms)
         elif head == slot:
             head = other

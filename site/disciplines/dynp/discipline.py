@@ -59,12 +59,12 @@ class DynP(SiteQueue):
     def _made_rules(self) -> TuningRules:
         assert self._plan is not None, "a planning site without a plan"
         assert self._limits is not None, "a planning site without limits"
-        made = self._tuned_by.rules(self._state, self._plan, self._limits, log=KEPT_SWITCHES)
+        rules = self._tuned_by.rules(self._state, self._plan, self._limits, log=KEPT_SWITCHES)
         if self._memory is not None:
-            copy_into(made.tuning.candidates, self._memory.candidates)
-            copy_into(made.tuning.memory, self._memory.memory)
-        self._memory = made.tuning
-        return made
+            copy_into(rules.tuning.candidates, self._memory.candidates)
+            copy_into(rules.tuning.memory, self._memory.memory)
+        self._memory = rules.tuning
+        return rules
 
     @property
     def tuning(self) -> Tuning:

@@ -61,17 +61,17 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     reading: Annotated[str, one_of(READINGS, "Of what the thesis leaves open.")] | bool = "true"
 
 
-def read_policy(nodes: int, given: Options, usual: Options) -> DynPPolicy:
+def read_policy(nodes: int, site_options: Options, usual: Options) -> DynPPolicy:
     """Return the policy of a dynP site; its options are ``dynp``, ``limits`` and ``aging_ms``."""
     why = f"is not for a {NAME} site, which chooses the order itself and plans"
-    refuse_unknown(given, ("dynp", "limits", "aging_ms"), why)
-    table: DynPTable = given.get("dynp") or DynPTable()
+    refuse_unknown(site_options, ("dynp", "limits", "aging_ms"), why)
+    table: DynPTable = site_options.get("dynp") or DynPTable()
     options = msgspec.structs.asdict(table)
     policies = table.policies.split("+") if isinstance(table.policies, str) else table.policies
     options["policies"], options["calendar"] = tuple(policies), tuple(table.calendar)
     # In TOML ``reading = true`` is a boolean.
     options["reading"] = "true" if table.reading is True else str(table.reading)
-    options |= {name: given[name] for name in ("limits", "aging_ms") if given.get(name) is not None}
+    options |= {name: site_options[name] for name in ("limits", "aging_ms") if site_options.get(name) is not None}
     return DynPPolicy(**options)
 
 
@@ -96,7 +96,9 @@ def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week: Callable[[],
         own = tuning_use(policy.policies, memory, switches_after(memory, 0), of_all)
         return OwnFigures(dict.fromkeys(COLUMNS, started_by), totals_of(policy.policies, memory), own)
 
-    return CompiledSite(rows=rows, refused=refused, state=state, rules=rules, room=len(state.running), figures=figures)
+    return CompiledSite(
+        rows=rows, refused=refused, state=state, rules=rules, capacity=len(state.running), figures=figures
+    )
 
 
 def _rules(state: SiteState, jobs: Jobs, rows: Ints, nodes: int, policy: DynPPolicy, week: WeekClock) -> TuningRules:

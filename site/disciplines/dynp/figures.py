@@ -146,7 +146,7 @@ def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]
     return totals | {f"case {case}": float(count) for case, count in counted if count}
 
 
-def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
+def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
     """Return the number of decisions, and how much each policy was used.
 
     Returns
@@ -156,15 +156,15 @@ def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
         the first submission to the last end; ``sjf_jobs_pct``: the jobs that it started, in per cent;
         ``sjf_switches``: how often the site switched to it.
     """
-    totals = played.totals
+    totals = outcome.totals
     policies = [name.partition(" ")[2] for name in totals if name.startswith("active_ms ")]
-    begin_ms, end_ms = int(played.submit_ms.min()), int(played.end_ms.max())
+    begin_ms, end_ms = int(outcome.submit_ms.min()), int(outcome.end_ms.max())
     active_ms = np.array([totals[f"active_ms {policy}"] for policy in policies])
     active_ms[0] -= begin_ms if totals["switches " + policies[0]] or active_ms[0] else 0.0
     active_ms[int(totals["active"])] += end_ms - max(totals["since_ms"], begin_ms)
-    found = {"decisions": totals["decisions"]}
+    metrics = {"decisions": totals["decisions"]}
     for policy, lasted_ms in zip(policies, active_ms.tolist(), strict=True):
-        found[f"{policy}_time_pct"] = 100.0 * lasted_ms / (end_ms - begin_ms)
-        found[f"{policy}_jobs_pct"] = 100.0 * totals[f"jobs {policy}"] / len(played.submit_ms)
-        found[f"{policy}_switches"] = totals[f"switches {policy}"]
-    return found
+        metrics[f"{policy}_time_pct"] = 100.0 * lasted_ms / (end_ms - begin_ms)
+        metrics[f"{policy}_jobs_pct"] = 100.0 * totals[f"jobs {policy}"] / len(outcome.submit_ms)
+        metrics[f"{policy}_switches"] = totals[f"switches {policy}"]
+    return metrics

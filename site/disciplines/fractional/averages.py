@@ -98,8 +98,8 @@ def _least_stretch(
     matrix: Any = block_array(blocks)
     right = np.concatenate([np.ones(needs.shape[0]), (slope * (points - virtual) - height).ravel()])
     bounds = np.concatenate([np.column_stack([least, np.ones(count)]), np.tile([1.0, np.inf], (count, 1))])
-    found = _solved(np.concatenate([np.zeros(count), np.ones(count)]), matrix, right, bounds)
-    return None if found is None else found[:count]
+    solution = _solved(np.concatenate([np.zeros(count), np.ones(count)]), matrix, right, bounds)
+    return None if solution is None else solution[:count]
 
 
 def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArray) -> FloatArray | None:
@@ -107,8 +107,8 @@ def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArra
     from scipy import optimize
 
     solve: Any = optimize.linprog
-    found = solve(costs, A_ub=matrix, b_ub=right, bounds=bounds, method="highs")
-    return found.x if found.status == 0 else None
+    solution = solve(costs, A_ub=matrix, b_ub=right, bounds=bounds, method="highs")
+    return solution.x if solution.status == 0 else None
 
 
 def _take_over(state: FractionalSite, slots: IntArray, yields: FloatArray) -> None:

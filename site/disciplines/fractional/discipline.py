@@ -185,11 +185,11 @@ class Fractional(PacedDiscipline[FractionalSite]):
         for group in self._groups_of(row):
             tasks = self._state.tasks[group["first"] : group["first"] + group["count"]]
             nodes_of[int(group["need"]), int(group["memory"])] = iter(tasks.tolist())
-        found: NodeIntervals = ()
-        for told in _task_groups(self._slots.jobs[slot]):
-            alike = nodes_of[int(parts_of_node(told.cpu_need)), int(parts_of_node(told.memory))]
-            found += intervals_of_numbers(list(itertools.islice(alike, told.tasks)))
-        return found
+        intervals: NodeIntervals = ()
+        for task_group in _task_groups(self._slots.jobs[slot]):
+            alike = nodes_of[int(parts_of_node(task_group.cpu_need)), int(parts_of_node(task_group.memory))]
+            intervals += intervals_of_numbers(list(itertools.islice(alike, task_group.tasks)))
+        return intervals
 
     def _tasks_of(self, row: Record) -> Ints:
         return self._state.tasks[row["first"] : row["first"] + row["width"]]
@@ -290,14 +290,14 @@ class Fractional(PacedDiscipline[FractionalSite]):
     @override
     def running(self) -> Iterator[Running]:
         """Yield the started jobs by their end by estimate; jobs that do no work now come last."""
-        found = []
+        runs = []
         for slot in self._here().tolist():
             row = self._state.jobs[slot]
             if row["start_ms"] >= 0:
                 left = work_of(int(row["estimate_ms"])) - int(row["virtual"])
                 end_ms = min(int(NEVER_MS), int(work_done_ms(left, int(row["rate"]), int(row["since_ms"]))))
-                found.append(Running(self._slots.jobs[slot], int(row["start_ms"]), end_ms))
-        yield from sorted(found, key=lambda run: (run.end_by_estimate_ms, run.job.job_id))
+                runs.append(Running(self._slots.jobs[slot], int(row["start_ms"]), end_ms))
+        yield from sorted(runs, key=lambda run: (run.end_by_estimate_ms, run.job.job_id))
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
@@ -315,9 +315,9 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     def _memory_text(self, group: TaskGroup) -> str:
         nodes = self._state.nodes
-        room = int(((UNIT - nodes["memory"]) // int(parts_of_node(group.memory))).sum())
+        capacity = int(((UNIT - nodes["memory"]) // int(parts_of_node(group.memory))).sum())
         tasks = "1 task that needs" if group.tasks == 1 else f"{group.tasks} tasks that each need"
-        memory_text = f"there is room for {room} such tasks on {nodes_text(len(nodes))}"
+        memory_text = f"there is room for {capacity} such tasks on {nodes_text(len(nodes))}"
         return f"{tasks} {group.memory:.0%} of a node's memory, and {memory_text}"
 
     def _next_chance(self) -> str:
@@ -337,7 +337,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
     def check_invariants(self) -> None:
         state, here = self._state, self._here()
         assert sorted(here.tolist()) == sorted(self._slots.of.values()), "a slot is lost or doubled"
-        load, memory, given = np.zeros((3, len(state.nodes)), np.int64)
+        load, memory, granted = np.zeros((3, len(state.nodes)), np.int64)
         for row in state.jobs[here]:
             if row["status"] == RUNS:
                 tasks = self._tasks_of(row)
@@ -346,14 +346,14 @@ class Fractional(PacedDiscipline[FractionalSite]):
                 needs = np.repeat(groups["need"], groups["count"])
                 np.add.at(load, tasks, needs)
                 np.add.at(memory, tasks, np.repeat(groups["memory"], groups["count"]))
-                np.add.at(given, tasks, needs * row["yield_"])
+                np.add.at(granted, tasks, needs * row["yield_"])
             else:
                 assert row["rate"] == 0, "a job on no nodes works"
                 assert row["status"] in (WAITS, PAUSED), "a job that is here has left"
         assert (load == state.nodes["load"]).all(), "a load is wrong"
         assert (memory == state.nodes["memory"]).all(), "a sum of memory is wrong"
         assert (memory <= UNIT).all(), "a node is above its memory"
-        assert (given <= UNIT * RATE_ONE).all(), "a node gives more CPU than it has"
+        assert (granted <= UNIT * RATE_ONE).all(), "a node gives more CPU than it has"
 
 
 def share_of(weight: float) -> int:
@@ -374,11 +374,11 @@ def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
     ((0, 3), (1, 2), (1, 2), (4, 5))
     """
     counts = Counter(numbers)
-    found: list[tuple[int, int]] = []
+    intervals: list[tuple[int, int]] = []
     while counts:
-        found += ranges_of(counts)
+        intervals += ranges_of(counts)
         counts = Counter({number: count - 1 for number, count in counts.items() if count > 1})
-    return tuple(sorted(found))
+    return tuple(sorted(intervals))
 
 
 def pools_of(arrays: Arrays) -> dict[str, int]:

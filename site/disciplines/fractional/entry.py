@@ -51,10 +51,10 @@ class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     long_s: Annotated[float, Meta(ge=0)] = 0.0
 
 
-def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
+def read_policy(nodes: int, site_options: Options, usual: Options) -> FractionalPolicy:
     """Return the policy of a fractional site; its only option is ``fractional``."""
-    refuse_unknown(given, (NAME,), f"is not for a {NAME} site: jobs stand there by flow time and virtual time")
-    table: FractionalTable = given.get(NAME) or FractionalTable()
+    refuse_unknown(site_options, (NAME,), f"is not for a {NAME} site: jobs stand there by flow time and virtual time")
+    table: FractionalTable = site_options.get(NAME) or FractionalTable()
     for name, most_ms in (("period_s", MAX_TIME_MS), ("penalty_s", MAX_TIME_MS), ("long_s", MAX_LONG_MS)):
         if getattr(table, name) * MS_PER_S == math.inf:
             raise OptionError(name, f"is {getattr(table, name):g}; at most {most_ms // MS_PER_S:,} seconds")
@@ -66,17 +66,17 @@ def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
     )
 
 
-def moves_of(played: SiteOutcome) -> dict[str, float]:
+def moves_of(outcome: SiteOutcome) -> dict[str, float]:
     """Return how often jobs were paused and moved, and the memory transferred for that, per hour and per job.
 
     ``moved_nodes`` counts the memory of the tasks that were saved, restored or moved, in units of a node's memory.
     """
-    hours = max(1, int(played.end_ms.max() - played.submit_ms.min())) / MS_PER_H
-    found: dict[str, float] = {}
+    hours = max(1, int(outcome.end_ms.max() - outcome.submit_ms.min())) / MS_PER_H
+    metrics: dict[str, float] = {}
     for name in ("preemptions", "migrations", "moved_nodes"):
-        total = float(played.columns[name].sum())
-        found |= {f"{name}_per_h": total / hours, f"{name}_per_job": total / len(played.submit_ms)}
-    return found
+        total = float(outcome.columns[name].sum())
+        metrics |= {f"{name}_per_h": total / hours, f"{name}_per_job": total / len(outcome.submit_ms)}
+    return metrics
 
 
 def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
@@ -96,7 +96,7 @@ def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callab
 
     rules = FractionalRules(policy.codes())
     return CompiledSite(
-        rows=rows, refused=refused, state=state, rules=rules, is_paced=True, room=len(rows), figures=figures
+        rows=rows, refused=refused, state=state, rules=rules, is_paced=True, capacity=len(rows), figures=figures
     )
 
 
@@ -122,8 +122,8 @@ def _idle_site(jobs: Jobs, groups: TaskGroups, rows: Ints, nodes: int) -> Fracti
         raise InputError(f"{jobs.name}: has {int(width.sum()):,} tasks; there is room for {MAX_TASKS:,}")
     place = np.full(len(jobs), -1)
     place[rows] = np.arange(len(rows))
-    played = place[groups.job] >= 0
-    groups = TaskGroups(place[groups.job[played]], *(column[played] for column in groups[1:]))
+    selected = place[groups.job] >= 0
+    groups = TaskGroups(place[groups.job[selected]], *(column[selected] for column in groups[1:]))
     state = empty_fractional(nodes, slots=len(rows), groups=len(groups.job), pool=int(width.sum()))
     enter_jobs(state.jobs, jobs, rows)
     weights = jobs.columns.get("weight", np.ones(len(jobs)))[rows]
@@ -154,5 +154,5 @@ ENTRY = Entry(
     table=FractionalTable,
     table_key=NAME,
     metrics=moves_of,
-    compiled=Compiled(site=compiled_site, plays=lambda policy: not policy.averages, chunk=500),
+    compiled=Compiled(site=compiled_site, supports=lambda policy: not policy.averages, chunk=500),
 )

@@ -61,10 +61,10 @@ def merged(groups: TaskGroups) -> TaskGroups:
     return groups
 
 
-def groups_of_job(told: Sequence[TaskGroup]) -> TaskGroups:
+def groups_of_job(task_groups: Sequence[TaskGroup]) -> TaskGroups:
     """Return the merged groups of one job, as job 0."""
-    count, need, memory = ([getattr(one, name) for one in told] for name in ("tasks", "cpu_need", "memory"))
-    zeros = np.zeros(len(told), np.int64)
+    count, need, memory = ([getattr(group, name) for group in task_groups] for name in ("tasks", "cpu_need", "memory"))
+    zeros = np.zeros(len(task_groups), np.int64)
     return merged(TaskGroups(zeros, np.array(count, np.int64), parts_of_node(need), parts_of_node(memory)))
 
 

@@ -94,7 +94,7 @@ def _mechanisms() -> list[tuple[str, bool, str]]:
 
 def _all_algorithms() -> dict[str, Algorithm]:
     """Return the 116 algorithms of Stillwell, section 5.1, by name."""
-    found: dict[str, Algorithm] = {}
+    algorithms: dict[str, Algorithm] = {}
     for on_submit, on_end, periodic in _mechanisms():
         for optimise in ("AVG", "MAX" if periodic == "stretch-per" else "MIN"):
             plain = Algorithm(on_submit=on_submit, on_end=on_end, periodic=periodic, optimise=optimise)
@@ -102,8 +102,8 @@ def _all_algorithms() -> dict[str, Algorithm]:
             if plain.uses_mcb8:
                 variants += [msgspec.structs.replace(plain, min_flow_s=bound) for bound in (300, 600)]
                 variants += [msgspec.structs.replace(plain, min_virtual_s=bound) for bound in (300, 600)]
-            found.update((one.name, one) for one in variants)
-    return found
+            algorithms.update((variant.name, variant) for variant in variants)
+    return algorithms
 
 
 ALGORITHMS = _all_algorithms()
@@ -125,12 +125,12 @@ def algorithm_named(name: str) -> Algorithm:
     >>> algorithm_named("/stretch-per/OPT=MAX").periodic
     'stretch-per'
     """
-    found = ALGORITHMS.get(name) or _parsed(name)
-    if found is None:
+    algorithm = ALGORITHMS.get(name) or _parsed(name)
+    if algorithm is None:
         near = difflib.get_close_matches(name, ALGORITHMS, n=3, cutoff=0.5)
         more = f"near are {', '.join(near)}" if near else f"one is {BEST}"
         raise OptionError("algorithm", f"{name!r} is not known; {more}")
-    return found
+    return algorithm
 
 
 def _parsed(name: str) -> Algorithm | None:
@@ -139,8 +139,8 @@ def _parsed(name: str) -> Algorithm | None:
     plain = ALGORITHMS.get(_LIMIT.sub("", name).rstrip("/"))
     if plain is None or not limits or not plain.uses_mcb8:
         return None
-    found = msgspec.structs.replace(plain, min_flow_s=limits.get("MINFT", 0), min_virtual_s=limits.get("MINVT", 0))
-    return found if found.name == name else None
+    algorithm = msgspec.structs.replace(plain, min_flow_s=limits.get("MINFT", 0), min_virtual_s=limits.get("MINVT", 0))
+    return algorithm if algorithm.name == name else None
 
 
 class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -270,9 +270,9 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         free = int(self._free_in_rows().max())
         reason = f"it needs {nodes_text(int(row['width']))} in one row of the matrix; at most {free} are free in one"
         if row["memory"] and row["width"] <= free:
-            room = int((self._state.memory + row["memory"] <= UNIT).sum())
+            n_fitting = int((self._state.memory + row["memory"] <= UNIT).sum())
             part = f"{row['memory'] / UNIT:.0%}"
-            reason += f", and {nodes_text(room)} have {part} of their memory beside what stays in core there"
+            reason += f", and {nodes_text(n_fitting)} have {part} of their memory beside what stays in core there"
         if self._policy.backfill == "none" and place > 0:
             reason += f", and {ahead_text(place)} must be placed before it"
         elif place > 0:

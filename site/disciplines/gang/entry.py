@@ -53,19 +53,19 @@ class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     window_ms: int | None = None
 
 
-def read_policy(nodes: int, given: Options, usual: Options) -> GangPolicy:
+def read_policy(nodes: int, site_options: Options, usual: Options) -> GangPolicy:
     """Return the policy of a gang site; its options are ``gang``, ``order`` and ``backfill``.
 
     If ``order`` or ``backfill`` is not given, it comes from ``usual``.
     """
-    refuse_unknown(given, ("gang", "order", "backfill"), f"is not for a {NAME} site")
-    table: GangTable = given.get("gang") or GangTable()
-    chosen = {name: given.get(name) or usual.get(name) for name in ("order", "backfill")}
+    refuse_unknown(site_options, ("gang", "order", "backfill"), f"is not for a {NAME} site")
+    table: GangTable = site_options.get("gang") or GangTable()
+    chosen = {name: site_options.get(name) or usual.get(name) for name in ("order", "backfill")}
     named = {name: value for name, value in chosen.items() if value is not None}
     return GangPolicy(**msgspec.structs.asdict(table), **named)
 
 
-def gang_metrics(played: SiteOutcome) -> dict[str, float]:
+def gang_metrics(outcome: SiteOutcome) -> dict[str, float]:
     """Return the paper's metrics of a schedule; jobs pause, so a run time is less than the time from start to end.
 
     Returns
@@ -78,17 +78,17 @@ def gang_metrics(played: SiteOutcome) -> dict[str, float]:
         moved; ``migration_loss`` and ``switch_loss``: the fraction of the capacity lost to moves and to switches;
         ``changes_to_space``: how often the adaptive switch changed to space sharing.
     """
-    response_ms = np.maximum(played.end_ms - played.submit_ms, SHORTEST_MS)
-    slowdown = response_ms / np.maximum(played.run_ms, SHORTEST_MS)
-    wait_ms = (played.start_ms - played.submit_ms).astype(np.float64)
-    capacity = float(played.nodes * (played.end_ms.max() - played.submit_ms.min()).astype(np.float64))
-    totals = played.totals
+    response_ms = np.maximum(outcome.end_ms - outcome.submit_ms, SHORTEST_MS)
+    slowdown = response_ms / np.maximum(outcome.run_ms, SHORTEST_MS)
+    wait_ms = (outcome.start_ms - outcome.submit_ms).astype(np.float64)
+    capacity = float(outcome.nodes * (outcome.end_ms.max() - outcome.submit_ms.min()).astype(np.float64))
+    totals = outcome.totals
     return {
         "slowdown_10s": float(slowdown.mean()),
         "slowdown_10s_sd": float(slowdown.std()),
         "wait_ms": float(wait_ms.mean()),
         "wait_ms_sd": float(wait_ms.std()),
-        "utilisation": float((played.width * played.run_ms.astype(np.float64)).sum()) / capacity,
+        "utilisation": float((outcome.width * outcome.run_ms.astype(np.float64)).sum()) / capacity,
         "loss_of_capacity": totals["lost"] / capacity,
         "loss_as_printed": totals["lost_any"] / capacity,
         "migrations": totals["migrations"],
@@ -134,7 +134,7 @@ def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week: Callable[[],
         state=state,
         rules=GangRules(policy.codes()),
         is_paced=True,
-        room=len(state.placed),
+        capacity=len(state.placed),
         figures=lambda: OwnFigures(totals=gang_totals(state)),
     )
 

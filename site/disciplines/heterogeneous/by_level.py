@@ -31,17 +31,17 @@ class LevelQueue:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def add(self, one: WaitingJob, kind: JobKind) -> None:
+    def add(self, waiting_job: WaitingJob, kind: JobKind) -> None:
         """Insert a job by submit time, ties by job id."""
-        place = one.submit_ms, one.job.job_id
+        place = waiting_job.submit_ms, waiting_job.job.job_id
         at = bisect.bisect(self._places, place)
         self._places.insert(at, place)
-        self.jobs.insert(at, one)
+        self.jobs.insert(at, waiting_job)
         self.kinds.insert(at, kind)
 
-    def remove(self, one: WaitingJob) -> None:
+    def remove(self, waiting_job: WaitingJob) -> None:
         """Remove a job, which must be in the queue."""
-        at = bisect.bisect_left(self._places, (one.submit_ms, one.job.job_id))
+        at = bisect.bisect_left(self._places, (waiting_job.submit_ms, waiting_job.job.job_id))
         del self._places[at], self.jobs[at], self.kinds[at]
 
     def numbered_kinds(self) -> tuple[list[JobKind], list[int]]:
@@ -52,9 +52,9 @@ class LevelQueue:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the jobs are out of order."""
-        places = [(one.submit_ms, one.job.job_id) for one in self.jobs]
-        assert self._places == places == sorted(places), "the jobs of a level are out of order"
-        assert len(self.kinds) == len(places), "jobs and kinds of a level differ"
+        keys = [(waiting_job.submit_ms, waiting_job.job.job_id) for waiting_job in self.jobs]
+        assert self._places == keys == sorted(keys), "the jobs of a level are out of order"
+        assert len(self.kinds) == len(keys), "jobs and kinds of a level differ"
 
 
 _NOBODY = -1
@@ -167,7 +167,7 @@ class AtWork:
             if run.paused_ms is None:
                 level = self._row_of(run, level_of(run.was))
                 expected[:, list(run.machines)] = [[job_id], [level], [run.expected_ms], [run.limit_ms]]
-        known = np.stack((self._job, self._level, self._expected_ms, self._limit_ms))
-        assert (known == expected).all(), "machines work on other jobs or levels than run, or until other instants"
+        recorded = np.stack((self._job, self._level, self._expected_ms, self._limit_ms))
+        assert (recorded == expected).all(), "machines work on other jobs or levels than run, or until other instants"
         standing = {job_id for job_id, run in runs.items() if run.paused_ms is not None}
         assert self.standing == standing, "others are known to stand still than do"

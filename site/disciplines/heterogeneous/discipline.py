@@ -143,8 +143,8 @@ class Heterogeneous(Discipline):
 
     @override
     def withdraw(self, now_ms: int, job_id: int) -> None:
-        one = self._waiting.pop(job_id)
-        self._queues[self._level_of(one)].remove(one)
+        waiting_job = self._waiting.pop(job_id)
+        self._queues[self._level_of(waiting_job)].remove(waiting_job)
 
     @override
     def ended(self, now_ms: int, job_id: int) -> None:
@@ -168,9 +168,9 @@ class Heterogeneous(Discipline):
         if run.paused_ms is None:
             self._at_work.work(run, self._level_of(run.was))
 
-    def _wait(self, one: WaitingJob) -> None:
-        self._waiting[one.job.job_id] = one
-        self._queues[self._level_of(one)].add(one, self._lengths.kind_of(one))
+    def _wait(self, waiting_job: WaitingJob) -> None:
+        self._waiting[waiting_job.job.job_id] = waiting_job
+        self._queues[self._level_of(waiting_job)].add(waiting_job, self._lengths.kind_of(waiting_job))
 
     # The pass.
 
@@ -208,12 +208,14 @@ class Heterogeneous(Discipline):
         """
         started: list[Job] = []
         while level < len(self._queues) and (all_levels or self._may_start(now_ms, level, claimed)):
-            claimed_above, told = claimed.copy(), len(self._evictions)
+            claimed_above, n_evictions = claimed.copy(), len(self._evictions)
             if queue := self._queues[level]:
                 kinds, numbers = queue.numbered_kinds()
                 jobs = LevelJobs(level, queue.jobs.copy(), numbers, *self._lengths.table_of(kinds))
                 started += self._run_level(now_ms, jobs, claimed)
-            if any(self._level_of(self._waiting[each.job_id]) == level for each in self._evictions[told:]):
+            if any(
+                self._level_of(self._waiting[eviction.job_id]) == level for eviction in self._evictions[n_evictions:]
+            ):
                 claimed = claimed_above
             else:
                 level += 1
@@ -235,10 +237,13 @@ class Heterogeneous(Discipline):
             self._put_off = None
         for jobs, mapped in self._planned:
             lengths_ms = mapped.end_ms - mapped.start_ms
-            for row, one in enumerate(jobs):
-                if self._waiting.get(one.job.job_id) is one:
-                    one.planned_ms, one.planned_length_ms = int(mapped.start_ms[row]), int(lengths_ms[row])
-                    one.planned_on = len(mapped.machines_of(row))
+            for row, waiting_job in enumerate(jobs):
+                if self._waiting.get(waiting_job.job.job_id) is waiting_job:
+                    waiting_job.planned_ms, waiting_job.planned_length_ms = (
+                        int(mapped.start_ms[row]),
+                        int(lengths_ms[row]),
+                    )
+                    waiting_job.planned_on = len(mapped.machines_of(row))
         self._planned.clear()
 
     def _standing(self) -> list[JobOnMachines]:
@@ -259,9 +264,9 @@ class Heterogeneous(Discipline):
         assert all(may), "a machine would have two jobs"
         started = []
         for row, held_by in zip(rows, holders, strict=True):
-            one, machines, team = queue.jobs[row], mapped.machines_of(row), queue.team_of(int(mapped.team[row]))
-            self._evict_for(now_ms, one, machines, team, held_by)
-            started.append(self._start(now_ms, one, machines, team, int(mapped.end_ms[row])))
+            waiting_job, machines, team = queue.jobs[row], mapped.machines_of(row), queue.team_of(int(mapped.team[row]))
+            self._evict_for(now_ms, waiting_job, machines, team, held_by)
+            started.append(self._start(now_ms, waiting_job, machines, team, int(mapped.end_ms[row])))
         return started
 
     def _best_mapping(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> Mapped:
@@ -306,22 +311,28 @@ class Heterogeneous(Discipline):
             rng=Generator(PCG64(self._policy.seed)) if self._policy.algorithm == "gsa" else None,
         )
 
-    def _start(self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, end_ms: int) -> Job:
+    def _start(
+        self, now_ms: int, waiting_job: WaitingJob, machines: tuple[int, ...], team: Team | None, end_ms: int
+    ) -> Job:
         """Start a waiting job on machines that no other job works on; it is expected to end at `end_ms`."""
-        speeds = self._site.speeds_of(one.job)
+        speeds = self._site.speeds_of(waiting_job.job)
         if team is not None:
             rate, resource = speeds.teams[team], self._site.name_of(team)
         else:
             number = int(self._site.class_of[machines[0]])
             rate, resource = speeds.alone[number], self._site.classes[number].name
-        form, is_in = self._site.form_at(one.job, machines[0], team)
-        self.withdraw(now_ms, one.job.job_id)
-        one.planned_ms, one.planned_length_ms, one.planned_on = None, end_ms - now_ms, len(machines)
-        run = self._runs[one.job.job_id] = JobOnMachines(
-            was=one,
+        form, is_in = self._site.form_at(waiting_job.job, machines[0], team)
+        self.withdraw(now_ms, waiting_job.job.job_id)
+        waiting_job.planned_ms, waiting_job.planned_length_ms, waiting_job.planned_on = (
+            None,
+            end_ms - now_ms,
+            len(machines),
+        )
+        run = self._runs[waiting_job.job.job_id] = JobOnMachines(
+            was=waiting_job,
             start_ms=now_ms,
             expected_ms=end_ms,
-            limit_ms=now_ms + work_limit_ms(one, rate),
+            limit_ms=now_ms + work_limit_ms(waiting_job, rate),
             machines=machines,
             rate=rate,
             resource=resource,
@@ -329,13 +340,13 @@ class Heterogeneous(Discipline):
             form=form,
             memory_mb=is_in.memory_mb,
         )
-        self._at_work.work(run, self._level_of(one))
+        self._at_work.work(run, self._level_of(waiting_job))
         if rate != RATE_ONE:
-            self._rates[one.job.job_id] = rate
-        return one.job
+            self._rates[waiting_job.job.job_id] = rate
+        return waiting_job.job
 
     def _evict_for(
-        self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, held_by: Sequence[int]
+        self, now_ms: int, waiting_job: WaitingJob, machines: tuple[int, ...], team: Team | None, held_by: Sequence[int]
     ) -> None:
         """Evict the jobs on the machines on which a job starts, or pause them if the policy and the memory allow it."""
         holders = sorted(
@@ -344,16 +355,16 @@ class Heterogeneous(Discipline):
         )
         staying: list[JobOnMachines] = []
         if self._policy.pauses_jobs:
-            memory_mb = self._site.form_at(one.job, machines[0], team)[1].memory_mb
+            memory_mb = self._site.form_at(waiting_job.job, machines[0], team)[1].memory_mb
             pausable = [run for run in holders if not run.was.job.in_step]
             staying = those_that_may_stay(pausable, machines, memory_mb, self._site.free_mb)
         for run in holders:
             if run not in staying:
-                self._evict(now_ms, run.was.job.job_id, one)
+                self._evict(now_ms, run.was.job.job_id, waiting_job)
             elif run.paused_ms is None:
                 run.paused_ms = now_ms
                 self._at_work.stand(run)
-                self._count_eviction(now_ms, run.was, one)
+                self._count_eviction(now_ms, run.was, waiting_job)
                 self._rates[run.was.job.job_id] = 0
 
     def _evict(self, now_ms: int, job_id: int, by: WaitingJob) -> None:
@@ -372,16 +383,16 @@ class Heterogeneous(Discipline):
         # Another job may have paused it earlier in this pass.
         self._rates.pop(job_id, None)
 
-    def _count_eviction(self, now_ms: int, one: WaitingJob, by: WaitingJob) -> str:
+    def _count_eviction(self, now_ms: int, evicted: WaitingJob, by: WaitingJob) -> str:
         """Count an eviction or a pause of a job; return the reason, which names the other job."""
         levels = self._policy.levels
         reason = (
             f"job {by.job.job_id} of level {levels[self._level_of(by)].name!r} takes machines of level "
-            f"{levels[self._level_of(one)].name!r}"
+            f"{levels[self._level_of(evicted)].name!r}"
         )
         self._totals["evictions"] += 1
-        one.evictions += 1
-        one.evicted_ms, one.why_evicted = now_ms, reason
+        evicted.evictions += 1
+        evicted.evicted_ms, evicted.why_evicted = now_ms, reason
         return reason
 
     # Levels.
@@ -389,18 +400,20 @@ class Heterogeneous(Discipline):
     def _base_level(self, job: Job) -> int:
         return level_of(self._policy.levels, job.priority)
 
-    def _level_of(self, one: WaitingJob) -> int:
+    def _level_of(self, waiting_job: WaitingJob) -> int:
         """Return the level of a job; every `raise_after` evictions raise it by one."""
-        base, after = self._base_level(one.job), self._policy.raise_after
-        return base if after is None else max(0, base - one.evictions // after)
+        base, after = self._base_level(waiting_job.job), self._policy.raise_after
+        return base if after is None else max(0, base - waiting_job.evictions // after)
 
     def _may_evict(self, level: int, run: JobOnMachines) -> bool:
         return self._at_work.may_evict(level, run, self._level_of(run.was))
 
     def _holders(self, machines: Sequence[int]) -> list[int]:
         """Return the ids of the jobs that run or are paused on any of these machines, ascending."""
-        wanted = set(machines)
-        standing = {job_id for job_id in self._at_work.standing if not wanted.isdisjoint(self._runs[job_id].machines)}
+        machine_set = set(machines)
+        standing = {
+            job_id for job_id in self._at_work.standing if not machine_set.isdisjoint(self._runs[job_id].machines)
+        }
         return sorted(self._at_work.jobs_on(machines) | standing)
 
     # Queries.
@@ -454,14 +467,16 @@ class Heterogeneous(Discipline):
     def running(self) -> Iterator[Running]:
         """Yield the running jobs by their limits, ties by job id; the limit of a paused job includes its pause."""
         limits = ((run.limit_ms + run.put_off_ms, job_id, run) for job_id, run in self._runs.items())
-        for end_ms, _, run in sorted(limits, key=lambda found: found[:2]):
+        for end_ms, _, run in sorted(limits, key=lambda limit: limit[:2]):
             yield Running(run.was.job, run.start_ms, end_ms)
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in the order of submission, without promised starts."""
-        for one in sorted(self._waiting.values(), key=lambda one: (one.submit_ms, one.job.job_id)):
-            yield one.job, None
+        for waiting_job in sorted(
+            self._waiting.values(), key=lambda waiting_job: (waiting_job.submit_ms, waiting_job.job.job_id)
+        ):
+            yield waiting_job.job, None
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
@@ -492,10 +507,10 @@ class Heterogeneous(Discipline):
             evicts = trial._totals["evictions"] > self._totals["evictions"]
             return ExpectedRun(now_ms, len(run.machines), run.expected_ms - now_ms, evicts=evicts)
         trial._note_plans()
-        one = trial._waiting[ASKED_ID]
-        if one.planned_ms is None or one.planned_ms == _NEVER:
+        waiting_job = trial._waiting[ASKED_ID]
+        if waiting_job.planned_ms is None or waiting_job.planned_ms == _NEVER:
             return None
-        return ExpectedRun(one.planned_ms, one.planned_on, one.planned_length_ms)
+        return ExpectedRun(waiting_job.planned_ms, waiting_job.planned_on, waiting_job.planned_length_ms)
 
     @override
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
@@ -509,17 +524,19 @@ class Heterogeneous(Discipline):
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         self._note_plans()
-        one = self._waiting[job_id]
-        level = self._level_of(one)
-        places = [(self._level_of(other), other.submit_ms, other.job.job_id) for other in self._waiting.values()]
-        ahead = sum(place < (level, one.submit_ms, job_id) for place in places)
+        waiting_job = self._waiting[job_id]
+        level = self._level_of(waiting_job)
+        keys = [(self._level_of(other), other.submit_ms, other.job.job_id) for other in self._waiting.values()]
+        ahead = sum(place < (level, waiting_job.submit_ms, job_id) for place in keys)
         name = self._policy.levels[level].name
         reason = "the machines on which it would end first are not free"
         if ahead:
             reason += f"; {ahead_text(ahead)} of level {name!r} or above"
-        if one.evicted_ms is not None:
-            reason = with_evictions(reason, evicted_text(one.evictions, one.evicted_ms, now_ms, one.why_evicted))
-        return SiteReason(start_ms=one.planned_ms, ahead=ahead, reason=reason)
+        if waiting_job.evicted_ms is not None:
+            reason = with_evictions(
+                reason, evicted_text(waiting_job.evictions, waiting_job.evicted_ms, now_ms, waiting_job.why_evicted)
+            )
+        return SiteReason(start_ms=waiting_job.planned_ms, ahead=ahead, reason=reason)
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
@@ -538,12 +555,12 @@ class Heterogeneous(Discipline):
         columns: Mapping[str, npt.NDArray[np.float64]],
         has_started: npt.NDArray[np.bool_],
     ) -> LearnedTimes:
-        return LearnedTimes(self.experience.known())
+        return LearnedTimes(self.experience.times())
 
     @override
     def answer(self, question: str) -> list[dict[str, Any]] | None:
         """Return the learned run times as plain `KnownTimes`, for the question `EXPERIENCE`."""
-        return [msgspec.to_builtins(times) for times in self.experience.known()] if question == EXPERIENCE else None
+        return [msgspec.to_builtins(times) for times in self.experience.times()] if question == EXPERIENCE else None
 
     @override
     def edit_problem(self, changes: Any) -> str | None:
@@ -565,7 +582,7 @@ class Heterogeneous(Discipline):
         new.experience = self.experience.copy()
         new._lengths = self._lengths.copy(new.experience, self._waiting.values())
         new._take_in(
-            (msgspec.structs.replace(one) for one in self._waiting.values()),
+            (msgspec.structs.replace(waiting_job) for waiting_job in self._waiting.values()),
             (msgspec.structs.replace(run, was=msgspec.structs.replace(run.was)) for run in self._runs.values()),
         )
         new._totals = self._totals.copy()
@@ -575,8 +592,8 @@ class Heterogeneous(Discipline):
         """Replace the jobs of the discipline by these waiting and running jobs."""
         self._planned, self._put_off = [], None
         self._waiting, self._queues = {}, [LevelQueue() for _ in self._policy.levels]
-        for one in waiting:
-            self._wait(one)
+        for waiting_job in waiting:
+            self._wait(waiting_job)
         self._runs = {run.was.job.job_id: run for run in running}
         self._at_work = AtWork(self._site.nodes, self._policy.levels)
         for run in self._runs.values():
@@ -609,7 +626,9 @@ class Heterogeneous(Discipline):
         assert not self._waiting.keys() & self._runs.keys(), "a job runs and waits"
         for level, queue in enumerate(self._queues):
             queue.check_invariants()
-            assert all(self._level_of(one) == level for one in queue.jobs), "a job waits on a level that is not its own"
-        queued = {one.job.job_id for queue in self._queues for one in queue.jobs}
+            assert all(self._level_of(waiting_job) == level for waiting_job in queue.jobs), (
+                "a job waits on a level that is not its own"
+            )
+        queued = {waiting_job.job.job_id for queue in self._queues for waiting_job in queue.jobs}
         assert queued == self._waiting.keys(), "the queues of the levels have other jobs than wait"
         self._at_work.check_invariants(self._runs, self._level_of)

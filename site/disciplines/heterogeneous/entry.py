@@ -47,7 +47,7 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     deviations: float = 0.0
 
 
-def read_policy(nodes: int, given: Options, usual: Options) -> HeterogeneousPolicy:
+def read_policy(nodes: int, site_options: Options, usual: Options) -> HeterogeneousPolicy:
     """Return the policy of a site whose machines differ, from its only option ``heterogeneous``.
 
     Raises
@@ -55,15 +55,17 @@ def read_policy(nodes: int, given: Options, usual: Options) -> HeterogeneousPoli
     OptionError
         If another option is given, or no class of machines.
     """
-    refuse_unknown(given, (NAME,), f"is not for a site with the discipline {NAME}, which has algorithms of its own")
-    table: HeterogeneousTable = given.get(NAME) or HeterogeneousTable()
+    refuse_unknown(
+        site_options, (NAME,), f"is not for a site with the discipline {NAME}, which has algorithms of its own"
+    )
+    table: HeterogeneousTable = site_options.get(NAME) or HeterogeneousTable()
     if not table.classes:
         raise OptionError(NAME, "names no classes of machines; give at least one, with a name and a count")
     options = msgspec.structs.asdict(table) | {"levels": table.levels or (EVERYBODY,)}
     return HeterogeneousPolicy(nodes=nodes, **options)
 
 
-def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
+def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
     """Return the paper's metrics of a schedule.
 
     Returns
@@ -73,11 +75,14 @@ def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
         (Table 1); both also for each level if there are several; ``evictions``; ``lost_machine_ms``: machine time
         of the work that was lost when jobs restarted.
     """
-    level, on_team = played.columns["level"], played.columns["team"]
-    found = times_by_level(played) | {"parallel_pct": 100.0 * float(on_team.mean())}
+    level, on_team = outcome.columns["level"], outcome.columns["team"]
+    metrics = times_by_level(outcome) | {"parallel_pct": 100.0 * float(on_team.mean())}
     for number in np.unique(level).astype(int).tolist() if len(np.unique(level)) > 1 else ():
-        found[f"parallel_level_{number + 1}_pct"] = 100.0 * float(on_team[level == number].mean())
-    return found | {"evictions": int(played.totals["evictions"]), "lost_machine_ms": played.totals["lost_machine_ms"]}
+        metrics[f"parallel_level_{number + 1}_pct"] = 100.0 * float(on_team[level == number].mean())
+    return metrics | {
+        "evictions": int(outcome.totals["evictions"]),
+        "lost_machine_ms": outcome.totals["lost_machine_ms"],
+    }
 
 
 TRAITS = Traits(

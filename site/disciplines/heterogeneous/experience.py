@@ -55,18 +55,18 @@ class RunTimes(msgspec.Struct, kw_only=True):
         return name_text(self.job_class), name_text(self.user), self.resource
 
     @classmethod
-    def of(cls, known: KnownTimes) -> RunTimes:
+    def of(cls, times: KnownTimes) -> RunTimes:
         """Convert known times into run times to which more runs can be added."""
         return cls(
-            job_class=known.job_class,
-            user=known.user,
-            resource=known.resource,
-            count=known.runs,
-            mean_ms=known.mean_ms,
-            squares=known.deviation_ms**2 * max(0, known.runs - 1),
+            job_class=times.job_class,
+            user=times.user,
+            resource=times.resource,
+            count=times.runs,
+            mean_ms=times.mean_ms,
+            squares=times.deviation_ms**2 * max(0, times.runs - 1),
         )
 
-    def known(self) -> KnownTimes:
+    def times(self) -> KnownTimes:
         """Convert the run times into the form in which files and users have them."""
         return KnownTimes(
             job_class=self.job_class,
@@ -93,11 +93,11 @@ class RunTimes(msgspec.Struct, kw_only=True):
 class LearnedTimes(NamedTuple):
     """The run times that a site has learned in a simulation, with which the next simulation can start."""
 
-    known: tuple[KnownTimes, ...]
+    times: tuple[KnownTimes, ...]
 
     def texts(self) -> dict[str, str]:
         """Return the text of the file ``experience.toml``, by file name; ``--option @FILE`` reads it."""
-        return {"experience.toml": experience_text(self.known)}
+        return {"experience.toml": experience_text(self.times)}
 
 
 class Prediction(NamedTuple):
@@ -160,7 +160,7 @@ class ExperienceDatabase:
         if user is not None:
             self._add(RunTimes(user=user), work_ms)
 
-    def predictions(self, job: Job, places: Iterable[tuple[str, int]]) -> Iterator[Prediction]:
+    def predictions(self, job: Job, resource_rates: Iterable[tuple[str, int]]) -> Iterator[Prediction]:
         """Yield the predicted run time of a job for each (resource, rate) pair.
 
         The mean never exceeds the time that the job takes at that rate to do the work of its estimate.
@@ -168,16 +168,16 @@ class ExperienceDatabase:
         job_class, user = class_of(job), name_text(_user_of(job))
         of_class, of_user = self._times.get((job_class, None, "")), self._times.get((None, user, ""))
         of_work, whose = (of_class, "class") if of_class is not None else (of_user, "user")
-        for resource, rate in places:
+        for resource, rate in resource_rates:
             limit_ms = job.estimate_ms * RATE_ONE / rate
-            known, source, factor = self._times.get((job_class, None, resource)), "resource", 1.0
-            if known is None:
-                known, source, factor = of_work, whose, RATE_ONE / rate
-            if known is None:
+            times, source, factor = self._times.get((job_class, None, resource)), "resource", 1.0
+            if times is None:
+                times, source, factor = of_work, whose, RATE_ONE / rate
+            if times is None:
                 yield Prediction(limit_ms, 0.0, 0, "estimate")
             else:
-                deviation_ms = math.sqrt(known.variance) * factor
-                yield Prediction(min(known.mean_ms * factor, limit_ms), deviation_ms, known.count, source)
+                deviation_ms = math.sqrt(times.variance) * factor
+                yield Prediction(min(times.mean_ms * factor, limit_ms), deviation_ms, times.count, source)
 
     def changes_of(self, job: Job) -> tuple[int, int, int]:
         """Return numbers that differ from earlier ones if the predictions for a job may have changed."""
@@ -191,17 +191,17 @@ class ExperienceDatabase:
         new._edits, new._learned = self._edits, self._learned.copy()
         return new
 
-    def known(self) -> tuple[KnownTimes, ...]:
+    def times(self) -> tuple[KnownTimes, ...]:
         """Return all run times by class, user and resource, in the form in which files and users have them."""
-        return tuple(in_order(one.known() for one in self._times.values()))
+        return tuple(in_order(times.times() for times in self._times.values()))
 
     def edit(self, changes: Iterable[KnownTimes]) -> None:
         """Replace run times of the same class, user and resource; forget those with 0 runs."""
         self._edits += 1
-        for known in changes:
-            self._times.pop(known.key, None)
-            if known.runs:
-                self._times[known.key] = RunTimes.of(known)
+        for change in changes:
+            self._times.pop(change.key, None)
+            if change.runs:
+                self._times[change.key] = RunTimes.of(change)
 
     def rows(self) -> list[RunTimes]:
         """Return all run times, in the order in which they were first learned."""
@@ -210,7 +210,7 @@ class ExperienceDatabase:
     def restore(self, rows: Iterable[RunTimes]) -> None:
         """Replace all run times by those of another database."""
         self._edits += 1
-        self._times = {one.key: one for one in rows}
+        self._times = {row.key: row for row in rows}
 
     def _add(self, empty: RunTimes, time_ms: float) -> None:
         key = empty.key
@@ -236,20 +236,20 @@ class JobKind:
     speeds : Speeds
     """
 
-    def __init__(self, one: WaitingJob, speeds: Speeds) -> None:
-        self.job, self.done_ms, self.speeds = one.job, one.done_ms, speeds
+    def __init__(self, waiting_job: WaitingJob, speeds: Speeds) -> None:
+        self.job, self.done_ms, self.speeds = waiting_job.job, waiting_job.done_ms, speeds
         self.seen: object = None
         """Version of the teams and the experience with which `length_ms` was computed."""
         self.length_ms: list[int] = []
         """Expected length on each class of machines, then on each team; `NEVER_MS` where the jobs cannot run."""
         rates = {rate for rate in (*speeds.alone, *speeds.teams.values()) if rate}
-        self.limit_ms = {rate: work_limit_ms(one, rate) for rate in rates}
+        self.limit_ms = {rate: work_limit_ms(waiting_job, rate) for rate in rates}
 
 
-def _kind_key(one: WaitingJob) -> object:
+def _kind_key(waiting_job: WaitingJob) -> object:
     """Return the fields of a waiting job that determine its expected lengths."""
-    job = one.job
-    return class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, _user_of(job), one.done_ms
+    job = waiting_job.job
+    return class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, _user_of(job), waiting_job.done_ms
 
 
 class Lengths:
@@ -271,19 +271,19 @@ class Lengths:
     ) -> None:
         self._site, self._experience, self._only_limits, self._deviations = site, experience, only_limits, deviations
         # The last class has the machines out of service: it has no name, and no job runs on it.
-        self._classes = [*(each.name for each in site.classes), ""]
+        self._classes = [*(machine_class.name for machine_class in site.classes), ""]
         self._teams: list[Team] = []
         self._names: list[str] = []
         self._kinds: dict[object, JobKind] = {}
 
-    def kind_of(self, one: WaitingJob) -> JobKind:
+    def kind_of(self, waiting_job: WaitingJob) -> JobKind:
         """Return the kind of a waiting job; the first job of a kind creates it."""
-        job, key = one.job, _kind_key(one)
+        job, key = waiting_job.job, _kind_key(waiting_job)
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= MOST_KINDS:
                 self._kinds.clear()
-            kind = self._kinds[key] = JobKind(one, self._site.speeds_of(job))
+            kind = self._kinds[key] = JobKind(waiting_job, self._site.speeds_of(job))
             new = kind.speeds.teams.keys() - self._teams
             if new:
                 self._teams = sorted({*self._teams, *new})
@@ -294,7 +294,7 @@ class Lengths:
         """Return a copy that predicts from another experience database and has the kinds of these waiting jobs."""
         new = copy.copy(self)
         new._experience = experience
-        new._kinds = {_kind_key(one): copy.copy(self.kind_of(one)) for one in waiting}
+        new._kinds = {_kind_key(waiting_job): copy.copy(self.kind_of(waiting_job)) for waiting_job in waiting}
         return new
 
     def table_of(self, kinds: Sequence[JobKind]) -> tuple[IntArray, IntArray, tuple[Team, ...]]:
@@ -324,11 +324,11 @@ class Lengths:
             return [kind.limit_ms[rate] if rate else int(NEVER_MS) for rate in rates]
         names = (*self._classes, *self._names)
         runs_at = [at for at, rate in enumerate(rates) if rate]
-        found = [int(NEVER_MS)] * len(rates)
+        lengths_ms = [int(NEVER_MS)] * len(rates)
         expected = self._experience.predictions(kind.job, ((names[at], rates[at]) for at in runs_at))
         for at, predicted in zip(runs_at, expected, strict=True):
             rate = rates[at]
             run_ms = predicted.mean_ms + self._deviations * predicted.deviation_ms
             left_ms = math.ceil(round(run_ms - kind.done_ms * RATE_ONE / rate, _DIGITS))
-            found[at] = min(left_ms, kind.limit_ms[rate]) if left_ms > 0 else kind.limit_ms[rate]
-        return found
+            lengths_ms[at] = min(left_ms, kind.limit_ms[rate]) if left_ms > 0 else kind.limit_ms[rate]
+        return lengths_ms

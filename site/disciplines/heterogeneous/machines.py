@@ -124,7 +124,9 @@ class Inventory:
         self, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out_of_service: str
     ) -> None:
         self.classes, self.clusters, self._forms = tuple(classes), tuple(clusters), tuple(forms)
-        self.class_of = np.repeat(np.arange(len(classes)), [one.count for one in classes]).astype(np.int64)
+        self.class_of = np.repeat(np.arange(len(classes)), [machine_class.count for machine_class in classes]).astype(
+            np.int64
+        )
         self.out = frozenset(numbers_of(out_of_service))
         self._all_members = [numbers_of(cluster.nodes) for cluster in clusters]
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
@@ -182,9 +184,13 @@ class Inventory:
         """Return why a job can run on no machine and no team of this site."""
         kind = f"forms of job class {class_of(job)}" if self._forms else f"jobs of width {job.width}"
         whose = "" if job.forms else f" ({kind})"
-        known = {name for one in self.classes for name in (one.name, *one.labels)}
-        unknown = sorted({name for form in job.forms for name in form.on} - known)
-        right = f"; {unknown[0]!r} is neither a class nor a label, one of {', '.join(sorted(known))}" if unknown else ""
+        valid_names = {name for machine_class in self.classes for name in (machine_class.name, *machine_class.labels)}
+        unknown = sorted({name for form in job.forms for name in form.on} - valid_names)
+        right = (
+            f"; {unknown[0]!r} is neither a class nor a label, one of {', '.join(sorted(valid_names))}"
+            if unknown
+            else ""
+        )
         return f"none of its forms fits a machine or a cluster in service here{whose}{right}"
 
     def _forms_of(self, job: Job) -> Sequence[Form | JobForm]:
@@ -202,7 +208,9 @@ class Inventory:
                 self._form_at.clear()
             forms = self._forms_of(job)
             speeds = [self.speeds_in([form]) for form in forms]
-            rates = [one.alone[kind] if team is None else one.teams.get(team, 0) for one in speeds]
+            rates = [
+                form_speeds.alone[kind] if team is None else form_speeds.teams.get(team, 0) for form_speeds in speeds
+            ]
             number = rates.index(max(rates))
             self._form_at[key] = number, forms[number]
         return self._form_at[key]
@@ -211,7 +219,7 @@ class Inventory:
         """Return the speeds of a job with these forms on each class and team; where several forms fit, the fastest."""
         alone, teams = [0] * (len(self.classes) + 1), dict[Team, int]()
         for form in forms:
-            fits = [self._fits(form, one) for one in self.classes]
+            fits = [self._fits(form, machine_class) for machine_class in self.classes]
             if form.width == 1:
                 for number in self._classes_in_service:
                     if fits[number]:
@@ -226,10 +234,14 @@ class Inventory:
                     teams[cluster, width] = max(teams.get((cluster, width), 0), rate)
         return Speeds(tuple(alone), teams)
 
-    def _fits(self, form: Form | JobForm, one: MachineClass) -> bool:
+    def _fits(self, form: Form | JobForm, machine_class: MachineClass) -> bool:
         """Whether a class of machines has the name or label, the cores and the memory that a form asks for."""
-        named = not form.on or bool({one.name, *one.labels} & set(form.on))
-        return named and one.cores >= form.cores and (one.memory_mb is None or one.memory_mb >= form.memory_mb)
+        named = not form.on or bool({machine_class.name, *machine_class.labels} & set(form.on))
+        return (
+            named
+            and machine_class.cores >= form.cores
+            and (machine_class.memory_mb is None or machine_class.memory_mb >= form.memory_mb)
+        )
 
     def _width(self, form: Form | JobForm, cluster: int) -> int | None:
         """Return the number of machines that a form uses in a cluster; None if too few are in service."""
@@ -257,41 +269,41 @@ def numbers_of(text: str) -> list[int]:
 
 def _ranges_of(text: str) -> list[tuple[int, int]]:
     """Return the first and the last number of each range in a text."""
-    found = []
+    ranges = []
     for part in text.split(",") if text.strip() else ():
         low, dash, high = (chunk.strip() for chunk in part.partition("-"))
         if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
             raise ValueError(f"{part.strip()!r} is neither a number nor a range such as 0-7")
-        found.append((int(low), int(high if dash else low)))
-    return found
+        ranges.append((int(low), int(high if dash else low)))
+    return ranges
 
 
 def machine_problems(
     nodes: int, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out: str
 ) -> list[str]:
     """Return all problems of the machines, clusters and forms of a site, a line each."""
-    found = [f"class {one.name!r} has {one.count} machines; at least 1" for one in classes if one.count < 1]
-    found += [
-        f"class {one.name!r} has the speed {one.speed:g}; above 0 and up to {MOST_SPEED:g}"
-        for one in classes
-        if not 0 < one.speed <= MOST_SPEED
+    problems = [f"class {group.name!r} has {group.count} machines; at least 1" for group in classes if group.count < 1]
+    problems += [
+        f"class {group.name!r} has the speed {group.speed:g}; above 0 and up to {MOST_SPEED:g}"
+        for group in classes
+        if not 0 < group.speed <= MOST_SPEED
     ]
-    total = sum(one.count for one in classes)
+    total = sum(group.count for group in classes)
     if total != nodes:
-        found.append(f"the classes have {total} machines and the site has {nodes} nodes; each machine is a node")
+        problems.append(f"the classes have {total} machines and the site has {nodes} nodes; each machine is a node")
     for cluster in clusters:
-        found += _cluster_problems(cluster, nodes)
-    found += _range_problems("out_of_service", out, nodes)
-    known = {name for one in classes for name in (one.name, *one.labels)}
+        problems += _cluster_problems(cluster, nodes)
+    problems += _range_problems("out_of_service", out, nodes)
+    valid_names = {name for group in classes for name in (group.name, *group.labels)}
     for number, form in enumerate(forms, start=1):
-        found += _form_problems(number, form, known, clusters)
-    found += _idle_forms(classes, clusters, forms) if not found else []
-    names = [one.name for one in classes] + [one.name for one in clusters]
-    found += ["a class or a cluster has no name; each needs its own"] if "" in names else []
-    found += [
+        problems += _form_problems(number, form, valid_names, clusters)
+    problems += _idle_forms(classes, clusters, forms) if not problems else []
+    names = [group.name for group in classes] + [group.name for group in clusters]
+    problems += ["a class or a cluster has no name; each needs its own"] if "" in names else []
+    problems += [
         f"{name!r} is the name of several; each needs its own" for name in sorted(set(names)) if names.count(name) > 1
     ]
-    return found
+    return problems
 
 
 def _range_problems(what: str, text: str, nodes: int) -> list[str]:
@@ -303,8 +315,8 @@ def _range_problems(what: str, text: str, nodes: int) -> list[str]:
 
 
 def _cluster_problems(cluster: Cluster, nodes: int) -> list[str]:
-    if found := _range_problems(f"cluster {cluster.name!r}", cluster.nodes, nodes):
-        return found
+    if problems := _range_problems(f"cluster {cluster.name!r}", cluster.nodes, nodes):
+        return problems
     size = len(numbers_of(cluster.nodes))
     if size < 2:
         return [f"cluster {cluster.name!r} has {size} machines; at least 2"]
@@ -313,31 +325,31 @@ def _cluster_problems(cluster: Cluster, nodes: int) -> list[str]:
     return []
 
 
-def _form_problems(number: int, form: Form, known: set[str], clusters: Sequence[Cluster]) -> list[str]:
+def _form_problems(number: int, form: Form, valid_names: set[str], clusters: Sequence[Cluster]) -> list[str]:
     what = _form_text(number, form)
-    found = [
-        f"{what} runs on {name!r}, which is neither a class nor a label; one of {', '.join(sorted(known))}"
+    problems = [
+        f"{what} runs on {name!r}, which is neither a class nor a label; one of {', '.join(sorted(valid_names))}"
         for name in form.on
-        if name not in known
+        if name not in valid_names
     ]
     if form.width != "all" and form.width < 1:
-        found.append(f"{what} has the width {form.width}; at least 1, or 'all'")
+        problems.append(f"{what} has the width {form.width}; at least 1, or 'all'")
     if not 0 < form.speed <= MOST_SPEED:
-        found.append(f"{what} has the speed {form.speed:g}; above 0 and up to {MOST_SPEED:g}")
+        problems.append(f"{what} has the speed {form.speed:g}; above 0 and up to {MOST_SPEED:g}")
     if form.width != 1 and not clusters:
-        found.append(f"{what} runs on several machines, and the site has no cluster")
-    return found
+        problems.append(f"{what} runs on several machines, and the site has no cluster")
+    return problems
 
 
 def _idle_forms(classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form]) -> list[str]:
     """Return a problem for each form that no machine or cluster can run, even with all machines in service."""
-    site, found = Inventory(classes, clusters, (), ""), []
+    site, problems = Inventory(classes, clusters, (), ""), []
     for number, form in enumerate(forms, start=1):
         speeds = site.speeds_in([form])
         if not any(speeds.alone) and not speeds.teams:
             where = "machine" if form.width == 1 else "cluster"
-            found.append(f"{_form_text(number, form)} runs on no {where} here: none has its width, cores and memory")
-    return found
+            problems.append(f"{_form_text(number, form)} runs on no {where} here: none has its width, cores and memory")
+    return problems
 
 
 def _form_text(number: int, form: Form) -> str:

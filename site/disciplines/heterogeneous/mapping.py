@@ -237,9 +237,9 @@ def _plans(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: Int
 
 
 def _work(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> MappingWork:
-    places = np.full((4, n_jobs), UNMAPPED)
+    placements = np.full((4, n_jobs), UNMAPPED)
     teams = np.empty((4, n_jobs, machines.widest), np.int64)
-    rows = zip(np.tile(ready_ms, (4, 1)), np.empty((4, n_jobs), np.int64), places, teams, strict=True)
+    rows = zip(np.tile(ready_ms, (4, 1)), np.empty((4, n_jobs), np.int64), placements, teams, strict=True)
     best, base, trial, other = (Mapping(*row) for row in rows)
     scratch = Scratch(np.empty(len(ready_ms), np.int64), *np.empty((3, n_kinds), np.int64))
     return MappingWork(best, base, trial, other, scratch, np.empty(machines.largest, np.int64))

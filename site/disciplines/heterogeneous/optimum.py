@@ -64,7 +64,7 @@ def best_mapping(
     """
     cp_model = cp_model_of()
     ready, kinds = np.asarray(ready_ms, np.int64).tolist(), np.asarray(kind, np.int64).tolist()
-    ways = [_ways(machines, np.asarray(alone_ms)[one], np.asarray(team_ms)[one]) for one in kinds]
+    ways = [_ways(machines, np.asarray(alone_ms)[number], np.asarray(team_ms)[number]) for number in kinds]
     # By then all jobs have ended, even one after the other and each on its slowest resource.
     last_ms = max(ready, default=0) + sum(max((way.length_ms for way in of_job), default=0) for of_job in ways)
     model = cp_model.CpModel()
@@ -76,8 +76,8 @@ def best_mapping(
         model.add_no_overlap(intervals)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers, solver.parameters.max_deterministic_time = 1, limit_s
-    found = solver.solve(model)
-    assert found in (cp_model.OPTIMAL, cp_model.FEASIBLE), "one job after the other is a mapping"
+    status = solver.solve(model)
+    assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE), "one job after the other is a mapping"
     start_ms = tuple(int(NEVER_MS) if start is None else solver.value(start) for start in starts)
     return BestMapping(round(solver.objective_value), round(solver.best_objective_bound), start_ms)
 
@@ -93,12 +93,12 @@ def _end(model: Any, start: Any, ways: list[_Way], ready_ms: list[int], on_machi
             model.add(start >= ready_ms[machine]).only_enforce_if(uses)
             interval = model.new_optional_fixed_size_interval_var(start, way.length_ms, uses, "")
             on_machine[machine].append(interval)
-    return start + sum(way.length_ms * one for way, one in zip(ways, chosen, strict=True))
+    return start + sum(way.length_ms * choice for way, choice in zip(ways, chosen, strict=True))
 
 
 def _ways(machines: MachineArrays, alone_ms: npt.NDArray[Any], team_ms: npt.NDArray[Any]) -> list[_Way]:
     """Return the ways in which jobs of a kind can run; a team may consist of any machines of its cluster."""
-    found = [
+    ways = [
         _Way(int(length_ms), 1, machines.by_class[machines.first[number] : machines.first[number + 1]].tolist())
         for number, length_ms in enumerate(alone_ms.tolist())
         if length_ms != NEVER_MS
@@ -107,5 +107,5 @@ def _ways(machines: MachineArrays, alone_ms: npt.NDArray[Any], team_ms: npt.NDAr
         cluster, width = int(machines.team_cluster[number]), int(machines.team_width[number])
         members = machines.members[machines.cluster_first[cluster] : machines.cluster_first[cluster + 1]].tolist()
         if length_ms != NEVER_MS:
-            found.append(_Way(int(length_ms), width, members))
-    return [way for way in found if len(way.machines) >= way.width]
+            ways.append(_Way(int(length_ms), width, members))
+    return [way for way in ways if len(way.machines) >= way.width]

@@ -86,13 +86,13 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         chosen = {"algorithm": ALGORITHMS, "profit": PROFITS, "predict": PREDICTIONS}
         problems = [
-            f"{option} {not_known(getattr(self, option), known)}"
-            for option, known in chosen.items()
-            if getattr(self, option) not in known
+            f"{option} {not_known(getattr(self, option), entry)}"
+            for option, entry in chosen.items()
+            if getattr(self, option) not in entry
         ]
         problems += machine_problems(self.nodes, self.classes, self.clusters, self.forms, self.out_of_service)
         problems += level_problems(self.levels)
-        problems += [problem for known in self.experience if (problem := known.problem()) is not None]
+        problems += [problem for entry in self.experience if (problem := entry.problem()) is not None]
         problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms, pauses=True)
         if self.seed < 0:
             problems.append(f"seed is {self.seed}; a whole number from 0 up")

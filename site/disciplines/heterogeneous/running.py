@@ -141,12 +141,12 @@ def those_that_go_on(runs: Collection[JobOnMachines], standing: Sequence[JobOnMa
     `standing` has the paused jobs among `runs`.
     """
     busy = {machine for run in runs if run.paused_ms is None for machine in run.machines}
-    found = []
+    resuming = []
     for run in standing:
         if busy.isdisjoint(run.machines):
-            found.append(run)
+            resuming.append(run)
             busy.update(run.machines)
-    return found
+    return resuming
 
 
 def those_that_may_stay(
@@ -166,15 +166,15 @@ def those_that_may_stay(
         Memory of each machine; None: unlimited.
     """
     used = dict.fromkeys(machines, memory_mb)
-    found = []
+    staying = []
     for run in holders:
         needs = {machine: used[machine] + run.memory_mb for machine in run.machines if machine in used}
-        if all((room := free_mb[machine]) is None or need <= room for machine, need in needs.items()):
+        if all((capacity_mb := free_mb[machine]) is None or need <= capacity_mb for machine, need in needs.items()):
             used |= needs
-            found.append(run)
-    return found
+            staying.append(run)
+    return staying
 
 
-def work_limit_ms(one: WaitingJob, rate: int) -> int:
+def work_limit_ms(waiting_job: WaitingJob, rate: int) -> int:
     """Return how long a job may run at a rate, in ms: the time for the rest of its estimate, at least 1."""
-    return max(1, -(-(one.job.estimate_ms - one.done_ms) * RATE_ONE // rate))
+    return max(1, -(-(waiting_job.job.estimate_ms - waiting_job.done_ms) * RATE_ONE // rate))

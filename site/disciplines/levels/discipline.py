@@ -49,11 +49,11 @@ class Levels(SiteQueue):
 
     @override
     def _made_rules(self) -> LevelRules:
-        made = self._by.table(len(self._state.jobs), len(self._state.running))
+        table = self._by.table(len(self._state.jobs), len(self._state.running))
         if self._table is not None:
-            copy_into(_copied_arrays(made), _copied_arrays(self._table))
-        self._table = made
-        return LevelRules(super()._made_rules(), made)
+            copy_into(_copied_arrays(table), _copied_arrays(self._table))
+        self._table = table
+        return LevelRules(super()._made_rules(), table)
 
     @property
     def table(self) -> LevelTable:
@@ -111,16 +111,16 @@ class Levels(SiteQueue):
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, why not earlier, its level, and for which job it was last evicted."""
-        said = super().explain(now_ms, job_id)
+        site_reason = super().explain(now_ms, job_id)
         slot = self._slots.of[job_id]
         level = self._by.levels[self._level(slot)].name
         count = int(self.table.times[slot]) - self._slots.jobs[slot].evictions
-        reason = f"{said.reason}; it is of level {level!r}"
+        reason = f"{site_reason.reason}; it is of level {level!r}"
         if count:
             times = "once" if count == 1 else f"{count} times"
             by = f"job {self.table.by[slot]}, of a level that may take its nodes"
             reason += f", and was evicted {times}, last for {by}"
-        return msgspec.structs.replace(said, reason=reason)
+        return msgspec.structs.replace(site_reason, reason=reason)
 
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:

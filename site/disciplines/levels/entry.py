@@ -40,12 +40,12 @@ class LevelsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     least_gain_ms: int = 0
 
 
-def read_policy(nodes: int, given: Options, usual: Options) -> LevelsPolicy:
+def read_policy(nodes: int, site_options: Options, usual: Options) -> LevelsPolicy:
     """Return the policy of a site with levels; its options other than ``levels`` are for the queue or planning site."""
-    table: LevelsTable = given.get(NAME) or LevelsTable()
+    table: LevelsTable = site_options.get(NAME) or LevelsTable()
     if table.under not in BACKFILLS:
         raise OptionError(NAME, f"under {not_known(table.under, BACKFILLS)}")
-    rest = {name: value for name, value in given.items() if name != NAME}
+    rest = {name: value for name, value in site_options.items() if name != NAME}
     options = msgspec.structs.asdict(table) | {"under": queue.read_policy(table.under, rest, usual)}
     return LevelsPolicy(**options)
 
@@ -57,7 +57,7 @@ def compiled_site(nodes: int, policy: LevelsPolicy, jobs: Jobs, week: Callable[[
     asked = zip(jobs.job_id.tolist(), priority, user, strict=True)
     refused = {job_id: why for job_id, p, who in asked if (why := why_not_allowed(policy.levels, p, who))}
     site = queue.compiled_site(nodes, policy.under, jobs, week, refused)
-    table = policy.table(len(site.rows), site.room)
+    table = policy.table(len(site.rows), site.capacity)
     table.base[:] = [level_of(policy.levels, priority[row]) for row in site.rows.tolist()]
 
     def figures() -> OwnFigures:

@@ -81,8 +81,8 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
             words += [f"least-gain={self.least_gain_ms / 1000:.15g}s"] if self.least_gain_ms else []
         return " ".join(words)
 
-    def table(self, slots: int, room: int) -> LevelTable:
-        """Return the levels as the kernels read them, for `slots` jobs of which at most `room` run at once."""
+    def table(self, slots: int, capacity: int) -> LevelTable:
+        """Return the levels as the kernels read them, for `slots` jobs of which at most `capacity` run at once."""
         names = [level.name for level in self.levels]
         evicts = np.array([[name in level.evicts for name in names] for level in self.levels], np.bool_)
         base, times, by = np.zeros((3, slots), np.int64)
@@ -91,8 +91,8 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
             times=times,
             by=by,
             way=np.full(slots, WAYS[self.evicted]),
-            evictions=no_evictions(room),
-            picked=np.zeros(room, np.int64),
+            evictions=no_evictions(capacity),
+            picked=np.zeros(capacity, np.int64),
             evicts=evicts,
             raise_after=self.raise_after or 0,
             least_gain_ms=self.least_gain_ms,

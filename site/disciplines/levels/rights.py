@@ -55,7 +55,7 @@ EVERYBODY = Level(name="all", priority=float("-inf"))
 
 def level_of(levels: Sequence[Level], priority: float) -> int:
     """Return the number of the highest level that a priority reaches, from 0; the lowest level if it reaches none."""
-    return next((at for at, one in enumerate(levels) if priority >= one.priority), len(levels) - 1)
+    return next((at for at, level in enumerate(levels) if priority >= level.priority), len(levels) - 1)
 
 
 def levels_text(levels: Sequence[Level]) -> str:
@@ -99,17 +99,17 @@ def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | 
 
 def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *, pauses: bool = False) -> list[str]:
     """Return the problems of the options for evictions, a line each; `pauses`: whether ``pause`` is allowed."""
-    known = (*EVICTED, PAUSE) if pauses else EVICTED
-    found = [] if evicted in known else [f"evicted {not_known(evicted, known)}"]
+    accepted = (*EVICTED, PAUSE) if pauses else EVICTED
+    problems = [] if evicted in accepted else [f"evicted {not_known(evicted, accepted)}"]
     if evicted == PAUSE and not pauses:
-        found = [f"evicted {evicted!r} is for sites of machines that differ; one of {', '.join(known)}"]
+        problems = [f"evicted {evicted!r} is for sites of machines that differ; one of {', '.join(accepted)}"]
     if raise_after is not None and not 1 <= raise_after <= MOST_EVICTIONS:
         right = "at least 1 eviction" if raise_after < 1 else f"at most {MOST_EVICTIONS:,}"
-        found.append(f"raise_after is {raise_after}; {right}")
+        problems.append(f"raise_after is {raise_after}; {right}")
     if not 0 <= least_gain_ms <= MAX_TIME_MS:
         right = "at least 0" if least_gain_ms < 0 else f"at most {MAX_TIME_MS:,}"
-        found.append(f"least_gain_ms is {least_gain_ms}; {right}")
-    return found
+        problems.append(f"least_gain_ms is {least_gain_ms}; {right}")
+    return problems
 
 
 def level_problems(levels: Sequence[Level]) -> list[str]:
@@ -117,51 +117,53 @@ def level_problems(levels: Sequence[Level]) -> list[str]:
     if not levels:
         return ["levels names none; at least one"]
     names = [level.name for level in levels]
-    found = [f"level {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
+    problems = [f"level {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
     for place, (above, below) in enumerate(itertools.pairwise(levels)):
         if not above.priority > below.priority:
-            found.append(
+            problems.append(
                 f"level {names[place + 1]!r} has the priority {below.priority:g}, and {names[place]!r} before it "
                 f"{above.priority:g}; levels go from the highest down"
             )
     for place, level in enumerate(levels):
         for name in level.evicts:
             if name not in names:
-                found.append(f"level {level.name!r} evicts {name!r}, which is not a level; one of {', '.join(names)}")
+                problems.append(
+                    f"level {level.name!r} evicts {name!r}, which is not a level; one of {', '.join(names)}"
+                )
             elif names.index(name) <= place:
                 why = "which is not below it: evictions would go in a circle"
                 if not _reaches(levels, name, level.name):
                     why = "which is above it: the higher level is served first, and would take the nodes back"
-                found.append(f"{level.name!r} evicts {name!r}, {why}; name levels below it")
-    return found
+                problems.append(f"{level.name!r} evicts {name!r}, {why}; name levels below it")
+    return problems
 
 
 def _reaches(levels: Sequence[Level], first: str, last: str) -> bool:
     """Whether a chain of evictions leads from the first level to the last, or both are the same."""
     evicts = {level.name: level.evicts for level in levels}
-    found, left = {first}, [first]
+    reached, left = {first}, [first]
     while left:
-        new = set(evicts.get(left.pop(), ())) - found
-        found |= new
+        new = set(evicts.get(left.pop(), ())) - reached
+        reached |= new
         left += sorted(new)
-    return last in found
+    return last in reached
 
 
 COLUMNS = ("level", "evictions")
 """The figures of each job: its level by its priority (0 is the highest), and its number of evictions."""
 
 
-def times_by_level(played: SiteOutcome) -> dict[str, float]:
+def times_by_level(outcome: SiteOutcome) -> dict[str, float]:
     """Return the mean time from submission to the end in ms, of all jobs and, if there are several levels, of each."""
-    job_time_ms = (played.end_ms - played.submit_ms).astype(np.float64)
-    level = played.columns["level"]
-    found = {"job_time_ms": float(job_time_ms.mean())}
+    job_time_ms = (outcome.end_ms - outcome.submit_ms).astype(np.float64)
+    level = outcome.columns["level"]
+    metrics = {"job_time_ms": float(job_time_ms.mean())}
     for number in np.unique(level).astype(int).tolist() if len(np.unique(level)) > 1 else ():
-        found[f"job_time_level_{number + 1}_ms"] = float(job_time_ms[level == number].mean())
-    return found
+        metrics[f"job_time_level_{number + 1}_ms"] = float(job_time_ms[level == number].mean())
+    return metrics
 
 
-def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
+def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
     """Return the metrics of a schedule.
 
     Returns
@@ -170,5 +172,5 @@ def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
         ``job_time_ms``: mean time from submission to the end, also for each level if there are several; ``evictions``;
         ``lost_node_ms``: node time of the work that was lost when jobs restarted.
     """
-    told = {"evictions": int(played.totals["evictions"]), "lost_node_ms": played.totals["lost_node_ms"]}
-    return times_by_level(played) | told
+    metrics = {"evictions": int(outcome.totals["evictions"]), "lost_node_ms": outcome.totals["lost_node_ms"]}
+    return times_by_level(outcome) | metrics

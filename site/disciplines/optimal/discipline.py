@@ -104,7 +104,7 @@ class Optimal(SiteQueue):
         _, plan = instance.best_policy(policy.policies, policy.metric)
         if len(instance) > policy.most_jobs or (plan == instance.now_ms).all():
             return plan
-        found = solve_intervals(
+        solution = solve_intervals(
             instance,
             metric=policy.metric,
             policies=policy.policies,
@@ -113,9 +113,9 @@ class Optimal(SiteQueue):
             workers=1,
         )
         self._totals["plans"] += 1
-        self._totals["proven"] += found.gap_pct == 0
-        self._totals["gain"] += found.loss_pct
-        return found.start_ms
+        self._totals["proven"] += solution.gap_pct == 0
+        self._totals["gain"] += solution.loss_pct
+        return solution.start_ms
 
     @override
     def totals(self) -> Mapping[str, float]:

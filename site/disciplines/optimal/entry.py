@@ -33,7 +33,7 @@ class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     most_jobs: Annotated[int, Meta(description="With more waiting jobs the plan is the best policy's.")] = 30
 
 
-def read_policy(nodes: int, given: Options, usual: Options) -> OptimalPolicy:
+def read_policy(nodes: int, site_options: Options, usual: Options) -> OptimalPolicy:
     """Return the policy of a site that plans with a solver; its only option is ``optimal``.
 
     Raises
@@ -42,17 +42,17 @@ def read_policy(nodes: int, given: Options, usual: Options) -> OptimalPolicy:
         If OR-Tools is not installed.
     """
     refuse_unknown(
-        given, (NAME,), f"is not for a site with the discipline {NAME}, which chooses the order itself and plans"
+        site_options, (NAME,), f"is not for a site with the discipline {NAME}, which chooses the order itself and plans"
     )
     cp_model_of()
-    table: OptimalTable = given.get(NAME) or OptimalTable()
+    table: OptimalTable = site_options.get(NAME) or OptimalTable()
     policies = table.policies.split("+") if isinstance(table.policies, str) else table.policies
     return OptimalPolicy(
         metric=table.metric, policies=tuple(policies), effort_s=table.effort_s, most_jobs=table.most_jobs
     )
 
 
-def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
+def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
     """Return the number of plans that the solver made, how many of them are optimal, and their average gain.
 
     Returns
@@ -61,7 +61,7 @@ def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
         ``solved_plans``: their number; ``proven_plans_pct``: the plans proven to be optimal, in per cent;
         ``plan_gain_pct``: by how much the solver's plan beats the best policy's, on average, in per cent of the latter.
     """
-    totals = played.totals
+    totals = outcome.totals
     plans = max(totals["plans"], 1.0)
     return {
         "solved_plans": totals["plans"],

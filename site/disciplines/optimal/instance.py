@@ -71,17 +71,17 @@ class Instance:
 
     def listed(self, rows: Sequence[int] | IntArray) -> IntArray:
         """Return the starts of the plan that places jobs in this order, each as early as it fits, shape (n,)."""
-        room = len(self.step_ms) + 2 * len(self) + 2
-        step_ms, step_free = np.zeros((2, room), np.int64)
+        capacity = len(self.step_ms) + 2 * len(self) + 2
+        step_ms, step_free = np.zeros((2, capacity), np.int64)
         n_steps = len(self.step_ms)
         clear(step_ms, step_free, np.int64(self.now_ms), np.int64(0))
         step_ms[:n_steps], step_free[:n_steps] = self.step_ms, self.step_free
         start_ms = np.zeros(len(self), np.int64)
         for row in rows:
             width, length_ms = self.width[row], self.estimate_ms[row]
-            found = np.int64(earliest_fit(step_ms, step_free, n_steps, np.int64(self.now_ms), width, length_ms))
-            start_ms[row] = found
-            n_steps = int(occupy(step_ms, step_free, n_steps, found, found + length_ms, width))
+            fit_ms = np.int64(earliest_fit(step_ms, step_free, n_steps, np.int64(self.now_ms), width, length_ms))
+            start_ms[row] = fit_ms
+            n_steps = int(occupy(step_ms, step_free, n_steps, fit_ms, fit_ms + length_ms, width))
         return start_ms
 
     def planned(self, order: str) -> IntArray:

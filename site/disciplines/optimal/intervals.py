@@ -119,12 +119,12 @@ def solve_intervals(
     solver = _solver(cp_model, limit_s, effort_s, workers)
     per_unit = float(weights.sum() / coefficients.sum()) * unit_ms
     offset = instance.worth(np.full(len(instance), instance.now_ms), metric)
-    told = None if progress is None else _Improvements(progress, offset, per_unit, instance.worth(plan, metric))
-    status = solver.solve(model, None if told is None else _watch(cp_model, solver, told))
+    improvements = None if progress is None else _Improvements(progress, offset, per_unit, instance.worth(plan, metric))
+    status = solver.solve(model, None if improvements is None else _watch(cp_model, solver, improvements))
     start_ms, bound = plan, -math.inf
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        found = instance.now_ms + unit_ms * np.array([solver.value(start) for start in starts], np.int64)
-        start_ms = found if instance.worth(found, metric) <= instance.worth(plan, metric) else plan
+        solved_ms = instance.now_ms + unit_ms * np.array([solver.value(start) for start in starts], np.int64)
+        start_ms = solved_ms if instance.worth(solved_ms, metric) <= instance.worth(plan, metric) else plan
         bound = offset + per_unit * solver.best_objective_bound
     worth = instance.worth(start_ms, metric)
     return Solution(
@@ -216,7 +216,7 @@ class _Improvements:
         self._progress(self._worth, min(self._bound, self._worth))
 
 
-def _watch(cp_model: Any, solver: Any, told: _Improvements) -> Any:
+def _watch(cp_model: Any, solver: Any, improvements: _Improvements) -> Any:
     """Return a callback for better plans, and register one for better bounds with the solver."""
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
@@ -224,7 +224,7 @@ def _watch(cp_model: Any, solver: Any, told: _Improvements) -> Any:
 
         def on_solution_callback(self) -> None:
             """Report a better plan."""
-            told.hear(objective=self.objective_value)
+            improvements.hear(objective=self.objective_value)
 
-    solver.best_bound_callback = lambda bound: told.hear(bound=bound)
+    solver.best_bound_callback = lambda bound: improvements.hear(bound=bound)
     return Watch()

@@ -48,15 +48,17 @@ class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     formula: Annotated[str, one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
 
 
-def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:
+def read_policy(nodes: int, site_options: Options, usual: Options) -> SharedNodes:
     """Return the policy of a site whose nodes are shared, from its options ``sharing`` and ``backfill``."""
-    refuse_unknown(given, ("sharing", "backfill"), f"is not for a {NAME} site: jobs stand there by class and age")
-    table: SharingTable = given.get("sharing") or SharingTable()
+    refuse_unknown(
+        site_options, ("sharing", "backfill"), f"is not for a {NAME} site: jobs stand there by class and age"
+    )
+    table: SharingTable = site_options.get("sharing") or SharingTable()
     check_known("variant", table.variant, VARIANTS)
     variant = VARIANTS[table.variant]
     sharing = msgspec.structs.replace(
         variant,
-        backfill=given.get("backfill") or usual.get("backfill") or variant.backfill,
+        backfill=site_options.get("backfill") or usual.get("backfill") or variant.backfill,
         max_slowdown=table.max_slowdown,
         cpu=table.cpu or variant.cpu,
     )
@@ -125,15 +127,17 @@ def compiled_site(
         searches = {name: int(state.searches[0][name]) for name in state.searches.dtype.names or ()}
         return OwnFigures(own=SharedUse(beside, int(busy[0]), searches))
 
-    told = {key: value for key, value in msgspec.to_builtins(policy.sharing).items() if value != float("inf")}
-    options = {"kinds": [msgspec.to_builtins(kind) for kind in kinds], "formula": model.formula, **told}
+    sharing_options = {
+        key: value for key, value in msgspec.to_builtins(policy.sharing).items() if value != float("inf")
+    }
+    options = {"kinds": [msgspec.to_builtins(kind) for kind in kinds], "formula": model.formula, **sharing_options}
     return CompiledSite(
         rows=kept,
         refused=refused,
         state=state,
         rules=rules,
         is_paced=True,
-        room=len(state.running),
+        capacity=len(state.running),
         figures=figures,
         options=options,
     )

@@ -137,7 +137,9 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 name = "L-N" if self.heuristic == "u1" else f"{name} standard"
         plain = SharingPolicy(coscheduling=self.coscheduling, heuristic=self.heuristic, cpu=self.cpu)
         fields = (*self.__struct_fields__[3:],)
-        changed = [f"{one}={getattr(self, one)}" for one in fields if getattr(self, one) != getattr(plain, one)]
+        changed = [
+            f"{option}={getattr(self, option)}" for option in fields if getattr(self, option) != getattr(plain, option)
+        ]
         return " ".join([name, *changed])
 
     def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SharedNodes]:

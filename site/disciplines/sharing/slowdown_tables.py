@@ -115,12 +115,15 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
     values: list[list[float]] = []
     for number, (label, *cells) in lines[1:]:
         if len(values) == len(labels) or label != labels[len(values)]:
-            wanted = labels[len(values)] if len(values) < len(labels) else "no further line"
-            raise InputError(f"{name}:{number}: begins with {label!r}; the order of the columns asks for {wanted!r}")
+            expected = labels[len(values)] if len(values) < len(labels) else "no further line"
+            raise InputError(f"{name}:{number}: begins with {label!r}; the order of the columns asks for {expected!r}")
         if len(cells) != len(labels):
             raise InputError(f"{name}:{number}: has {len(cells)} slowdowns; there are {len(labels)} columns")
         values.append(
-            [_number(cell, f"{name}: row {label!r}, column {one!r}") for cell, one in zip(cells, labels, strict=True)]
+            [
+                _number(cell, f"{name}: row {label!r}, column {column!r}")
+                for cell, column in zip(cells, labels, strict=True)
+            ]
         )
     if len(values) != len(labels):
         raise InputError(f"{name}: has {len(values)} rows of slowdowns; there are {len(labels)} columns")
@@ -214,7 +217,7 @@ def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) ->
     >>> bound_of([0.5, 0.2, 0.3], [0.5, 0.3, 0.4], [0.0, 0.5, 0.3]).tolist()
     [0, 2, 1]
     """
-    parts = np.stack([np.asarray(one, np.float64) for one in (cpu, network, disk)])
+    parts = np.stack([np.asarray(fractions, np.float64) for fractions in (cpu, network, disk)])
     return np.asarray(np.argmax(parts, axis=0), np.int64)
 
 

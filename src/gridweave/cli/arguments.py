@@ -43,9 +43,9 @@ def options_of(kind: type[Any]) -> Callable[[Command], Command]:
     defaults = inspect.signature(kind).parameters
 
     def give(command: Command) -> Command:
-        made, *own = inspect.signature(command, eval_str=True).parameters.values()
+        first, *own = inspect.signature(command, eval_str=True).parameters.values()
         added = [defaults[name].replace(annotation=hint) for name, hint in hints.items()]
-        return with_parameters(command, [*own, *added], made.name, lambda given: kind(**given), hints)
+        return with_parameters(command, [*own, *added], first.name, lambda values: kind(**values), hints)
 
     return give
 
@@ -60,12 +60,12 @@ def with_parameters(
     """Return a command with other parameters; those in `taken` are turned into the original's parameter `name`."""
 
     @functools.wraps(command)
-    def changed(**given: Any) -> None:
-        command(**{name: make({each: given.pop(each) for each in taken})}, **given)
+    def changed(**values: Any) -> None:
+        command(**{name: make({key: values.pop(key) for key in taken})}, **values)
 
-    signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters])
+    signature = inspect.Signature([parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters])
     changed.__signature__ = signature  # type: ignore[attr-defined]
-    changed.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    changed.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
     return changed
 
 
@@ -83,9 +83,9 @@ class QuickCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
         if not ctx.resilient_parsing:  # otherwise a shell is completing the command, and needs all parameters
-            given, _, typed = self.make_parser(ctx).parse_args([*args])
+            values, _, typed = self.make_parser(ctx).parse_args([*args])
             if not any(param.is_eager for param in typed):  # such as --help, which needs all parameters
-                plain = dict(self._plain(given))
+                plain = dict(self._plain(values))
                 ctx.params |= plain
                 ctx.meta[_READ] = {"help", *plain}
         return super().parse_args(ctx, args)
@@ -101,11 +101,11 @@ class QuickCommand(TyperCommand):
         """Return the parameters that are not parsed yet."""
         return [param for param in super().get_params(ctx) if param.name not in ctx.meta.get(_READ, ())]
 
-    def _plain(self, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _plain(self, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield name and value of each argument that is a text or a whole number, or is absent with a plain default."""
         hints = get_type_hints(self.callback, include_extras=True)
         for param in self.params:
-            value, default = given.get(param.name), param.default
+            value, default = values.get(param.name), param.default
             if param.callback or param.envvar or getattr(param, "prompt", None):
                 continue
             if value in (None, ()):

@@ -83,15 +83,15 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
     for place, kind, words in _directives(text, file):
         try:
             if kind == "GRIDWEAVE":
-                said = parse(words)
-                check_alone(said)
-                own = joined(own, said)
+                options = parse(words)
+                check_alone(options)
+                own = joined(own, options)
                 continue
             of_slurm = True
             for option, value in _pairs(place, words, ignored):
                 slurm = joined(slurm, _slurm_option(place, option, value))
         except ProblemsError as error:
-            problems += [place.problem_of(each) for each in error.problems]
+            problems += [place.problem_of(problem) for problem in error.problems]
         except InputError as error:
             problems.append(place.problem_of(error))
     if problems:
@@ -130,7 +130,7 @@ def unread_lines(text: str, file: str) -> list[str]:
     >>> unread_lines("#!/bin/sh\n  #SBATCH -N 3\n", "job.sh")
     ['job.sh:2: #SBATCH -N 3: is not read, as it does not begin with exactly #SBATCH or #GRIDWEAVE']
     """
-    found = []
+    warnings = []
     is_head = True
     for number, line in enumerate(text.split("\n"), start=1):
         is_head = is_head and not _is_command(line)
@@ -141,8 +141,8 @@ def unread_lines(text: str, file: str) -> list[str]:
         else:
             why = "it does not begin with exactly #SBATCH or #GRIDWEAVE" if _MEANT.match(line) else ""
         if why:
-            found.append(f"{file}:{number}: {line.strip()}: is not read, as {why}")
-    return found
+            warnings.append(f"{file}:{number}: {line.strip()}: is not read, as {why}")
+    return warnings
 
 
 def _is_command(line: str) -> bool:
@@ -176,13 +176,13 @@ def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> It
             is_given, shown = "=" if value else "", word[:2]
         else:
             raise place.error(f"#SBATCH {word}", "is not an option")
-        known = SBATCH.get(name) if len(name) > 1 else None
-        if known is None and (ignored is not None or name not in ALLOWED):
+        option = SBATCH.get(name) if len(name) > 1 else None
+        if option is None and (ignored is not None or name not in ALLOWED):
             if not is_given and rest and not rest[0].startswith("-"):
                 rest.pop(0)
             _unsupported(place, shown, ignored)
             continue
-        if not is_given and (known is None or known.how.value is None):
+        if not is_given and (option is None or option.how.value is None):
             if not rest:
                 raise place.error(f"#SBATCH {shown}", "has no value")
             value = rest.pop(0)
@@ -190,15 +190,15 @@ def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> It
 
 
 def _long_name(letter: str) -> str:
-    known = SBATCH.get(letter)
-    return _PASSED_ON.get(letter, letter) if known is None else known.how.names[0]
+    option = SBATCH.get(letter)
+    return _PASSED_ON.get(letter, letter) if option is None else option.how.names[0]
 
 
 def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
-    known = ", ".join(f"--{name}" for name in sorted({each.how.names[0] for each in SBATCH.values()}))
+    supported = ", ".join(f"--{name}" for name in sorted({option.how.names[0] for option in SBATCH.values()}))
     error = place.error(
         f"#SBATCH {shown}",
-        f"is not supported; there are {known}; to go on without it give --ignore-unsupported",
+        f"is not supported; there are {supported}; to go on without it give --ignore-unsupported",
     )
     if ignored is None:
         raise error
@@ -209,10 +209,10 @@ def _slurm_option(place: _Place, name: str, value: str) -> SubmitOptions:
     """Return the value of an option in an ``#SBATCH`` line; InputError, with the place, if the value is invalid."""
     shown = f"#SBATCH --{name}"
     try:
-        said = read_sbatch(name, value) if name in SBATCH else SubmitOptions(batch_options=(f"{name}={value}",))
-        check_alone(said)
+        options = read_sbatch(name, value) if name in SBATCH else SubmitOptions(batch_options=(f"{name}={value}",))
+        check_alone(options)
     except OptionError as error:
         raise place.error(shown, error.problem) from None
     except InputError as error:
         raise place.error(shown, str(error)) from None
-    return said
+    return options

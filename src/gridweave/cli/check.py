@@ -77,32 +77,34 @@ def check(
         read = [read_schedule(file) for file in files]
         workload, report = load_workload(trace, nodes=nodes, columns=())
         machine = nodes or workload.nodes or 1
-        matched = [match(one, workload) for one in read]
-        found = [faults(one, machine, tolerance_ms=tolerance_ms) for one in matched]
+        matched = [match(item, workload) for item in read]
+        fault_lists = [faults(item, machine, tolerance_ms=tolerance_ms) for item in matched]
         uses = (
-            [] if found[0] else [promise_use(matched[0], machine, kind, tolerance_ms=tolerance_ms) for kind in PROMISES]
+            []
+            if fault_lists[0]
+            else [promise_use(matched[0], machine, kind, tolerance_ms=tolerance_ms) for kind in PROMISES]
         )
-        parted = parting(matched[0], matched[1], machine) if against is not None and not any(found) else None
+        parted = parting(matched[0], matched[1], machine) if against is not None and not any(fault_lists) else None
     for line in report.lines():
         say(line)
     if as_json:
-        _print_json(matched, found, uses, parted)
+        _print_json(matched, fault_lists, uses, parted)
     else:
-        _print(matched, found, machine)
-        _print_rest(uses, parted, compared=against is not None, wrong=any(found))
-    if any(found) or parted is not None or any(use.broken and use.kind == promise for use in uses):
+        _print(matched, fault_lists, machine)
+        _print_rest(uses, parted, compared=against is not None, wrong=any(fault_lists))
+    if any(fault_lists) or parted is not None or any(use.broken and use.kind == promise for use in uses):
         raise typer.Exit(WRONG_STATUS)
 
 
-def _print(matched: list[Matched], found: list[list[Fault]], nodes: int) -> None:
+def _print(matched: list[Matched], fault_lists: list[list[Fault]], nodes: int) -> None:
     """Print the faults of each schedule."""
     from gridweave.scenarios.traces.text import seconds_text
 
-    for one, wrong in zip(matched, found, strict=True):
-        read = one.schedule
-        sign = "-" if one.shift_ms < 0 else ""
-        moved = f", moved by {sign}{seconds_text(abs(one.shift_ms))} s to the trace's clock" if one.shift_ms else ""
-        typer.echo(f"{read.path} ({read.kind}): {len(read):,} jobs of {one.workload.name} on {nodes:,} nodes{moved}")
+    for match, wrong in zip(matched, fault_lists, strict=True):
+        read = match.schedule
+        sign = "-" if match.shift_ms < 0 else ""
+        moved = f", moved by {sign}{seconds_text(abs(match.shift_ms))} s to the trace's clock" if match.shift_ms else ""
+        typer.echo(f"{read.path} ({read.kind}): {len(read):,} jobs of {match.workload.name} on {nodes:,} nodes{moved}")
         if wrong:
             rows = [(fault.kind, f"{fault.count:,}", fault.first) for fault in wrong]
             print_table(rows, headings=("fault", "times", "the first"), right=(1,))
@@ -122,19 +124,19 @@ def _print_rest(uses: list[PromiseUse], parted: Parting | None, *, compared: boo
 
 
 def _print_json(
-    matched: list[Matched], found: list[list[Fault]], uses: list[PromiseUse], parted: Parting | None
+    matched: list[Matched], fault_lists: list[list[Fault]], uses: list[PromiseUse], parted: Parting | None
 ) -> None:
     import msgspec
 
     schedules = [
         {
-            "path": one.schedule.path,
-            "format": one.schedule.kind,
-            "jobs": len(one.schedule),
-            "shift_ms": one.shift_ms,
+            "path": match.schedule.path,
+            "format": match.schedule.kind,
+            "jobs": len(match.schedule),
+            "shift_ms": match.shift_ms,
             "faults": msgspec.to_builtins(wrong),
         }
-        for one, wrong in zip(matched, found, strict=True)
+        for match, wrong in zip(matched, fault_lists, strict=True)
     ]
     print_json({"schedules": schedules, "promises": msgspec.to_builtins(uses), "parting": msgspec.to_builtins(parted)})
 

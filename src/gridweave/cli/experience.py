@@ -94,31 +94,31 @@ class _Edit(NamedTuple):
         """Whether an option is given that does not work with journals."""
         return bool(self.sets or self.forgets or self.out)
 
-    def changes(self, known: Sequence[KnownTimes]) -> list[KnownTimes]:
+    def changes(self, times: Sequence[KnownTimes]) -> list[KnownTimes]:
         """Return the edited times; times to forget have 0 runs.
 
         Raise OptionError if an option is invalid, or if two options name the same times.
         """
-        by_key = {one.key: one for one in known}
-        found = [_set(text, by_key) for text in self.sets]
+        by_key = {entry.key: entry for entry in times}
+        edited = [_set(text, by_key) for text in self.sets]
         for text in self.forgets:
-            one = _whose(_FORGET, text)
-            if one.key not in by_key:
-                raise OptionError(_FORGET, f"{text!r} is not known; {_some(known)}")
-            found.append(one)
-        if len({one.key for one in found}) < len(found):
+            entry = _whose(_FORGET, text)
+            if entry.key not in by_key:
+                raise OptionError(_FORGET, f"{text!r} is not known; {_some(times)}")
+            edited.append(entry)
+        if len({entry.key for entry in edited}) < len(edited):
             raise OptionError("--set, --forget", "name the same times twice")
-        return found
+        return edited
 
-    def wanted(self, known: Sequence[KnownTimes]) -> list[KnownTimes]:
+    def select(self, times: Sequence[KnownTimes]) -> list[KnownTimes]:
         """Return the times of the selected user and job class."""
         from gridweave.site.known_times import name_text
 
         return [
-            one
-            for one in known
-            if (self.user is None or name_text(one.user) == self.user)
-            and (self.job_class is None or name_text(one.job_class) == self.job_class)
+            entry
+            for entry in times
+            if (self.user is None or name_text(entry.user) == self.user)
+            and (self.job_class is None or name_text(entry.job_class) == self.job_class)
         ]
 
 
@@ -181,8 +181,8 @@ def _show_of_grid(reach: Reach, user: str | None, job_class: str | None, option:
     if not is_alone:
         raise OptionError(option, "goes with --user, --job-class and --json alone")
 
-    def of_these(known: Sequence[Any]) -> list[Any]:
-        return [kind for kind in known if user in (None, kind.user) and job_class in (None, kind.job_class)]
+    def of_these(kinds: Sequence[Any]) -> list[Any]:
+        return [kind for kind in kinds if user in (None, kind.user) and job_class in (None, kind.job_class)]
 
     if option == "--splits":
         reach.show(of_these(reach.ask(lambda grid: grid.learnt_splits())), _print_splits)
@@ -190,31 +190,31 @@ def _show_of_grid(reach: Reach, user: str | None, job_class: str | None, option:
         reach.show(of_these(reach.ask(lambda grid: grid.learnt_needs())), _print_needs)
 
 
-def _print_splits(found: Sequence[LearntSplit]) -> None:
-    if not found:
+def _print_splits(splits: Sequence[LearntSplit]) -> None:
+    if not splits:
         say("no job that says nothing of what it sends has been split")
         return
     rows = [
         (
-            one.user or _NONE,
-            one.job_class or _NONE,
-            f"{one.nodes:,}",
-            f"{one.whole_runs:,}",
-            f"{one.split_runs:,}",
-            _NONE if one.factor is None else f"{one.factor:.2f}",
-            f"{one.modelled:.2f}",
-            "yes" if one.used else "no",
+            split.user or _NONE,
+            split.job_class or _NONE,
+            f"{split.nodes:,}",
+            f"{split.whole_runs:,}",
+            f"{split.split_runs:,}",
+            _NONE if split.factor is None else f"{split.factor:.2f}",
+            f"{split.modelled:.2f}",
+            "yes" if split.used else "no",
         )
-        for one in found
+        for split in splits
     ]
     headings = ("user", "class", "nodes", "on one site", "split", "factor", "expected", "used")
     print_table(rows, headings=headings, left=2)
 
 
-def _print_needs(found: Sequence[NeedsExperience]) -> None:
+def _print_needs(kinds: Sequence[NeedsExperience]) -> None:
     from gridweave.site.needs.estimates import LEAST_RUNS
 
-    if not found:
+    if not kinds:
         say("no job that names its class has finished on nodes of its own")
         return
     rows = [
@@ -225,18 +225,18 @@ def _print_needs(found: Sequence[NeedsExperience]) -> None:
             *(f"{part:.3f}" for part in (kind.needs.cpu, kind.needs.network, kind.needs.disk)),
             "yes" if kind.runs >= LEAST_RUNS else f"after {LEAST_RUNS} runs",
         )
-        for kind in found
+        for kind in kinds
     ]
     print_table(rows, headings=("user", "class", "runs", "cpu", "network", "disk", "used"), left=2)
 
 
-def _show(found: Sequence[Learnt], as_json: bool) -> None:
+def _show(groups: Sequence[Learnt], as_json: bool) -> None:
     if as_json:
-        print_json([_as_plain(one) for one in found])
-    elif not found:
+        print_json([_as_plain(group) for group in groups])
+    elif not groups:
         say("no job has ended yet")
     else:
-        _print(found)
+        _print(groups)
 
 
 def _library(**options: float | None) -> tuple[Callable[..., list[Learnt]], Rule]:
@@ -250,42 +250,42 @@ def _library(**options: float | None) -> tuple[Callable[..., list[Learnt]], Rule
         return learn, Rule(**options)  # type: ignore[arg-type]
 
 
-def _as_plain(one: Learnt) -> dict[str, Any]:
-    names = {"user": one.user, "job_class": one.job_class}
-    return {**names, **plain(one.experience), "suggestion": plain(one.suggestion)}
+def _as_plain(group: Learnt) -> dict[str, Any]:
+    names = {"user": group.user, "job_class": group.job_class}
+    return {**names, **plain(group.experience), "suggestion": plain(group.suggestion)}
 
 
-def _print(found: Sequence[Learnt]) -> None:
+def _print(groups: Sequence[Learnt]) -> None:
     used = ("user", "class", "jobs", "run time 10%", "50%", "90%", "99%", "of estimate 50%", "90%", "CPU", "memory 90%")
     print_table(
-        [(*_names(one), *_used(one)) for one in found],
+        [(*_names(group), *_used(group)) for group in groups],
         headings=(*used, "read 50%", "written 50%"),
         title="What jobs have used",
         left=2,
     )
     suggested = ("user", "class", "estimate", "killed", "used of it", "of asked", "killed", "used of it")
-    rows = [(*_names(one), *_suggested(one)) for one in found]
+    rows = [(*_names(group), *_suggested(group)) for group in groups]
     if any(cell != _NONE for row in rows for cell in row[2:]):
         headings = (*suggested, "cpu", "network", "disk", "memory")
         print_table(rows, headings=headings, title="Suggested for the next job", left=2)
-    for line in _reasons(found):
+    for line in _reasons(groups):
         say(line)
 
 
-def _names(one: Learnt) -> tuple[str, str]:
-    return (one.user or _NONE, one.job_class or _NONE)
+def _names(group: Learnt) -> tuple[str, str]:
+    return (group.user or _NONE, group.job_class or _NONE)
 
 
-def _used(one: Learnt) -> tuple[str, ...]:
-    known = one.experience
-    run, part = known.run_ms, known.part_of_estimate
+def _used(group: Learnt) -> tuple[str, ...]:
+    observed = group.experience
+    run, part = observed.run_ms, observed.part_of_estimate
     return (
-        f"{known.count:,}",
+        f"{observed.count:,}",
         *(_NONE if run is None else span_text(value) for value in (_at(run, "p10", "p50", "p90", "p99"))),
         *(_NONE if part is None else f"{value:.0%}" for value in _at(part, "p50", "p90")),
-        _NONE if known.cpu is None else f"{known.cpu.mean:.0%}",
-        *(_bytes(value) for value in _at(known.memory_bytes, "p90")),
-        *(_bytes(value) for value in (*_at(known.read_bytes, "p50"), *_at(known.write_bytes, "p50"))),
+        _NONE if observed.cpu is None else f"{observed.cpu.mean:.0%}",
+        *(_bytes(value) for value in _at(observed.memory_bytes, "p90")),
+        *(_bytes(value) for value in (*_at(observed.read_bytes, "p50"), *_at(observed.write_bytes, "p50"))),
     )
 
 
@@ -293,8 +293,8 @@ def _at(spread: Quantiles | None, *quantiles: str) -> list[float]:
     return [-1.0 if spread is None else getattr(spread, name) for name in quantiles]
 
 
-def _suggested(one: Learnt) -> tuple[str, ...]:
-    advice = one.suggestion
+def _suggested(group: Learnt) -> tuple[str, ...]:
+    advice = group.suggestion
     needs = advice.resources
     return (
         _NONE if advice.estimate_ms is None else span_text(advice.estimate_ms),
@@ -316,16 +316,16 @@ def _tested(tested: Trial | None) -> tuple[str, str]:
     return killed, _NONE if tested.used is None else f"{tested.used:.0%}"
 
 
-def _reasons(found: Sequence[Learnt]) -> list[str]:
+def _reasons(groups: Sequence[Learnt]) -> list[str]:
     """Return why suggestions are incomplete: one line per reason, with the users and classes it applies to."""
     whose: dict[str, list[str]] = {}
-    for one in found:
-        for reason in one.suggestion.reasons:
-            whose.setdefault(reason, []).append("/".join(_names(one)))
+    for group in groups:
+        for reason in group.suggestion.reasons:
+            whose.setdefault(reason, []).append("/".join(_names(group)))
     lines = []
     for reason, names in whose.items():
         more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-        lines.append(reason if len(names) == len(found) else f"{', '.join(names[:_MOST_NAMES])}{more}: {reason}")
+        lines.append(reason if len(names) == len(groups) else f"{', '.join(names[:_MOST_NAMES])}{more}: {reason}")
     return lines
 
 
@@ -349,10 +349,10 @@ def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
     from gridweave.site.known_times import EXPERIENCE, ExperienceChanges, SiteExperience
 
     async def work(grid: Client) -> SiteExperience:
-        found = await grid.ask_discipline(site, EXPERIENCE, SiteExperience)
-        changes = edit.changes(found.times) if found.learns else []
+        site_experience = await grid.ask_discipline(site, EXPERIENCE, SiteExperience)
+        changes = edit.changes(site_experience.times) if site_experience.learns else []
         if not changes:
-            return found
+            return site_experience
         return await grid.ask_discipline(site, EXPERIENCE, SiteExperience, ExperienceChanges(times=changes))
 
     found = reach.ask(work)
@@ -366,47 +366,47 @@ def _show_file(reach: Reach, file: str, edit: _Edit) -> None:
     from gridweave.grid.config.known_times import read_known_times
     from gridweave.site.known_times import in_order
 
-    known, others = read_known_times(Path(file))
-    changes = edit.changes(known)
+    times, others = read_known_times(Path(file))
+    changes = edit.changes(times)
     if changes and others and edit.out is None:
         raise InputError(f"{file} has {', '.join(others)} as well; edit it as text, or write elsewhere with --out")
-    by_key = {one.key: one for one in (*known, *changes)}
-    known = in_order(one for one in by_key.values() if one.runs)
-    _show_times(reach, known, edit, edit.out or (file if changes else None))
+    by_key = {entry.key: entry for entry in (*times, *changes)}
+    times = in_order(entry for entry in by_key.values() if entry.runs)
+    _show_times(reach, times, edit, edit.out or (file if changes else None))
 
 
-def _show_times(reach: Reach, known: Sequence[KnownTimes], edit: _Edit, out: str | None) -> None:
+def _show_times(reach: Reach, times: Sequence[KnownTimes], edit: _Edit, out: str | None) -> None:
     from gridweave.site.known_times import experience_text
 
-    shown = edit.wanted(known)
+    shown = edit.select(times)
     if out is not None:
         # An edited file keeps the times that are not shown.
-        written = shown if out == edit.out else known
+        written = shown if out == edit.out else times
         Path(out).write_text(experience_text(written), encoding="utf-8")
     reach.show(list(shown), lambda _: _print_times(shown))
 
 
-def _print_times(known: Sequence[KnownTimes]) -> None:
-    if not known:
+def _print_times(times: Sequence[KnownTimes]) -> None:
+    if not times:
         say("nothing is known yet")
         return
     rows = [
         (
-            "-" if one.job_class is None else str(one.job_class),
-            "-" if one.user is None else str(one.user),
-            one.resource or "any, at speed 1",
-            f"{one.runs:,}",
-            span_text(one.mean_ms),
-            span_text(one.deviation_ms),
+            "-" if entry.job_class is None else str(entry.job_class),
+            "-" if entry.user is None else str(entry.user),
+            entry.resource or "any, at speed 1",
+            f"{entry.runs:,}",
+            span_text(entry.mean_ms),
+            span_text(entry.deviation_ms),
         )
-        for one in known
+        for entry in times
     ]
     headings = ("class", "user", "on", "runs", "mean", "standard deviation")
     print_table(rows, headings=headings, title="How long jobs take", left=3)
 
 
-def _set(text: str, known: dict[TimesKey, KnownTimes]) -> KnownTimes:
-    """Parse ``WHOSE=MEAN[,DEVIATION[,RUNS]]``; omitted numbers come from `known`, or else are deviation 0 and 1 run."""
+def _set(text: str, times_by_key: dict[TimesKey, KnownTimes]) -> KnownTimes:
+    """Parse ``WHOSE=MEAN[,DEVIATION[,RUNS]]``; omitted numbers come from `times_by_key`, or else are deviation 0 and 1 run."""
     import msgspec
 
     whose, is_there, numbers = text.rpartition("=")
@@ -415,8 +415,8 @@ def _set(text: str, known: dict[TimesKey, KnownTimes]) -> KnownTimes:
         raise OptionError(
             _SET, f"{text!r} is not a run time; write CLASS@RESOURCE=MEAN or CLASS@RESOURCE=MEAN,DEVIATION,RUNS"
         )
-    one = _whose(_SET, whose)
-    before = known.get(one.key, msgspec.structs.replace(one, runs=1))
+    entry = _whose(_SET, whose)
+    before = times_by_key.get(entry.key, msgspec.structs.replace(entry, runs=1))
     runs = rest[1].strip() if len(rest) == 2 else str(before.runs)
     if not (runs.isascii() and runs.isdecimal() and len(runs) <= 15):
         raise OptionError(_SET, f"{text!r}: {runs!r} is not a number of runs")
@@ -445,12 +445,12 @@ def _whose(option: str, text: str) -> KnownTimes:
     return KnownTimes(job_class=value, resource=resource, runs=0, mean_ms=0)
 
 
-def _some(known: Sequence[KnownTimes]) -> str:
+def _some(times: Sequence[KnownTimes]) -> str:
     """Return which times are known, as the user would type them; at most `_MOST_NAMES` are listed."""
-    names = [f"{_USER}{one.user}" if one.job_class is None else _typed(one) for one in known]
+    names = [f"{_USER}{entry.user}" if entry.job_class is None else _typed(entry) for entry in times]
     more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
     return f"there are {', '.join(names[:_MOST_NAMES])}{more}" if names else "nothing is"
 
 
-def _typed(one: KnownTimes) -> str:
-    return f"{one.job_class}@{one.resource}" if one.resource else f"{one.job_class}"
+def _typed(entry: KnownTimes) -> str:
+    return f"{entry.job_class}@{entry.resource}" if entry.resource else f"{entry.job_class}"

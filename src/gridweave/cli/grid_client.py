@@ -92,12 +92,12 @@ class Reach:
 
             return asyncio.run(run())
 
-    def show(self, found: T, for_people: Callable[[T], None]) -> None:
+    def show(self, result: T, for_people: Callable[[T], None]) -> None:
         """Print a result as JSON with --json, or else with `for_people`."""
         if self.as_json:
-            print_json(plain(found))
+            print_json(plain(result))
         else:
-            for_people(found)
+            for_people(result)
 
 
 at_grid = options_of(Reach)
@@ -133,29 +133,29 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
 
     With `open_only`, the name of an array stands for its jobs that have not ended.
     """
-    found: dict[int, None] = {}
+    job_ids: dict[int, None] = {}
     for text in texts:
         numbers = job_numbers(text)
         if numbers is None:
             records = [record async for record in grid.jobs(array=text)]
             if not records:
                 raise InputError(f"there is no array {text!r}; name jobs as 17, 3-9, or by the name of an array")
-            numbers = sorted(one.job_id for one in records if not (open_only and one.state in OVER))
-        found |= dict.fromkeys(numbers)
-    return list(found)
+            numbers = sorted(job.job_id for job in records if not (open_only and job.state in OVER))
+        job_ids |= dict.fromkeys(numbers)
+    return list(job_ids)
 
 
 async def listed_jobs(grid: Client, own: str, query: Mapping[str, Any], most: int | None = None) -> list[JobRecord]:
     """Return the jobs of the grid and of all sites' own users, newest first; with `own`, of one site's users only."""
     if own:
         return [record async for record in grid.jobs(own=own, **query, limit=most)]
-    found = {record.job_id: record async for record in grid.jobs(**query, limit=most)}
+    records = {record.job_id: record async for record in grid.jobs(**query, limit=most)}
     for site in await grid.sites():
         try:
-            found |= {record.job_id: record async for record in grid.jobs(own=site.name, **query, limit=most)}
+            records |= {record.job_id: record async for record in grid.jobs(own=site.name, **query, limit=most)}
         except UnavailableError as error:
             say(f"jobs of {site.name}'s own users are left out: {error}")
-    return sorted(found.values(), key=lambda record: (record.submit_ms, record.job_id), reverse=True)[:most]
+    return sorted(records.values(), key=lambda record: (record.submit_ms, record.job_id), reverse=True)[:most]
 
 
 def job_numbers(text: str) -> Sequence[int] | None:
@@ -194,11 +194,11 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
 
 
-def checked_values(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+def checked_values(option: str, texts: Sequence[str] | None, valid_names: Sequence[str]) -> list[str]:
     """Return the values of an option that may be repeated or contain commas; OptionError for an unknown value."""
-    values = [value.strip().lower() for text in given or () for value in text.split(",")]
+    values = [value.strip().lower() for text in texts or () for value in text.split(",")]
     for value in values:
-        check_known(option, value, known)
+        check_known(option, value, valid_names)
     return list(dict.fromkeys(values))
 
 
@@ -229,7 +229,7 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def places_text(places: Iterable[tuple[str, int]]) -> str:
+def places_text(placement: Iterable[tuple[str, int]]) -> str:
     """Return a job's sites and its nodes at each.
 
     Examples
@@ -237,7 +237,7 @@ def places_text(places: Iterable[tuple[str, int]]) -> str:
     >>> places_text((("north", 3), ("south", 1)))
     'north 3 + south 1'
     """
-    return " + ".join(f"{name} {nodes:,}" for name, nodes in places)
+    return " + ".join(f"{name} {nodes:,}" for name, nodes in placement)
 
 
 def now_ms() -> int:
@@ -320,7 +320,7 @@ def job_options(*, quoted: bool = False) -> Callable[[Command], Command]:
 
     def give(command: Command) -> Command:
         parameters = list(inspect.signature(command, eval_str=True).parameters.values())
-        place = [each.name for each in parameters].index("options")
+        place = [parameter.name for parameter in parameters].index("options")
         parameters[place : place + 1] = [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
             for key, hint in hints.items()
@@ -382,8 +382,8 @@ def _lines(forecast: Forecast) -> list[str]:
     if forecast.job_id is None:
         lines = [f"such a job: {forecast.reason}"] if forecast.reason else []
     else:
-        said = f"job {forecast.job_id} {_STATES.get(forecast.state, f'is {forecast.state}')}"
-        lines = [f"{said}: {forecast.reason}" if forecast.reason else said]
+        text = f"job {forecast.job_id} {_STATES.get(forecast.state, f'is {forecast.state}')}"
+        lines = [f"{text}: {forecast.reason}" if forecast.reason else text]
     if forecast.reason.startswith(STARTS_AT_ONCE):
         lines[0] += "" if _names_split(forecast) else _length(forecast)
     else:
@@ -395,11 +395,11 @@ def _lines(forecast: Forecast) -> list[str]:
 
 def _start_lines(forecast: Forecast) -> list[str]:
     """Return the lines with the start, the sites and the run time of a job, without facts in the reason."""
-    is_told = _names_split(forecast)
-    length = "" if is_told else _length(forecast)
+    is_in_reason = _names_split(forecast)
+    length = "" if is_in_reason else _length(forecast)
     if forecast.start_ms is not None:
         begins = "started" if forecast.state in (*BEGUN, "ended") else "starts"
-        where = f" on {places_text(forecast.places)}" if forecast.places and not is_told else ""
+        where = f" on {places_text(forecast.places)}" if forecast.places and not is_in_reason else ""
         return [f"it {begins} {_start(forecast.start_ms, forecast)}{where}{length}"]
     if forecast.state == "waiting":
         return ["when it starts is not known" + length]

@@ -66,13 +66,13 @@ def sites(
     if links:
         reach.show(reach.ask(lambda grid: grid.known_network()), _print_links)
         return
-    reach.show(reach.ask(lambda grid: grid.sites()), lambda found: _print_sites(found, machines))
+    reach.show(reach.ask(lambda grid: grid.sites()), lambda site_infos: _print_sites(site_infos, machines))
 
 
-def _print_links(found: KnownNetwork) -> None:
+def _print_links(network: KnownNetwork) -> None:
     """Print the paths between sites, or the single links if the grid knows no paths."""
-    ways: list[tuple[str, str, NetworkPath | NetworkLink]] = [(way.origin, way.target, way) for way in found.paths]
-    ways = ways or [(link.one, link.other, link) for link in found.links]
+    ways: list[tuple[str, str, NetworkPath | NetworkLink]] = [(way.origin, way.target, way) for way in network.paths]
+    ways = ways or [(link.one, link.other, link) for link in network.links]
     if not ways:
         say("the links between the sites are unknown")
         return
@@ -88,9 +88,9 @@ def _print_links(found: KnownNetwork) -> None:
     print_table(rows, headings=("from", "to", "latency", "bandwidth", ""), right=(2, 3))
 
 
-def _print_sites(found: list[SiteInfo], machines: bool) -> None:
+def _print_sites(site_infos: list[SiteInfo], machines: bool) -> None:
     rows = []
-    for site in found:
+    for site in site_infos:
         numbers = (site.nodes, site.for_grid, site.free, site.running, site.waiting)
         rows.append((site.name, site_state(site), *(f"{number:,}" for number in numbers)))
         if machines:
@@ -99,10 +99,10 @@ def _print_sites(found: list[SiteInfo], machines: bool) -> None:
                 rows.append((f"  {machine.name}", f"{state}, {machine.host}", f"{machine.nodes:,}"))
     headings = ("site", "", "nodes", "for the grid", "free", "running", "waiting")
     print_table(rows, headings=headings, left=2)
-    for site in found:
-        for told in (site.problem, fault_text(site.fault)):
-            if told:
-                typer.echo(f"{site.name}: {told}")
+    for site in site_infos:
+        for message in (site.problem, fault_text(site.fault)):
+            if message:
+                typer.echo(f"{site.name}: {message}")
 
 
 def site_state(site: SiteInfo) -> str:
@@ -131,15 +131,15 @@ def queue(reach: Reach, limit: _Limit = 20) -> None:
     reach.show(reach.ask(lambda grid: grid.queue(limit, explain=True)), _print_queue)
 
 
-def _print_queue(found: Queue) -> None:
+def _print_queue(queue: Queue) -> None:
     typer.echo(
-        f"{found.waiting:,} wait, {found.held:,} are held, {found.starting:,} are starting, {found.running:,} run"
-        + (f", {found.ending:,} are ending" if found.ending else "")
+        f"{queue.waiting:,} wait, {queue.held:,} are held, {queue.starting:,} are starting, {queue.running:,} run"
+        + (f", {queue.ending:,} are ending" if queue.ending else "")
     )
-    for told in (found.problem and f"no jobs are taken: {found.problem}", fault_text(found.fault)):
-        if told:
-            typer.echo(told)
-    if not found.jobs:
+    for message in (queue.problem and f"no jobs are taken: {queue.problem}", fault_text(queue.fault)):
+        if message:
+            typer.echo(message)
+    if not queue.jobs:
         return
     at_ms = now_ms()
     rows = [
@@ -153,14 +153,14 @@ def _print_queue(found: Queue) -> None:
             relative(job.start_ms, at_ms),
             job.reason or "-",
         )
-        for place, job in enumerate(found.jobs, start=1)
+        for place, job in enumerate(queue.jobs, start=1)
     ]
     headings = ("place", "job", "user", "nodes", "limit", "has waited", "starts", "why not now")
     print_table(rows, headings=headings, right=(0, 1, 3, 4, 5, 6), wrap=True)
-    if found.waiting > len(found.jobs):
-        more = f"{found.waiting - len(found.jobs):,} more wait"
-        limit = min(10 * len(found.jobs), MOST_LISTED)
-        say(f"{more}; see them with --limit {limit}" if limit > len(found.jobs) else more)
+    if queue.waiting > len(queue.jobs):
+        more = f"{queue.waiting - len(queue.jobs):,} more wait"
+        limit = min(10 * len(queue.jobs), MOST_LISTED)
+        say(f"{more}; see them with --limit {limit}" if limit > len(queue.jobs) else more)
 
 
 @at_grid
@@ -172,9 +172,9 @@ def quote(reach: Reach, options: SubmitOptions) -> None:
     """
     of_job: JobOptions = options
     with named_as_typed(**FLAGS):
-        found = reach.ask(lambda grid: grid.quote(**of_job))
-    reach.show(found, print_forecast)
-    if found.state == "refused":
+        forecast = reach.ask(lambda grid: grid.quote(**of_job))
+    reach.show(forecast, print_forecast)
+    if forecast.state == "refused":
         raise typer.Exit(InputError.exit_status)
 
 
@@ -242,10 +242,10 @@ def what_if(
 
 
 def _pair(option: str, text: str, sign: str, right: str) -> tuple[str, str]:
-    one, found, other = text.partition(sign)
-    if not (one and found and other):
+    first, separator, other = text.partition(sign)
+    if not (first and separator and other):
         raise OptionError(option, f"{text!r:.100} is not {right}")
-    return one, other
+    return first, other
 
 
 def _sized(text: str) -> tuple[str, int]:
@@ -262,31 +262,31 @@ def _setting(text: str) -> tuple[str, Any]:
         raise OptionError("--policy", f"there is no {name!r:.100}; {', '.join(_POLICY)}")
     try:
         if name == "overhead":
-            return name, tuple(float(each) for each in value.split(","))
+            return name, tuple(float(number) for number in value.split(","))
         return name, int(value) if name == "lower_bound" else value
     except ValueError:
         raise OptionError("--policy", f"{name} is {value!r:.100}; give a number") from None
 
 
-def _print_answer(found: WhatIfAnswer) -> None:
-    for play in found.plays:
-        print_table(_rows(play), headings=("", "now", "then"), title=_length(play))
-    typer.echo(f"How sure: {found.sure}.")
-    for assumed in found.assumed:
+def _print_answer(answer: WhatIfAnswer) -> None:
+    for outlooks in answer.plays:
+        print_table(_rows(outlooks), headings=("", "now", "then"), title=_length(outlooks))
+    typer.echo(f"How sure: {answer.sure}.")
+    for assumed in answer.assumed:
         typer.echo(f"Assumed: {assumed}.")
 
 
-def _length(play: Outlooks) -> str:
-    if play.length == 1:
+def _length(outlooks: Outlooks) -> str:
+    if outlooks.length == 1:
         return "If each job takes as long as it may"
-    return f"If jobs take {play.length:.0%} of their limits, as those did that ended"
+    return f"If jobs take {outlooks.length:.0%} of their limits, as those did that ended"
 
 
-def _rows(play: Outlooks) -> list[tuple[str, str, str]]:
-    def row(label: str, tell: Callable[[Outlook], str]) -> tuple[str, str, str]:
-        return label, tell(play.now), tell(play.then)
+def _rows(outlooks: Outlooks) -> list[tuple[str, str, str]]:
+    def row(label: str, text_of: Callable[[Outlook], str]) -> tuple[str, str, str]:
+        return label, text_of(outlooks.now), text_of(outlooks.then)
 
-    sites = dict.fromkeys(site.site for site in (*play.now.sites, *play.then.sites))
+    sites = dict.fromkeys(site.site for site in (*outlooks.now.sites, *outlooks.then.sites))
     return [
         row("jobs that wait or come", lambda outlook: f"{outlook.jobs:,}"),
         row("start", lambda outlook: f"{outlook.started:,}"),
@@ -294,12 +294,19 @@ def _rows(play: Outlooks) -> list[tuple[str, str, str]]:
         row("wait, in the mean", lambda outlook: span_text(outlook.wait_ms)),
         row("wait, at most", lambda outlook: span_text(outlook.longest_ms)),
         row("nodes used", lambda outlook: f"{outlook.used:.1%}"),
-        *((f"  {site}", _use(play.now, site), _use(play.then, site)) for site in sites),
+        *((f"  {site}", _use(outlooks.now, site), _use(outlooks.then, site)) for site in sites),
     ]
 
 
 def _use(outlook: Outlook, site: str) -> str:
-    return next((f"{each.used:.1%} of {each.nodes:,}" for each in outlook.sites if each.site == site), "-")
+    return next(
+        (
+            f"{site_outlook.used:.1%} of {site_outlook.nodes:,}"
+            for site_outlook in outlook.sites
+            if site_outlook.site == site
+        ),
+        "-",
+    )
 
 
 @at_grid
@@ -322,8 +329,8 @@ def resume(reach: Reach, site: SiteName) -> None:
 
 def _drain(site: str, draining: bool, reach: Reach) -> None:
     reach.ask(lambda grid: grid.drain(site) if draining else grid.resume(site))
-    said = f"{site} takes " + ("nothing new of the grid" if draining else "jobs of the grid again")
-    reach.show({"site": site, "draining": draining}, lambda _: typer.echo(said))
+    message = f"{site} takes " + ("nothing new of the grid" if draining else "jobs of the grid again")
+    reach.show({"site": site, "draining": draining}, lambda _: typer.echo(message))
 
 
 @at_grid
@@ -347,8 +354,8 @@ def give_up(
         )
         agreed("give-up", f"what ran on {machine} would run again", question, "nothing was given up")
     reach.ask(lambda grid: grid.give_up(site, machine))
-    said = f"{site} has given up {machine}; what ran there runs again"
-    reach.show({"site": site, "machine": machine}, lambda _: typer.echo(said))
+    message = f"{site} has given up {machine}; what ran there runs again"
+    reach.show({"site": site, "machine": machine}, lambda _: typer.echo(message))
 
 
 @at_grid

@@ -125,18 +125,18 @@ def jobs(
     query |= {"state": states, "outcome": outcomes} | _span(since, until)
 
     async def work(grid: Client) -> tuple[list[JobRecord], list[QueuedJob]]:
-        found = await listed_jobs(grid, own, query, None if most is None else most + 1)
-        if not any(record.state == "waiting" for record in found) or reach.as_json or as_csv or own:
-            return found, []
-        return found, (await grid.queue(EXPLAINED, explain=True)).jobs
+        listed = await listed_jobs(grid, own, query, None if most is None else most + 1)
+        if not any(record.state == "waiting" for record in listed) or reach.as_json or as_csv or own:
+            return listed, []
+        return listed, (await grid.queue(EXPLAINED, explain=True)).jobs
 
     records, queued = reach.ask(work)
     if as_csv:
         _print_csv(_COLUMNS, (_job_cells(record) for record in records[:most]))
         return
     if not records and not reach.as_json:
-        told = all_jobs or state or outcome or is_past
-        say("no matching jobs" + ("" if told else "; add --all to include ended ones"))
+        has_selection = all_jobs or state or outcome or is_past
+        say("no matching jobs" + ("" if has_selection else "; add --all to include ended ones"))
         return
     reach.show(records[:most], lambda shown: print_jobs(shown, {job.job_id: job.start_ms for job in queued}))
     if most is not None and len(records) > most and not reach.as_json:
@@ -214,13 +214,13 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 def _span(since: str | None, until: str | None) -> dict[str, int | None]:
     """Return the time span of --since and --until as parameters of the request."""
-    found = {
+    span = {
         "since_ms": None if since is None else parse_when_ms("--since", since, now_ms()),
         "until_ms": None if until is None else parse_when_ms("--until", until, now_ms()),
     }
-    if since is not None and until is not None and (found["until_ms"] or 0) <= (found["since_ms"] or 0):
+    if since is not None and until is not None and (span["until_ms"] or 0) <= (span["since_ms"] or 0):
         raise OptionError("--until", f"{until!r} is not later than --since {since!r}")
-    return found
+    return span
 
 
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2})?", re.ASCII)
@@ -240,10 +240,10 @@ def parse_when_ms(option: str, text: str, at_ms: int) -> int:
     try:
         if is_today:
             hours = datetime.time.fromisoformat(written if written[1] != ":" else f"0{written}")
-            found = datetime.datetime.combine(now.date(), hours)
+            instant = datetime.datetime.combine(now.date(), hours)
         else:
-            found = datetime.datetime.fromisoformat(written)
-        return max(0, round(found.astimezone().timestamp() * 1000))
+            instant = datetime.datetime.fromisoformat(written)
+        return max(0, round(instant.astimezone().timestamp() * 1000))
     except (ValueError, OverflowError):
         with contextlib.suppress(OptionError):
             if not is_today:
@@ -287,9 +287,9 @@ def usage(
                 _add_usage(sums, record, keys)
         return sums
 
-    found = sorted(reach.ask(work).items())
+    totals = sorted(reach.ask(work).items())
     columns = (*keys, "jobs", "node_hours", "cpu_hours")
-    cells = [(*key, int(n_jobs), round(nodes, 4), round(cpu, 4)) for key, (n_jobs, nodes, cpu) in found]
+    cells = [(*key, int(n_jobs), round(nodes, 4), round(cpu, 4)) for key, (n_jobs, nodes, cpu) in totals]
     if as_csv:
         _print_csv(columns, cells)
     elif reach.as_json:
@@ -297,7 +297,7 @@ def usage(
     elif not cells:
         say("no job has ended in that time")
     else:
-        shown = [(*key, f"{n_jobs:,.0f}", f"{nodes:,.2f}", f"{cpu:,.2f}") for key, (n_jobs, nodes, cpu) in found]
+        shown = [(*key, f"{n_jobs:,.0f}", f"{nodes:,.2f}", f"{cpu:,.2f}") for key, (n_jobs, nodes, cpu) in totals]
         print_table(shown, headings=(*keys, "jobs", "node-hours", "CPU hours"), left=len(keys))
 
 
@@ -308,17 +308,17 @@ def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys
         return
     request = record.request
     ended = datetime.datetime.fromtimestamp(record.end_ms / 1000).astimezone()
-    known = {"user": request.user, "account": request.account, "class": request.job_class, "name": request.name}
-    known |= {"day": f"{ended:%Y-%m-%d}", "month": f"{ended:%Y-%m}"}
+    values = {"user": request.user, "account": request.account, "class": request.job_class, "name": request.name}
+    values |= {"day": f"{ended:%Y-%m-%d}", "month": f"{ended:%Y-%m}"}
     hours = run_ms / 3_600_000
-    places = record.places if "site" in keys else (("", request.nodes),)
-    total = sum(nodes for _, nodes in places) or 1
-    for site, nodes in places:
-        key = tuple((known | {"site": site})[name] or "-" for name in keys)
-        found = sums.setdefault(key, [0, 0.0, 0.0])
-        found[0] += 1
-        found[1] += nodes * hours
-        found[2] += record.used.cpu_s / 3600 * nodes / total
+    placement = record.places if "site" in keys else (("", request.nodes),)
+    total = sum(nodes for _, nodes in placement) or 1
+    for site, nodes in placement:
+        key = tuple((values | {"site": site})[name] or "-" for name in keys)
+        row = sums.setdefault(key, [0, 0.0, 0.0])
+        row[0] += 1
+        row[1] += nodes * hours
+        row[2] += record.used.cpu_s / 3600 * nodes / total
 
 
 # -- one job, and actions on jobs
@@ -345,15 +345,18 @@ def show(reach: Reach, job: OneJob, array_tasks: _Tasks = False) -> None:
 
     record, history, progress = reach.ask(work)
     if reach.as_json:
-        told = {"history": plain(history)["entries"], "progress": None if progress is None else plain(progress)}
-        print_json(plain(record) | told)
+        details = {"history": plain(history)["entries"], "progress": None if progress is None else plain(progress)}
+        print_json(plain(record) | details)
         return
     if array_tasks:
         _print_tasks(record)
         return
     print_table(list(_shown(record, progress)), title=f"Job {job}: {state_text(record)}", left=2)
     begin_ms = history.entries[0].at_ms if history.entries else 0
-    rows = [(clock(one.at_ms), f"+{span_text(one.at_ms - begin_ms)}", one.kind, one.detail) for one in history.entries]
+    rows = [
+        (clock(entry.at_ms), f"+{span_text(entry.at_ms - begin_ms)}", entry.kind, entry.detail)
+        for entry in history.entries
+    ]
     print_table(rows, headings=("at", "", "what happened", ""), left=4)
 
 
@@ -361,8 +364,10 @@ async def _progress(grid: Client, record: JobRecord) -> JobProgress | None:
     """Return the progress of a job that runs at one site whose limits count work, or None."""
     if record.state != "running" or len(record.places) != 1:
         return None
-    found = (one for site in await grid.sites() if site.name == record.places[0][0] for one in site.progress)
-    return next((one for one in found if one.job_id == record.job_id), None)
+    candidates = (
+        candidate for site in await grid.sites() if site.name == record.places[0][0] for candidate in site.progress
+    )
+    return next((candidate for candidate in candidates if candidate.job_id == record.job_id), None)
 
 
 def _progress_text(record: JobRecord, progress: JobProgress) -> str:
@@ -377,16 +382,16 @@ def _print_tasks(record: JobRecord) -> None:
     again = Counter(record.interrupted)
     rows = [
         (
-            f"{one.index}",
-            f"{one.exit_code}" if one.signal is None else f"signal {one.signal}",
-            f"{1 + again[one.index]}",
-            clock(one.start_ms),
-            span_text(one.wall_ms),
-            span_text(one.cpu_ms),
-            f"{one.peak_memory_bytes / 1e6:,.0f} MB",
-            f"{one.out[1] + one.err[1]:,}",
+            f"{task.index}",
+            f"{task.exit_code}" if task.signal is None else f"signal {task.signal}",
+            f"{1 + again[task.index]}",
+            clock(task.start_ms),
+            span_text(task.wall_ms),
+            span_text(task.cpu_ms),
+            f"{task.peak_memory_bytes / 1e6:,.0f} MB",
+            f"{task.out[1] + task.err[1]:,}",
         )
-        for one in sorted(record.array_tasks, key=lambda one: one.index)
+        for task in sorted(record.array_tasks, key=lambda task: task.index)
     ]
     if not rows:
         say("no element is known to have ended yet; results arrive when the job or an attempt ends")
@@ -402,11 +407,11 @@ def _tasks_text(record: JobRecord) -> str:
     left = record.left()
     if left is None:
         return ""
-    failed = sum(one.failed for one in record.array_tasks)
-    told = [f"{len(record.array_tasks) + count_of(left):,}", f"{len(record.array_tasks):,} have ended"]
-    told += [f"{failed:,} of them failed"] * bool(failed)
-    told += [f"{len(record.interrupted):,} interrupted"] * bool(record.interrupted)
-    return ", ".join(told)
+    failed = sum(task.failed for task in record.array_tasks)
+    parts = [f"{len(record.array_tasks) + count_of(left):,}", f"{len(record.array_tasks):,} have ended"]
+    parts += [f"{failed:,} of them failed"] * bool(failed)
+    parts += [f"{len(record.interrupted):,} interrupted"] * bool(record.interrupted)
+    return ", ".join(parts)
 
 
 def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[str, str]]:
@@ -439,7 +444,7 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "shares": _sharing_text(record),
         "sends": _sends_text(record),
         "reason": record.reason,
-        "exit codes": ", ".join(_exit_text(*one) for one in record.exit_codes),
+        "exit codes": ", ".join(_exit_text(*exit_code) for exit_code in record.exit_codes),
         "used": _used_text(used) if used.wall_s else "",
     }
     yield from ((name, str(value)) for name, value in values.items() if value)
@@ -471,17 +476,17 @@ def _sharing_text(record: JobRecord) -> str:
 def _sends_text(record: JobRecord) -> str:
     """Return a job's traffic over the links: as the grid assumes, or as the user specified until the grid knows."""
     traffic = record.request.traffic
-    said = []
+    parts = []
     if record.split is not None and record.split.communication:
-        said = [record.split.communication]
+        parts = [record.split.communication]
     elif traffic is not None and (traffic.communication or traffic.pattern):
         exact = f"fraction={traffic.fraction:g},pattern={traffic.pattern},message={traffic.message_bytes:.0f}B"
-        said = [traffic.communication or exact]
+        parts = [traffic.communication or exact]
     if traffic is not None and traffic.input_bytes:
-        said.append(f"reads {traffic.input_bytes:,} bytes at {traffic.input_site}")
+        parts.append(f"reads {traffic.input_bytes:,} bytes at {traffic.input_site}")
     if traffic is not None and traffic.output_bytes:
-        said.append(f"writes {traffic.output_bytes:,} bytes at {traffic.output_site}")
-    return "; ".join(said)
+        parts.append(f"writes {traffic.output_bytes:,} bytes at {traffic.output_site}")
+    return "; ".join(parts)
 
 
 _HEARD_LATE_MS = 10_000
@@ -560,10 +565,10 @@ def cancel(
         raise OptionError("--now", "ends jobs, and --signal does not; give only one of them")
     states = checked_values("--state", state, OPEN)
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
-    wanted = all_jobs or bool(user or name or states)
+    has_selection = all_jobs or bool(user or name or states)
     kind: ActionKind = "signal" if signal is not None else "kill" if now else "cancel"
     sent = None if signal is None else parse_signal("--signal", signal)
-    _apply_action(kind, job, reach, query=query if wanted else None, ask=all_jobs and not yes, signal=sent)
+    _apply_action(kind, job, reach, query=query if has_selection else None, ask=all_jobs and not yes, signal=sent)
 
 
 @at_grid
@@ -634,16 +639,16 @@ def _apply_action(
 
     async def work(grid: Client) -> tuple[list[int], list[int]]:
         if query is not None:
-            wanted = [record.job_id for record in await listed_jobs(grid, "", query)]
-            if ask and wanted:
-                many = counted(len(wanted), "job")
-                question = f"Cancel {many} ({jobs_text(wanted)})?"
+            selected = [record.job_id for record in await listed_jobs(grid, "", query)]
+            if ask and selected:
+                many = counted(len(selected), "job")
+                question = f"Cancel {many} ({jobs_text(selected)})?"
                 agreed("--all", f"would cancel {many}", question, "nothing was cancelled")
         else:
-            wanted = await named_jobs(grid, texts or (), open_only=True)
+            selected = await named_jobs(grid, texts or (), open_only=True)
         if signal is not None:
-            return wanted, await grid.signal(wanted, signal)
-        return wanted, await grid.apply_action(kind, wanted) if wanted else []
+            return selected, await grid.signal(selected, signal)
+        return selected, await grid.apply_action(kind, selected) if selected else []
 
     wanted, done = reach.ask(work)
     if reach.as_json:
@@ -711,7 +716,7 @@ def logs(
 
 def _element(record: JobRecord, index: int) -> Element:
     """Return the record of one task of a packed array; OptionError if it has not ended."""
-    found = next((one for one in record.array_tasks if one.index == index), None)
-    if found is None:
+    task = next((candidate for candidate in record.array_tasks if candidate.index == index), None)
+    if task is None:
         raise OptionError("--element", f"job {record.job_id} has no element {index} that has ended, as far as is known")
-    return found
+    return task

@@ -75,10 +75,10 @@ def make_app(only: str | None = None) -> typer.Typer:
     UnavailableError
         If ``only`` is the command of a package that is not installed.
     """
-    places = [
+    commands = [
         (heading, file, name) for heading, files in _FILES.items() for file, names in files for name in names.split()
     ]
-    is_built_in = only in {name for _, _, name in places}
+    is_built_in = only in {name for _, _, name in commands}
     added = None if only is None or is_built_in or only.startswith("-") else extensions.find(only)
     is_one = is_built_in or added is not None
     app = typer.Typer(
@@ -92,13 +92,13 @@ def make_app(only: str | None = None) -> typer.Typer:
         add_completion=not is_one,
     )
     app.callback()(_main)
-    for heading, file, name in places:
+    for heading, file, name in commands:
         if name == only or not is_one:
             _add(app, heading, name, importlib.import_module(f"gridweave.cli.{file}"))
     if only is not None and added is not None:
         _add_loaded(app, only, extensions.load(only, added))
     elif not is_one:
-        _add_extensions(app, {name for _, _, name in places})
+        _add_extensions(app, {name for _, _, name in commands})
     return app
 
 
@@ -144,8 +144,8 @@ def _failing(error: UnavailableError) -> Callable[[], None]:
     return fail
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"gridweave {__version__}")
         raise typer.Exit
 

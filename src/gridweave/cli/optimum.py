@@ -99,7 +99,7 @@ def optimum(
     if (at is not None) + (every is not None) + (sizes is not None) != 1:
         raise OptionError("--at", "says which instants, or --every or --sizes does; give one of them")
     at_ms = None if at is None else parse_time_ms("--at", at)
-    wanted = _sizes(sizes)
+    chosen_sizes = _sizes(sizes)
     folder = None if out is None else check_folder(out)
     options = {"solver": solver, "metric": metric, "limit_s": parse_time_ms("--time-limit", time_limit) / 1000}
     with named_as_typed(), delayed_progress("Reading") as progress:
@@ -107,10 +107,10 @@ def optimum(
         workload, _ = load_workload(trace, nodes=nodes, columns=())
         if shrink != 1.0:
             workload = transform.shrink(workload, shrink)
-        asked = (at_ms, every, wanted, per_size, most)
-        found = interruptible(lambda: _solved(workload, nodes, policy, asked, progress, options))
-    everything = [line for of_size in found.values() for line in of_size]
-    _show(everything, by_size(found) if wanted else None, as_json=as_json)
+        asked = (at_ms, every, chosen_sizes, per_size, most)
+        lines_by_size = interruptible(lambda: _solved(workload, nodes, policy, asked, progress, options))
+    everything = [line for of_size in lines_by_size.values() for line in of_size]
+    _show(everything, by_size(lines_by_size) if chosen_sizes else None, as_json=as_json)
     if folder is not None:
         _write(folder, everything)
 
@@ -196,10 +196,10 @@ def print_loss(label: str, loss: dict[str, float]) -> None:
     if not loss["instants"]:
         typer.echo(f"{label}: at none of these instants from 2 to {MOST_JOBS} jobs wait")
         return
-    found = f"{counted(int(loss['instants']), 'instant')}, {loss['proven']:.0f} proven"
+    counts = f"{counted(int(loss['instants']), 'instant')}, {loss['proven']:.0f} proven"
     typer.echo(
         f"{label}: the best policy loses {loss['loss_pct']:.2f}% against the best plan found, at most "
-        f"{loss['most_loss_pct']:.2f}% ({found})"
+        f"{loss['most_loss_pct']:.2f}% ({counts})"
     )
 
 

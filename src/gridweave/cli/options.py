@@ -114,13 +114,13 @@ def parse_reservation(number: int, text: str, nodes: int) -> Request:
     return requested_ms, ReservationRequested(number, start_ms, length_ms, width)
 
 
-def _pairs(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
+def _pairs(option: str, text: str, valid_keys: tuple[str, ...]) -> dict[str, str]:
     values: dict[str, str] = {}
     for pair in text.split(","):
         key, separator, value = (part.strip() for part in pair.partition("="))
         key = key.lower()
-        if not separator or key not in known:
-            raise OptionError(option, f"{pair!r} is not key=value with a key of {', '.join(known)}")
+        if not separator or key not in valid_keys:
+            raise OptionError(option, f"{pair!r} is not key=value with a key of {', '.join(valid_keys)}")
         if key in values:
             raise OptionError(option, f"{key} appears twice in {text!r}; give it once, or use {option} twice")
         values[key] = value
@@ -212,11 +212,11 @@ def policies(
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)
     typed = {key: f"--option {key}" for key in (text.partition("=")[0].strip() for text in own)}
-    found = []
+    all_policies = []
     for order in split_names("--order", orders):
         for backfill in split_names("--backfill", backfills):
             for choice in split_names("--choice", choices):
-                given = {
+                options = {
                     "order": _unless(order, "fcfs"),
                     "backfill": _unless(backfill, "easy"),
                     "choice": _unless(choice, "first-fit"),
@@ -226,8 +226,8 @@ def policies(
                 }
                 usual = {"order": order, "backfill": backfill}
                 with named_as_typed(**typed):
-                    found += [read_policy(entry.name, nodes, given | table, usual) for table in tables]
-    return found
+                    all_policies += [read_policy(entry.name, nodes, options | table, usual) for table in tables]
+    return all_policies
 
 
 def _unless(value: T, usual: T) -> T | None:
@@ -242,7 +242,7 @@ def _values(text: str, table: type[msgspec.Struct]) -> dict[str, list[object]]:
     key, separator, written = (part.strip() for part in text.partition("="))
     if not (separator and key and written):
         raise OptionError("--option", f"{text!r} is not key=value, nor @FILE")
-    return {key: [_value(one.strip()) for one in written.split(",")]}
+    return {key: [_value(item.strip()) for item in written.split(",")]}
 
 
 def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
@@ -261,8 +261,8 @@ def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
     for text in texts:
         values |= _values(text, entry.table)
     report = FileReport("--option")
-    chosen = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
-    tables = [{entry.table_key: convert_table(one, entry.table, (), report)} for one in chosen]
+    chosen = [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+    tables = [{entry.table_key: convert_table(combination, entry.table, (), report)} for combination in chosen]
     report.raise_if_any()
     return tables
 

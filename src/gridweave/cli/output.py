@@ -55,8 +55,8 @@ def print_table(
     lines = [[visible(cell).split("\n") for cell in row] for row in whole]
     widths = [max(_width(line) for cell in column for line in cell) for column in zip_longest(*lines, fillvalue=[""])]
     if wrap and widths and sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1) - 2
-        widths[-1] = min(widths[-1], max(room, _LEAST_WRAPPED))
+        available_width = shutil.get_terminal_size().columns - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1) - 2
+        widths[-1] = min(widths[-1], max(available_width, _LEAST_WRAPPED))
     at_right = [place >= left if right is None else place in right for place in range(len(widths))]
     if title:
         typer.secho(visible(title), bold=True)

@@ -30,10 +30,10 @@ def reference(app: typer.Typer) -> str:
 
 def renewed(page: str, app: typer.Typer) -> str:
     """Return a page whose part below the mark is regenerated from the code."""
-    mark, made = (OPTIONS_MARK, option_tables()) if OPTIONS_MARK in page else (MARK, reference(app))
-    head, found, _ = page.partition(mark)
-    assert found, "the page has no mark below which the reference stands"
-    return f"{head}{mark}\n\n{made}"
+    mark, content = (OPTIONS_MARK, option_tables()) if OPTIONS_MARK in page else (MARK, reference(app))
+    head, separator, _ = page.partition(mark)
+    assert separator, "the page has no mark below which the reference stands"
+    return f"{head}{mark}\n\n{content}"
 
 
 def option_tables() -> str:
@@ -72,8 +72,8 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     if inner is None:
         yield name, command
         return
-    for part, each in inner.items():
-        yield from _commands(each, f"{name} {part}")
+    for part, subcommand in inner.items():
+        yield from _commands(subcommand, f"{name} {part}")
 
 
 def _section(name: str, command: Any) -> Iterator[str]:

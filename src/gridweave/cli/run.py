@@ -27,8 +27,8 @@ WHERE = ("simulation", "ray", "grid")
 def check_where(on: str, *, speed: float | None, address: str | None, jobs: int | None) -> bool:
     """Whether --on names a live run; OptionError for options that do not go with it."""
     if on not in WHERE and "://" not in on:
-        known = ", ".join(WHERE)
-        raise OptionError("--on", f"{on!r} is not known; one of {known}, or the address of a gateway")
+        valid_names = ", ".join(WHERE)
+        raise OptionError("--on", f"{on!r} is not known; one of {valid_names}, or the address of a gateway")
     if address is not None and on != "ray":
         raise OptionError("--address", "goes only with --on ray")
     if on != "simulation":
@@ -153,8 +153,8 @@ def run_scenario(
         check_folder(out)
     with problems_as_lines():
         if live:
-            played = run_live(scenario, overrides or [], on=on, speed=speed, address=address, jobs=jobs)
-            print_outcome(played, print_live_run, out=out, plots=plots, as_json=as_json)
+            result = run_live(scenario, overrides or [], on=on, speed=speed, address=address, jobs=jobs)
+            print_outcome(result, print_live_run, out=out, plots=plots, as_json=as_json)
         else:
             print_outcome(_simulated(scenario, overrides or []), _print, out=out, plots=plots, as_json=as_json)
 

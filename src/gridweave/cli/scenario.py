@@ -57,17 +57,17 @@ def fuzz(
     with problems_as_lines(), delayed_progress("Reading") as report, named_as_typed():
         built = build_scenario(file, overrides or [])
         report(0, max(runs, 1), "Searching for a violation")
-        found = search.fuzz(search.world_of(built, jobs=jobs), runs, seed, progress=report)
-    repeat = _repeating(file, jobs, overrides or [], found.violation)
+        fuzz_report = search.fuzz(search.world_of(built, jobs=jobs), runs, seed, progress=report)
+    repeat = _repeating(file, jobs, overrides or [], fuzz_report.violation)
     if as_json:
         import msgspec
 
-        print_json(msgspec.to_builtins(found) | {"repeat": repeat})
+        print_json(msgspec.to_builtins(fuzz_report) | {"repeat": repeat})
     else:
-        _print_tried(found)
-        if found.violation is not None:
-            _print_violation(found.violation, repeat)
-    if found.violation is not None:
+        _print_tried(fuzz_report)
+        if fuzz_report.violation is not None:
+            _print_violation(fuzz_report.violation, repeat)
+    if fuzz_report.violation is not None:
         raise typer.Exit(VIOLATION_STATUS)
 
 
@@ -79,7 +79,7 @@ def _repeating(file: str, jobs: int, overrides: list[str], violation: Violation 
     return shlex.join([*words, *changes])
 
 
-def _print_tried(found: FuzzReport) -> None:
+def _print_tried(fuzz_report: FuzzReport) -> None:
     headings = {
         "runs": "runs without a violation",
         "jobs": "jobs",
@@ -91,7 +91,7 @@ def _print_tried(found: FuzzReport) -> None:
         "restarts": "jobs started again",
         "link_changes": "changes of links",
     }
-    print_table([(text, f"{getattr(found.tried, name):,}") for name, text in headings.items()])
+    print_table([(text, f"{getattr(fuzz_report.tried, name):,}") for name, text in headings.items()])
 
 
 def _print_violation(violation: Violation, repeat: str | None) -> None:
@@ -118,13 +118,13 @@ def list_catalogue(as_json: Json = False) -> None:
     machines = machine_configurations()
     if as_json:
         configurations = {
-            name: {"description": one.description, "nodes": [site.nodes for site in one.sites()]}
-            for name, one in machines.items()
+            name: {"description": configuration.description, "nodes": [site.nodes for site in configuration.sites()]}
+            for name, configuration in machines.items()
         }
         print_json({"scenarios": scenarios, "machines": configurations})
         return
     print_table(scenarios.items(), headings=("scenario", ""), left=2)
-    rows = [(name, str(one), one.description) for name, one in machines.items()]
+    rows = [(name, str(configuration), configuration.description) for name, configuration in machines.items()]
     print_table(rows, headings=("--set sites=", "sites x nodes", ""), left=3)
 
 

@@ -77,9 +77,9 @@ def _show_status(file: str) -> None:
     from gridweave.grid.service.serve import grid_service, served_actors, site_service
 
     read = _read(file)
-    found = served_actors(grid_service(read) if isinstance(read.file, ServedGrid) else site_service(read))
-    print_actors(found, f"Actors of {read.source}")
-    if not found or not all(actor.well for actor in found):
+    actors = served_actors(grid_service(read) if isinstance(read.file, ServedGrid) else site_service(read))
+    print_actors(actors, f"Actors of {read.source}")
+    if not actors or not all(actor.well for actor in actors):
         raise typer.Exit(UnavailableError.exit_status)
 
 
@@ -182,10 +182,10 @@ def parse_listen(text: str) -> tuple[str, int]:
     >>> parse_listen("0.0.0.0:8765"), parse_listen("[::1]:0"), parse_listen("8765")
     (('0.0.0.0', 8765), ('::1', 0), ('127.0.0.1', 8765))
     """
-    found = _LISTEN.fullmatch(text.strip())
-    if found is None or int(found["port"]) > 65_535:
+    match = _LISTEN.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65_535:
         raise OptionError("--listen", f"{text!r} is not an address; write HOST:PORT, for example 127.0.0.1:8765")
-    return (found["host"] or "127.0.0.1").strip("[]"), int(found["port"])
+    return (match["host"] or "127.0.0.1").strip("[]"), int(match["port"])
 
 
 def _join(address: str, namespace: str) -> None:

@@ -65,9 +65,9 @@ class SharingOptions:
 
     def check_unused(self, *, uses_resources: bool) -> None:
         """Raise OptionError if an option for shared nodes is given; other disciplines may use the resources, too."""
-        for one in fields(self):
-            if getattr(self, one.name) != one.default and not (uses_resources and one.name == "resources"):
-                raise OptionError(f"--{one.name.replace('_', '-')}", "goes with --discipline lomarc")
+        for field in fields(self):
+            if getattr(self, field.name) != field.default and not (uses_resources and field.name == "resources"):
+                raise OptionError(f"--{field.name.replace('_', '-')}", "goes with --discipline lomarc")
 
 
 def compare_sharing(
@@ -109,15 +109,15 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Sharin
 
     from gridweave.site.disciplines.sharing.policy import VARIANTS
 
-    known = {name.lower(): name for name in VARIANTS}
+    names = {name.lower(): name for name in VARIANTS}
     named = [variant.strip() for variant in variants.split(",") if variant.strip()]
     for variant in named:
-        if variant.lower() not in known:
+        if variant.lower() not in names:
             raise OptionError("--variants", not_known(variant, VARIANTS))
     if not named:
         raise OptionError("--variants", f"names none; one of {', '.join(VARIANTS)}")
     return [
-        msgspec.structs.replace(VARIANTS[known[variant.lower()]], backfill=backfill, max_slowdown=max_slowdown)
+        msgspec.structs.replace(VARIANTS[names[variant.lower()]], backfill=backfill, max_slowdown=max_slowdown)
         for variant in dict.fromkeys(named)
         for backfill in split_names("--backfill", backfills)
     ]
@@ -177,15 +177,15 @@ def _print(results: list[SimulationResult]) -> None:
     print_table(rows, headings=headings, title=title, left=1)
 
 
-def _figures(found: SharedMetrics) -> dict[str, str]:
+def _figures(metrics: SharedMetrics) -> dict[str, str]:
     return {
-        "response [s]": f"{found.art_ms / 1000:,.0f}",
-        "relative": f"{found.relative_response:,.2f}",
-        "slowdown": f"{found.mean_slowdown:.3f}",
-        "shared starts": f"{found.shared_starts:,}",
-        "UTIL": f"{found.util:.2%}",
-        "efficiency": f"{found.efficiency:.2%}",
-        "makespan [h]": f"{found.makespan_ms / 3_600_000:,.1f}",
+        "response [s]": f"{metrics.art_ms / 1000:,.0f}",
+        "relative": f"{metrics.relative_response:,.2f}",
+        "slowdown": f"{metrics.mean_slowdown:.3f}",
+        "shared starts": f"{metrics.shared_starts:,}",
+        "UTIL": f"{metrics.util:.2%}",
+        "efficiency": f"{metrics.efficiency:.2%}",
+        "makespan [h]": f"{metrics.makespan_ms / 3_600_000:,.1f}",
     }
 
 

@@ -229,7 +229,7 @@ class _Asked:
     @property
     def sharing(self) -> SharingOptions:
         """The options for shared nodes."""
-        return SharingOptions(**{one.name: getattr(self, one.name) for one in fields(SharingOptions)})
+        return SharingOptions(**{field.name: getattr(self, field.name) for field in fields(SharingOptions)})
 
     def policies(self, nodes: int) -> list[Policy]:
         """Return the policies for a site with this number of nodes: every combination of the listed names."""
@@ -248,8 +248,8 @@ def simulate(asked: _Asked) -> None:
 
     Example: gridweave simulate CTC-SP2-1996-3.1-cln --nodes 430 --discipline planning --order fcfs,sjf,ljf --out result
     """
-    play = _simulate_sharing if asked.discipline.strip().lower() == SHARING else _simulate
-    play(asked)
+    run = _simulate_sharing if asked.discipline.strip().lower() == SHARING else _simulate
+    run(asked)
 
 
 WITH_SHARING = frozenset(
@@ -412,11 +412,11 @@ def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tupl
     from gridweave.scenarios.traces.load import columns_of
     from gridweave.site.policy import SitePolicy
 
-    known = columns_of(trace)
+    columns = columns_of(trace)
     if all_of_them or not all(isinstance(policy, SitePolicy) for policy in chosen):
-        return known
+        return columns
     by_user = any(limit.user is not None for policy in chosen for limit in getattr(policy, "limits", ()))
-    return ("user",) if by_user and "user" in known else ()
+    return ("user",) if by_user and "user" in columns else ()
 
 
 def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Workload, Sequence[str]]:
@@ -470,8 +470,8 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
         lines.append(f"{workload.name} has no users: a limit for one user applies to nobody")
     widest = int(workload.width.max(initial=0))
     for policy in chosen:
-        told = entry_of(policy).remarks
-        lines += told(policy, widest) if told is not None else ()
+        remarks = entry_of(policy).remarks
+        lines += remarks(policy, widest) if remarks is not None else ()
     return list(dict.fromkeys(lines))
 
 
@@ -506,12 +506,12 @@ def _print(results: list[SimulationResult]) -> None:
 
 
 def _reservation_row(answer: ReservationAnswer) -> tuple[str, ...]:
-    said = "accepted"
+    status = "accepted"
     if not answer.accepted:
         earliest = "" if answer.earliest_ms is None else f"; at the earliest {span_text(answer.earliest_ms)}"
-        said = f"refused: {answer.reason}{earliest}"
+        status = f"refused: {answer.reason}{earliest}"
     times = (span_text(time_ms) for time_ms in (answer.requested_ms, answer.start_ms, answer.length_ms))
-    return (str(answer.reservation_id), said, *times, f"{answer.width:,}")
+    return (str(answer.reservation_id), status, *times, f"{answer.width:,}")
 
 
 def _as_json(result: SimulationResult) -> dict[str, object]:
@@ -661,9 +661,9 @@ def _compared(workload: Workload, nodes: int, policy: Policy, least: float) -> d
         job_id, reason = result.refused[0]
         refused = f"{result.label} refuses {len(result.refused)} jobs, and the bound is of all"
         raise InputError(f"{refused}; job {job_id}: {reason}")
-    found = dict(result.own_metrics)
-    found["degradation_from_bound"] = found["need_max_stretch"] / least
-    return found
+    metrics = dict(result.own_metrics)
+    metrics["degradation_from_bound"] = metrics["need_max_stretch"] / least
+    return metrics
 
 
 def _tasks_of(

@@ -94,18 +94,22 @@ def submit(
     parts: list[tuple[SubmitOptions, NamedProgram]] = []
     unread: list[str] = []
     for words in _each_script(ctx, command or []):
-        work, said = _work(ctx, words, ignored, unread)
-        parts.append((joined(said, options), work))
+        work, script_options = _work(ctx, words, ignored, unread)
+        parts.append((joined(script_options, options), work))
         check(*parts[-1])
     for line in (*unread, *(ignored or ())):
         say(f"warning: {line}")
 
     async def send(grid: Client) -> None:
         folder = os.getcwd() if grid.connection.shares_folders else None
-        jobs, wanted, arrays = await _send(grid, parts, folder)
+        jobs, requests, arrays = await _send(grid, parts, folder)
         if not (reach.as_json and wait):
-            _print_submitted(jobs, wanted, arrays, reach.as_json)
-        if folder is None and not reach.as_json and not any("working_directory" in said for said, _ in parts):
+            _print_submitted(jobs, requests, arrays, reach.as_json)
+        if (
+            folder is None
+            and not reach.as_json
+            and not any("working_directory" in all_options for all_options, _ in parts)
+        ):
             what = "the job works in a folder of its own" if len(jobs) == 1 else "each job works in a folder of its own"
             say(f"{what}: the machines cannot see this folder; use {flag('working_directory')} to name one of theirs")
         if wait:
@@ -118,7 +122,7 @@ async def _send(
     grid: Client, parts: list[tuple[SubmitOptions, NamedProgram]], folder: str | None
 ) -> tuple[list[JobHandle], list[JobRequest], list[str]]:
     """Submit jobs; return them with their requests and the names of their arrays."""
-    jobs, wanted, arrays = [], [], []
+    jobs, requests, arrays = [], [], []
     for number, (options, work) in enumerate(parts):
         new, array_name = await _new_jobs(grid, options, work, folder)
         key = options.get("key")
@@ -126,9 +130,9 @@ async def _send(
             key = f"{key}-{number}"
         keys = None if key is None else [_key(key, request) for request in new]
         jobs += await grid.submit_many(new, site=options.get("site"), keys=keys)
-        wanted += new
+        requests += new
         arrays += [array_name] * bool(array_name)
-    return jobs, wanted, arrays
+    return jobs, requests, arrays
 
 
 def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
@@ -162,10 +166,10 @@ async def _new_jobs(
     if "indexes" in options:
         array_name = f"{options.get('name') or work.name}-{options.get('key') or uuid.uuid4().hex[:8]}"
         per_job = await _per_job(grid, options) if options.get("pack") else 0
-    wanted = requests(options, work, tuple(after), array_name, folder=folder, per_job=per_job, remarks=remarks)
+    new_requests = requests(options, work, tuple(after), array_name, folder=folder, per_job=per_job, remarks=remarks)
     for remark in remarks:
         say(remark)
-    return wanted, array_name
+    return new_requests, array_name
 
 
 async def _per_job(grid: Client, options: SubmitOptions) -> int:
@@ -183,22 +187,24 @@ def _key(key: str, request: JobRequest) -> str:
     return key if request.array is None else f"{key}-{request.array.index}"
 
 
-def _print_submitted(jobs: list[JobHandle], wanted: list[JobRequest], arrays: list[str], as_json: bool) -> None:
+def _print_submitted(jobs: list[JobHandle], requests: list[JobRequest], arrays: list[str], as_json: bool) -> None:
     array_name = arrays[0] if len(arrays) == 1 else ""
     numbers = ranges_text(job.id for job in jobs)
     if as_json:
-        indexes = [None if request.array is None else request.array.index for request in wanted]
-        told = [{"job_id": job.id, "key": job.key, "index": index} for job, index in zip(jobs, indexes, strict=True)]
-        print_json({"array": array_name or None, "jobs": told})
+        indexes = [None if request.array is None else request.array.index for request in requests]
+        entries = [{"job_id": job.id, "key": job.key, "index": index} for job, index in zip(jobs, indexes, strict=True)]
+        print_json({"array": array_name or None, "jobs": entries})
         return
     typer.echo(numbers)
-    request = wanted[0]
+    request = requests[0]
     size = f"{counted(request.nodes, 'node')} for at most {span_text(request.limit_ms)}"
     if array_name and request.array is not None and request.array.array_tasks:
         from gridweave.site.array_tasks import count_of
 
-        each = count_of(request.array.array_tasks)
-        say(f"array {array_name}: {len(jobs):,} jobs of {each:,} elements, each job {size}; see: gridweave show JOB")
+        tasks_per_job = count_of(request.array.array_tasks)
+        say(
+            f"array {array_name}: {len(jobs):,} jobs of {tasks_per_job:,} elements, each job {size}; see: gridweave show JOB"
+        )
     elif array_name:
         say(f"array {array_name}: {len(jobs):,} jobs of {size}; see: gridweave jobs --array {array_name}")
     elif len(jobs) > 1:
@@ -262,11 +268,11 @@ def _work(
     text = None if ctx.meta.get(_AFTER_DASHES) else _script(command[0])
     if text is None:
         return NamedProgram(name=name, argv=tuple(command)), SubmitOptions()
-    said = script_options(text, command[0], lambda words: _parsed(ctx, words), ignored=ignored)
+    parsed = script_options(text, command[0], lambda words: _parsed(ctx, words), ignored=ignored)
     unread += unread_lines(text, command[0])
     name = "stdin" if name == "-" else name
-    work = NamedProgram(name=name, argv=tuple(command[1:]), script=text, of_slurm=said.of_slurm)
-    return work, said.options
+    work = NamedProgram(name=name, argv=tuple(command[1:]), script=text, of_slurm=parsed.of_slurm)
+    return work, parsed.options
 
 
 def _script(name: str) -> str | None:

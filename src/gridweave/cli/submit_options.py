@@ -104,8 +104,8 @@ def requests(
     indexes, at_once = options["indexes"]
     if work.of_slurm:
         request = _of_slurm_array(request, indexes)
-    places = _places(array_name, indexes, at_once, per_job)
-    return [msgspec.structs.replace(request, array=place) for place in places]
+    array_places = _places(array_name, indexes, at_once, per_job)
+    return [msgspec.structs.replace(request, array=place) for place in array_places]
 
 
 def _job(
@@ -181,13 +181,13 @@ def _nodes(options: SubmitOptions) -> int:
 
 def _resources(options: SubmitOptions) -> Resources | None:
     """Return the resources that a job and each of its tasks need per node, or None if no option sets any."""
-    given = [key for key in ("cpu_need", "memory_need", "resources") if key in options]
+    keys = [key for key in ("cpu_need", "memory_need", "resources") if key in options]
     if groups := options.get("task_groups"):
-        if given:
+        if keys:
             leave_out = f"leave out {flag('cpu_need')}, {flag('memory_need')} and {flag('resources')}"
             raise OptionError(flag("task_groups"), f"says what its tasks need; {leave_out}")
         return _possible(needs_of_groups(groups), flag("task_groups"))
-    if not given:
+    if not keys:
         return None
     if "resources" in options and "memory_need" in options:
         together = f"is given together with {flag('resources')}; write memory=... there"
@@ -311,17 +311,17 @@ _FAMILIES_OF_THIS_MACHINE = ("GRIDWEAVE_", "SLURM_", "SSH_", "XDG_", "LD_", "DBU
 
 
 def _environment(options: SubmitOptions) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if "exported" in options:
         exported = options["exported"]
         if exported.whole_environment:
-            found = {
+            variables = {
                 name: value
                 for name, value in os.environ.items()
                 if name not in _OF_THIS_MACHINE and not name.startswith(_FAMILIES_OF_THIS_MACHINE)
             }
-        found |= exported.variables
-    return found | {name: str(value) for name, value in (options.get("environment") or {}).items()}
+        variables |= exported.variables
+    return variables | {name: str(value) for name, value in (options.get("environment") or {}).items()}
 
 
 # -- packed arrays

@@ -149,8 +149,8 @@ def _print(result: SweepResult, metrics: tuple[str, ...]) -> None:
     same = set(result.same_for_all_seeds)
     rows = []
     for row, combination in enumerate(result.finished_combinations):
-        places = plan.combinations[combination]
-        cells = [axis.labels[place] for axis, place in zip(plan.axes, places, strict=True)]
+        indices = plan.combinations[combination]
+        cells = [axis.labels[place] for axis, place in zip(plan.axes, indices, strict=True)]
         cells.append(str(summary["n"][row]))
         for metric, naming in zip(metrics, names, strict=True):
             mean, low, high = (float(summary[f"{metric}_{end}"][row]) for end in ("mean", "low", "high"))
@@ -170,7 +170,7 @@ def _write(result: SweepResult, folder: Path, metrics: tuple[str, ...], over: st
             files = result.write(folder, plots=False)
             say(f"no plot: {error}")
     runs, failed = len(result.plan.runs), len(result.failures)
-    counts = f"{runs - failed - result.found:,} run now, {result.found:,} finished before, {failed:,} failed"
+    counts = f"{runs - failed - result.n_reused:,} run now, {result.n_reused:,} finished before, {failed:,} failed"
     say(f"{runs:,} runs: {counts}; wrote {len(files)} files to {folder}")
 
 

@@ -80,14 +80,14 @@ def create(
     numbers["max_limit_ms"] = parse_time_ms("--max-time", max_time) if max_time else None
     with _store(tokens, here, create=True) as store, named_as_typed(**_TYPED):
         limits = _limits(sites, accounts, numbers)
-        made = store.create(user, cast("Any", _listed(scope)), days=days, limits=limits)
-        _audit(store, "token-create", made.info.token_id)
+        created = store.create(user, cast("Any", _listed(scope)), days=days, limits=limits)
+        _audit(store, "token-create", created.info.token_id)
     if as_json:
-        print_json({"token": made.token, **plain(made.info)})
+        print_json({"token": created.token, **plain(created.info)})
         return
-    typer.echo(made.token)
-    until = "until it is revoked" if made.info.until_ms is None else f"until {_instant(made.info.until_ms)}"
-    what = ", ".join(made.info.scopes)
+    typer.echo(created.token)
+    until = "until it is revoked" if created.info.until_ms is None else f"until {_instant(created.info.until_ms)}"
+    what = ", ".join(created.info.scopes)
     say(f"it is for {user} to {what}, {until}; keep it as you would a password: export GRIDWEAVE_TOKEN=...")
 
 
@@ -110,21 +110,21 @@ def short(
         with named_as_typed(scopes="--scope", hours="--valid"):
             return await grid.short_token(cast("Any", _listed(scope)), hours=hours)
 
-    reach.show(reach.ask(work), lambda made: typer.echo(made.token))
+    reach.show(reach.ask(work), lambda created: typer.echo(created.token))
 
 
 @app.command("list")
 def list_tokens(tokens: Place = None, here: Here = None, as_json: Json = False) -> None:
     """List the valid tokens, without their secrets."""
     with _store(tokens, here, create=False) as store:
-        found = store.list()
+        infos = store.list()
     if as_json:
-        print_json(plain(found))
-    elif not found:
+        print_json(plain(infos))
+    elif not infos:
         say("there is no valid token; create one: gridweave token create USER")
     else:
         rows = [
-            (info.token_id, info.user, may(info), _instant(info.made_ms), _until(info), _used(info)) for info in found
+            (info.token_id, info.user, may(info), _instant(info.made_ms), _until(info), _used(info)) for info in infos
         ]
         print_table(rows, headings=("id", "user", "for", "made", "until", "last used"), left=6)
 
@@ -170,10 +170,10 @@ def audit(
     say(f"{place}: {counted(n_lines, 'line')} in {counted(n_files, 'file')}, each follows from the one before")
 
 
-def _id(given: str) -> str:
+def _id(text: str) -> str:
     """Return the id of a token, given the id or the whole token, whose secret part must not be printed."""
-    parts = given.split("_", 2)
-    return parts[1] if len(parts) == 3 else given
+    parts = text.split("_", 2)
+    return parts[1] if len(parts) == 3 else text
 
 
 def _revoke(store: TokenStore, token_id: str) -> bool:

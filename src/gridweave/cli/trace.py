@@ -143,12 +143,12 @@ def outages(
 
     start_unix_s = _time_0(trace, start)
     with named_as_typed():
-        found = read_outages(file, system=system)
-    events = node_events(found, start_unix_s=start_unix_s)
+        outage_records = read_outages(file, system=system)
+    events = node_events(outage_records, start_unix_s=start_unix_s)
     write_file(out, lambda stream: stream.write(node_events_text(events).encode()))
     nodes = max((event.first_node + 1 for event in events), default=0)
     changes = f"{counted(len(events), 'event')} of {counted(nodes, 'node')}"
-    say(f"{counted(len(found), 'outage')} read, {changes} written to {out}")
+    say(f"{counted(len(outage_records), 'outage')} read, {changes} written to {out}")
 
 
 def _time_0(trace: str | None, start: str | None) -> int:
@@ -163,9 +163,9 @@ def _time_0(trace: str | None, start: str | None) -> int:
     import datetime as dt
 
     with suppress(ValueError):
-        found = dt.datetime.fromisoformat(str(start))
-        if found.tzinfo is None:
-            return int(found.replace(tzinfo=dt.UTC).timestamp())
+        instant = dt.datetime.fromisoformat(str(start))
+        if instant.tzinfo is None:
+            return int(instant.replace(tzinfo=dt.UTC).timestamp())
     right = "write for example 2005-06-01T00:00, without a time zone"
     raise OptionError("--start", f"{start!r} is not a date on the clock of LOG; {right}")
 
@@ -228,8 +228,8 @@ def cut(
     end_ms = None if end is None else parse_time_ms("--to", end)
     workload, report = _load(file, nodes)
     with named_as_typed(start_ms="--from", end_ms="--to"):
-        piece = transform.cut(workload, first=first, last=last, start_ms=start_ms, end_ms=end_ms)
-    _save(piece, report, out, as_json)
+        excerpt = transform.cut(workload, first=first, last=last, start_ms=start_ms, end_ms=end_ms)
+    _save(excerpt, report, out, as_json)
 
 
 @app.command()
@@ -269,11 +269,13 @@ def fetch(
     from gridweave.scenarios.traces import fetch as archive
 
     if show_list:
-        known = {key: archive.KNOWN_TRACES[key] for key in sorted(archive.KNOWN_TRACES)}
+        traces = {key: archive.KNOWN_TRACES[key] for key in sorted(archive.KNOWN_TRACES)}
         if as_json:
-            print_json({key: {"url": one.url, "sha256": one.sha256, "nodes": one.nodes} for key, one in known.items()})
+            print_json(
+                {key: {"url": trace.url, "sha256": trace.sha256, "nodes": trace.nodes} for key, trace in traces.items()}
+            )
         else:
-            rows = [(key, one.url, f"{one.nodes:,}") for key, one in known.items()]
+            rows = [(key, trace.url, f"{trace.nodes:,}") for key, trace in traces.items()]
             print_table(rows, headings=("name", "address", "nodes"), left=2)
         return
     if name is None:
@@ -395,8 +397,8 @@ def learn(
 
     entry = GENERATORS.get(model)
     if entry is None or entry.learn is None:
-        known = ", ".join(name for name, one in GENERATORS.items() if one.learn is not None)
-        raise OptionError("--model", f"{model!r} is not a kind of model that is learnt; these are {known}")
+        valid_names = ", ".join(name for name, generator in GENERATORS.items() if generator.learn is not None)
+        raise OptionError("--model", f"{model!r} is not a kind of model that is learnt; these are {valid_names}")
     options = {} if weibull is None else {"weibull": weibull}
     for option in options:
         if option not in entry.learn_options:

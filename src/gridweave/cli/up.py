@@ -99,11 +99,11 @@ def up(
 def _start(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> StartReport:
     from gridweave.grid.service.local import bring_up
 
-    wanted, last = _spec(file, name, address, fresh)
+    spec, last = _spec(file, name, address, fresh)
     if fresh:
         _begin_anew(name, last, yes)
     with progress() as show_step:
-        return bring_up(wanted, show_step)
+        return bring_up(spec, show_step)
 
 
 _KeepJobs = Annotated[
@@ -164,9 +164,9 @@ def _check(file: str | None, name: str, address: str | None, fresh: bool) -> Non
     """Check a GRID.toml, and whether its journals and batch systems would let its grid start."""
     from gridweave.grid.service.local import check_start
 
-    wanted, last = _spec(file, name, address, fresh)
-    read = wanted.read
-    for change in [] if fresh else check_start(wanted, last):
+    spec, last = _spec(file, name, address, fresh)
+    read = spec.read
+    for change in [] if fresh else check_start(spec, last):
         say(change)
     say_batch_notes(read)
     nodes = sum(site.nodes for site in read.sites)
@@ -341,31 +341,31 @@ def status(name: Name = None, actors: _Actors = False, as_json: Json = False) ->
     from gridweave.grid.service.status import look, parts_run
 
     name = _name_of(None, name)
-    found = look(name, ask_ray=actors)
+    local_status = look(name, ask_ray=actors)
     if as_json:
-        print_json(plain(found) | {"well": found.well})
-    elif found.up:
-        _print_status(found)
+        print_json(plain(local_status) | {"well": local_status.well})
+    elif local_status.up:
+        _print_status(local_status)
     else:
         say(f"the grid {name} is not running; start it with: gridweave up" + f" --grid {name}" * (name != "default"))
-        if found.kept:
-            say(f"{parts_run(found.kept)} on; the next up finds them again, `gridweave down` ends them")
+        if local_status.kept:
+            say(f"{parts_run(local_status.kept)} on; the next up finds them again, `gridweave down` ends them")
         others = [other for other in known_grids() if other != name]
         if others:
             say(f"other grids of yours: {', '.join(others)}")
-    if not found.well:
+    if not local_status.well:
         raise typer.Exit(UnavailableError.exit_status)
 
 
-def _word(found: LocalStatus) -> str:
+def _word(local_status: LocalStatus) -> str:
     """Return the health of a grid in a few words."""
-    if found.well:
+    if local_status.well:
         return "is healthy"
-    if found.missing == ("gateway",):
+    if local_status.missing == ("gateway",):
         return "has no gateway; its sites run on"
-    if found.missing == ("watchdog",):
+    if local_status.missing == ("watchdog",):
         return "runs, but nobody keeps it"
-    return "is not healthy: " + ", ".join(found.missing)
+    return "is not healthy: " + ", ".join(local_status.missing)
 
 
 def _since(ms: int | None) -> str:
@@ -378,18 +378,18 @@ def _health(well: bool) -> str:
     return "healthy" if well else "MISSING"
 
 
-def _print_status(found: LocalStatus) -> None:
-    title = f"The grid {found.name} {_word(found)}"
-    if found.parts:
+def _print_status(local_status: LocalStatus) -> None:
+    title = f"The grid {local_status.name} {_word(local_status)}"
+    if local_status.parts:
         rows = [
             (part.name, _health(part.well), str(part.pid or ""), _since(part.since_ms), part.detail)
-            for part in found.parts
+            for part in local_status.parts
         ]
         print_table(rows, headings=("", "", "process", "since", ""), title=title, left=5)
-    if found.actors:
-        print_actors(found.actors, "Actors on Ray" if found.parts else title)
-    if found.folder:
-        typer.echo(f"journals, jobs and output: {found.folder}")
+    if local_status.actors:
+        print_actors(local_status.actors, "Actors on Ray" if local_status.parts else title)
+    if local_status.folder:
+        typer.echo(f"journals, jobs and output: {local_status.folder}")
 
 
 def print_actors(actors: Sequence[ActorStatus], title: str) -> None:
@@ -429,12 +429,12 @@ def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for
 def _show(folder: Path) -> None:
     from gridweave.grid.config.reading import default_text, read_grid
     from gridweave.grid.service.local import bring_up, grid_spec
-    from gridweave.scenarios.live.demo import JOBS, make_demo, play, simulated_by, simulator
+    from gridweave.scenarios.live.demo import JOBS, make_demo, run_demo, simulated_by, simulator
 
     (folder / "GRID.toml").write_text(default_text(), encoding="utf-8")
-    wanted = grid_spec(read_grid(None), name=DEMO)
+    spec = grid_spec(read_grid(None), name=DEMO)
     with progress() as show_step:
-        start_report = bring_up(wanted, show_step)
+        start_report = bring_up(spec, show_step)
     state = start_report.state
     rows = [(f"site {site.name}", counted(site.nodes, "node")) for site in state.sites]
     print_table(
@@ -442,15 +442,15 @@ def _show(folder: Path) -> None:
         title=f"A grid is up after {span_text(sum(start_report.seconds.values()) * 1000)}",
         left=2,
     )
-    made = make_demo()
+    demo = make_demo()
     with simulator() as process:
         typer.echo(f"{len(JOBS)} jobs are submitted, which take half a minute.")
         with delayed_progress("Playing") as report:
-            shown = play(state, made, report)
+            shown = run_demo(state, demo, report)
         _print_shown(shown)
         with progress() as show_step:
             show_step("Comparing it with the simulation")
-            done = made.compared(simulated_by(process, made.on(shown.live)), shown)
+            done = demo.compared(simulated_by(process, demo.on(shown.live)), shown)
     _print_jobs(done)
     print_whole_grid(done)
     for remark in done.remarks:
@@ -506,8 +506,8 @@ def _print_jobs(done: LiveRun) -> None:
     for row, job in enumerate(JOBS):
         cells = [job.name, str(job.nodes)]
         for run in (done.simulated, done.live):
-            places = [(run.site_names[site], nodes) for site, nodes in run.fragments_of(row)]
-            cells += [places_text(places), f"{run.start_ms[row] / 1000:.1f}", f"{run.end_ms[row] / 1000:.1f}"]
+            fragments = [(run.site_names[site], nodes) for site, nodes in run.fragments_of(row)]
+            cells += [places_text(fragments), f"{run.start_ms[row] / 1000:.1f}", f"{run.end_ms[row] / 1000:.1f}"]
         rows.append(tuple(cells))
     headings = ("job", "nodes", "simulated", "from", "to", "live", "from", "to")
     typer.echo("\nEach job, simulated and live, in seconds from the first submission:")

@@ -72,7 +72,7 @@ class GridSnapshot(msgspec.Struct, kw_only=True):
 
 def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
     """Return the last event of each job, made from its record, oldest first; shown until the grid sends events."""
-    found = []
+    events = []
     for record in records:
         if record.end_ms is not None:
             at_ms, kind, detail = record.end_ms, "ended", record.outcome
@@ -82,7 +82,7 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
         else:
             at_ms, kind, detail = record.submit_ms, "submitted", counted(record.request.nodes, "node")
         request = record.request
-        found.append(
+        events.append(
             JobEvent(
                 number=0,
                 at_ms=at_ms,
@@ -93,7 +93,7 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
                 name=request.name,
             )
         )
-    return sorted(found, key=lambda event: (event.at_ms, event.job_id))
+    return sorted(events, key=lambda event: (event.at_ms, event.job_id))
 
 
 def keys_of(text: str) -> list[str]:
@@ -210,8 +210,8 @@ def _chosen(seen: GridSnapshot, view: WatchView) -> list[JobRecord]:
         return by[view.sort], record.job_id
 
     words = view.words.lower()
-    found = [record for record in seen.running if words in " ".join(_of_running(seen, record)).lower()]
-    return sorted(found, key=key, reverse=view.is_reversed)
+    records = [record for record in seen.running if words in " ".join(_of_running(seen, record)).lower()]
+    return sorted(records, key=key, reverse=view.is_reversed)
 
 
 def _chosen_queue(seen: GridSnapshot, view: WatchView) -> list[QueuedJob]:

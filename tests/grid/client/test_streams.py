@@ -37,7 +37,7 @@ async def test_events_are_heard_once_and_in_order(
                 numbers.append(event.number)
                 if event.number >= 201:
                     break
-                if len(gateway.grid.told) < 101:
+                if len(gateway.grid.apply) < 101:
                     for _ in range(int(flaky.rng.integers(1, 4))):
                         gateway.grid.tell(job.id, "told", "x" * 100)
     assert numbers == list(range(1, 202, 2))

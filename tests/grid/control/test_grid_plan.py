@@ -47,7 +47,7 @@ class Grid:
         fill_jobs(self.state.jobs, workload, np.arange(len(workload)), policy.order)
         self.state.draw[:] = [self.case.draws[job_id] for job_id in self.ids]
         self.state.sensitivity[:] = [self.case.sensitivity[job_id] for job_id in self.ids]
-        self.plan = empty_grid_plan(self.state, self.codes, room=self.room)
+        self.plan = empty_grid_plan(self.state, self.codes, capacity=self.room)
         self.rules = Rules(self.case.nodes, sensitivity=self.case.sensitivity, overhead=self.options["overhead"])
 
     @property

@@ -379,7 +379,7 @@ async def test_thousands_of_malformed_requests_leave_it_healthy(caplog: pytest.L
             """Return how many things there are, when the grid has forgotten what was handed in."""
             await grid.ask("POST", "/v1/jobs/cancel", {"job_ids": sorted(backend.records_by_id)[:10_000]})
             caplog.clear()
-            for kept in (backend.records_by_id, backend.stories, backend.told, backend._answers):
+            for kept in (backend.records_by_id, backend.stories, backend.apply, backend._answers):
                 kept.clear()
             gc.collect()
             return len(gc.get_objects())

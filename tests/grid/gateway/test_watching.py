@@ -211,8 +211,8 @@ async def test_a_slow_watcher_is_dropped_and_told_from_where_to_go_on() -> None:
             while isinstance(told := await slow.next(), JobEvent):
                 numbers.append(told.number)
             assert told.reason == "slow"
-            assert numbers == [seen.number for seen in backend.told if seen.number <= told.after]
-            assert told.after < backend.told[-1].number
+            assert numbers == [seen.number for seen in backend.apply if seen.number <= told.after]
+            assert told.after < backend.apply[-1].number
             with pytest.raises(EOFError):
                 await slow.next()
 

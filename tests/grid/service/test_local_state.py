@@ -183,10 +183,10 @@ def test_ports_and_secrets(tmp_path: Path) -> None:
     make_ray_token(tmp_path / "ray-token")
     assert stat.S_IMODE((tmp_path / "ray-token").stat().st_mode) == 0o600
     port = free_port()
-    assert free_port(wanted=port) == port
+    assert free_port(preferred=port) == port
     assert port in range(8_800, 10_000), "no port that the kernel, or Ray, gives away meanwhile"
     with socket.create_server(("127.0.0.1", port)):
-        assert free_port(wanted=port) not in (0, port)
+        assert free_port(preferred=port) not in (0, port)
     with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):  # where there is IPv6
         assert free_port("::1") in range(8_800, 10_000), "a gateway may listen there"
 

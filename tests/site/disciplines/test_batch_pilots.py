@@ -262,7 +262,7 @@ def test_a_part_of_a_job_is_held_by_pilots_that_are_there() -> None:
     )
     assert isinstance(refused, Refused)
     core.handle(4 * MINUTE)
-    assert [each.places for each in core.site.source.requests(0)] == [(0,), (1,), (2,)]
+    assert [each.node_indices for each in core.site.source.requests(0)] == [(0,), (1,), (2,)]
 
 
 def test_starts_that_are_promised_in_pilots() -> None:

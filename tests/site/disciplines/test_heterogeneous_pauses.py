@@ -182,7 +182,7 @@ def test_who_is_paused_and_then_evicted_in_the_same_pass_is_not_told_to_stand_st
 
 
 @pytest.mark.parametrize(("machines", "room"), [(1, None), (3, None), (3, 100)])
-def test_random_jobs_start_and_end_as_the_reference_says(machines: int, room: int | None) -> None:
+def test_random_jobs_start_and_end_as_the_reference_says(machines: int, capacity: int | None) -> None:
     """Levels, machines and memory at random: starts, ends and evictions are those of a second writing."""
     evictions = 0
     for seed in range(12):
@@ -200,8 +200,8 @@ def test_random_jobs_start_and_end_as_the_reference_says(machines: int, room: in
                 )
             )
         ]
-        forms = tuple(Form(job_class=one.number, memory_mb=one.memory) for one in jobs) if room is not None else ()
-        policy = alike(machines, algorithm="olb", predict="estimate", memory_mb=room, forms=forms)
+        forms = tuple(Form(job_class=one.number, memory_mb=one.memory) for one in jobs) if capacity is not None else ()
+        policy = alike(machines, algorithm="olb", predict="estimate", memory_mb=capacity, forms=forms)
         workload = Workload(
             job_id=[one.number for one in jobs],
             submit_ms=[one.submit * S_MS for one in jobs],
@@ -211,7 +211,7 @@ def test_random_jobs_start_and_end_as_the_reference_says(machines: int, room: in
             columns={"priority": [2 - one.level for one in jobs], "job_class": [one.number for one in jobs]},
         )
         result = simulate(workload, machines, policy, check=True)
-        play_pauses(jobs, machines, [{1, 2}, {2}, set()], room)
+        play_pauses(jobs, machines, [{1, 2}, {2}, set()], capacity)
         assert (result.start_ms // S_MS).tolist() == [one.start for one in jobs]
         assert (result.end_ms // S_MS).tolist() == [one.end for one in jobs]
         assert result.columns["evictions"].tolist() == [one.evictions for one in jobs]

@@ -22,7 +22,7 @@ def ends(folder: Path, rank: int) -> list[ItemEnd]:
 
 def test_a_function_is_called_with_each_item(tmp_path: Path) -> None:
     """One Python calls the function with one item after the other; what it returned is in their order."""
-    assert run_call(tmp_path, 0, Call("math:sqrt", (4, 9, 16), each=True), LIMIT) == 0
+    assert run_call(tmp_path, 0, Call("math:sqrt", (4, 9, 16), per_item=True), LIMIT) == 0
     assert [end.value for end in ends(tmp_path, 0)] == [2.0, 3.0, 4.0]
     assert run_call(tmp_path, 1, Call("math:hypot", (3, 4)), LIMIT) == 0
     assert json.loads(result_path(tmp_path, 1).read_bytes()) == 5.0
@@ -30,7 +30,7 @@ def test_a_function_is_called_with_each_item(tmp_path: Path) -> None:
 
 def test_an_item_that_fails_ends_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The others have their results; the job has failed, and says how many raised, and which one first."""
-    assert run_call(tmp_path, 0, Call("math:sqrt", (4, -1, 16, "x"), each=True), LIMIT) == 1
+    assert run_call(tmp_path, 0, Call("math:sqrt", (4, -1, 16, "x"), per_item=True), LIMIT) == 1
     kept = ends(tmp_path, 0)
     assert [end.value for end in kept] == [2.0, None, 4.0, None]
     assert [bool(end.error) for end in kept] == [False, True, False, True]
@@ -43,9 +43,9 @@ def test_an_item_that_fails_ends_no_other(tmp_path: Path, capsys: pytest.Capture
 
 def test_an_item_that_exits_or_returns_too_much_fails_alone(tmp_path: Path) -> None:
     """Neither ends the Python, nor what JSON cannot say; what is kept of all together has its limit."""
-    assert run_call(tmp_path, 0, Call("sys:exit", (3, 0), each=True), LIMIT) == 1
+    assert run_call(tmp_path, 0, Call("sys:exit", (3, 0), per_item=True), LIMIT) == 1
     assert [end.error for end in ends(tmp_path, 0)] == ["SystemExit: 3", "SystemExit: 0"]
-    assert run_call(tmp_path, 1, Call("builtins:complex", (1, 2), each=True), LIMIT) == 1
+    assert run_call(tmp_path, 1, Call("builtins:complex", (1, 2), per_item=True), LIMIT) == 1
     assert ["what JSON cannot say" in end.error for end in ends(tmp_path, 1)] == [True, True]
     assert run_call(tmp_path, 3, Call("builtins:set", ([1],)), LIMIT) == 1
     assert "returned what JSON cannot say (a set that JSON cannot say)" in error_path(tmp_path, 3).read_text()
@@ -53,12 +53,12 @@ def test_an_item_that_exits_or_returns_too_much_fails_alone(tmp_path: Path) -> N
     assert "an object with a name that is not text" in error_path(tmp_path, 4).read_text()
     assert run_call(tmp_path, 5, Call("numpy:float32", (0.5,)), LIMIT) == 0
     assert result_path(tmp_path, 5).read_text() == "0.5"
-    assert run_call(tmp_path, 2, Call("builtins:str", ("a" * 60, "b" * 60, "c"), each=True), 100) == 1
+    assert run_call(tmp_path, 2, Call("builtins:str", ("a" * 60, "b" * 60, "c"), per_item=True), 100) == 1
     assert [end.value for end in ends(tmp_path, 2)] == ["a" * 60, None, "c"]
     assert "returned 62 bytes of JSON; 29 more are kept" in ends(tmp_path, 2)[1].error
 
 
 def test_a_rank_that_others_may_wait_for_goes_on_no_more(tmp_path: Path) -> None:
     """Where a job has several ranks, the first item that raises ends it."""
-    assert run_call(tmp_path, 0, Call("math:sqrt", (4, -1, 16), each=True), LIMIT, size=2) == 1
+    assert run_call(tmp_path, 0, Call("math:sqrt", (4, -1, 16), per_item=True), LIMIT, size=2) == 1
     assert [end.value for end in ends(tmp_path, 0)] == [2.0, None]

@@ -243,11 +243,11 @@ async def test_a_released_piece_is_kept_as_long_as_the_limits_allow(machine: Mac
         await removed(runner, 1)
         assert machine.output(2) == machine.output(3) == "said\n"
         async with asyncio.timeout(PATIENCE_S):
-            while runner.known():
+            while runner.task_keys():
                 await asyncio.sleep(0.01)
     async with Runner(machine.root, machine.environment, output=limits) as runner:
         assert await runner.adopt() == ()
-        assert runner.known() == ()
+        assert runner.task_keys() == ()
         await runner.start(machine.launch("echo", "again", job_id=1, user="anna"))
         ended = await machine.ended(runner, 1)
         assert (ended.outcome, ended.started_ms) == ("lost", None)

@@ -285,7 +285,7 @@ async def test_one_that_was_replaced_stops_and_says_so_to_all(place: Path, monke
 
     monkeypatch.setattr(life.driver.journal, "flush", replaced)
     answer = asyncio.ensure_future(life.driver.submit([("key", request())]))
-    told = asyncio.ensure_future(life.driver.told(MachineJoined("n0", "here")))
+    told = asyncio.ensure_future(life.driver.apply(MachineJoined("n0", "here")))
     await asyncio.sleep(0)
     with pytest.raises(UnavailableError, match="another process"):
         await life.driver.turn()

@@ -113,7 +113,7 @@ async def test_a_wish_about_many_jobs_is_carried_out_piece_by_piece(
     async with LocalGrid(tmp_path) as grid:
         job_ids = await submit(grid, *(held(name=f"job {number}") for number in range(12)))
         turns: list[tuple[int, ...]] = []
-        report = grid.driver.told
+        report = grid.driver.apply
 
         async def told(*events: object) -> None:
             turns.extend(event.job_ids for event in events if isinstance(event, JobAction))

@@ -22,7 +22,7 @@ class Ways:
     def __init__(self, port: int) -> None:
         self.port = port
         self.away: set[str] = set()
-        self.told: list[Probed] = []
+        self.apply: list[Probed] = []
 
     async def address_of(self, peer: str) -> Address:
         """Return where a site answers, unless it is away."""
@@ -32,7 +32,7 @@ class Ways:
 
     async def tell(self, probed: Probed) -> None:
         """Keep what was measured."""
-        self.told.append(probed)
+        self.apply.append(probed)
 
     def probing(self, **plan: float) -> Probing:
         """Return what measures them from the north."""
@@ -56,7 +56,7 @@ async def rounds(away: list[set[str]], **plan: float) -> tuple[list[int], list[P
         for gone in away:
             ways.away = gone
             counts.append(await probing.round())
-        return counts, ways.told
+        return counts, ways.apply
 
 
 def test_every_round_measures_round_trips_and_some_measure_bandwidth() -> None:

@@ -92,11 +92,11 @@ class CollinsRuns:
         self._points = Study(self._point, title="Collins", progress=progress)
         self.priority_total = lru_cache(maxsize=None)(priority_total)
 
-    def _point(self, one: Arrival) -> dict[str, float]:
-        rng = np.random.default_rng(one.seed)
-        gaps = rng.exponential(QUANTUM_MS / one.rate, self.jobs).cumsum()
+    def _point(self, arrival: Arrival) -> dict[str, float]:
+        rng = np.random.default_rng(arrival.seed)
+        gaps = rng.exponential(QUANTUM_MS / arrival.rate, self.jobs).cumsum()
         kind, drawn = rng.integers(0, len(REFERENCE_S), self.jobs), rng.random(self.jobs)
-        level = np.searchsorted(np.cumsum(DISTRIBUTIONS[one.distribution])[:2], drawn, side="right")
+        level = np.searchsorted(np.cumsum(DISTRIBUTIONS[arrival.distribution])[:2], drawn, side="right")
         run_ms = np.array(REFERENCE_S)[kind] * MS_PER_S
         jobs = Workload(
             job_id=np.arange(self.jobs),
@@ -107,7 +107,7 @@ class CollinsRuns:
             run_ms=run_ms,
             columns={"priority": 2 - level, "job_class": kind},
         )
-        return dict(simulate(jobs, sum(CLUSTER_SIZES), site_policy(one.distribution != "no priority")).own_metrics)
+        return dict(simulate(jobs, sum(CLUSTER_SIZES), site_policy(arrival.distribution != "no priority")).own_metrics)
 
     def mean(self, distribution: str, rate: int, metric: str) -> float:
         """Return a metric of case study 4, the mean over the seeds."""
@@ -196,27 +196,27 @@ def overheads() -> dict[int, tuple[float, float]]:
     `OVERHEAD_JOBS` (section 5.1).
     """
     machines = machine_arrays(list(range(40)), [list(range(at, at + 4)) for at in range(0, 20, 4)])
-    found: dict[int, tuple[float, float]] = {}
+    code_ms: dict[int, tuple[float, float]] = {}
     map_to(machines, [0] * 40, [0], [[1] * 40])  # what is compiled at the first call does not count
     for share in SHARES:
         taken = [[_seconds(machines, n_jobs, share, name) for name in ("sjs", "pjs")] for n_jobs in OVERHEAD_JOBS]
         sjs, pjs = (np.mean(taken, axis=0) * 1000).tolist()
-        found[share] = (sjs, pjs)
-    return found
+        code_ms[share] = (sjs, pjs)
+    return code_ms
 
 
 @lru_cache(maxsize=1)
 def sjs_overheads() -> dict[tuple[int, int], float]:
     """Return how many ms the code took for SJS, by the numbers of jobs and machines, all different (Figure 3)."""
-    found = {}
+    code_ms = {}
     for n_machines in SIZES:
         machines = machine_arrays(list(range(n_machines)))
         for n_jobs in SIZES:
             alone = np.random.default_rng(n_jobs).integers(100, 1_000, (n_jobs, n_machines)) * MS_PER_S
             none = np.zeros((n_jobs, 0), np.int64)
             _least_seconds(machines, alone, none, "sjs")  # what is loaded at the first call does not count
-            found[n_jobs, n_machines] = 1000 * _least_seconds(machines, alone, none, "sjs")
-    return found
+            code_ms[n_jobs, n_machines] = 1000 * _least_seconds(machines, alone, none, "sjs")
+    return code_ms
 
 
 def _seconds(machines: MachineArrays, n_jobs: int, share: int, algorithm: str) -> float:
@@ -264,11 +264,11 @@ def _is_short(runs: CollinsRuns) -> Verdict:
 @lru_cache(maxsize=1)
 def savings() -> dict[int, tuple[float, float, float]]:
     """Return the sums of job times in s under SJS and PJS, and what PJS saves in per cent, by jobs (Figure 5)."""
-    found = {}
+    results = {}
     for n_jobs in LOADS:
         sjs, pjs = (mapped_at_once(n_jobs, name).total_ms(0) / MS_PER_S for name in ("sjs", "pjs"))
-        found[n_jobs] = (sjs, pjs, 100 * (1 - pjs / sjs))
-    return found
+        results[n_jobs] = (sjs, pjs, 100 * (1 - pjs / sjs))
+    return results
 
 
 def _never_worse(runs: CollinsRuns) -> Verdict:

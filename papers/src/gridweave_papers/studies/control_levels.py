@@ -98,15 +98,15 @@ class _Runs:
         """Return a schedule of the jobs that are no wider than half a site, half of them submitted to the grid."""
         return self._results[_Setting(mode, control, True, self.site_nodes // 2, owner)]
 
-    def _simulate(self, one: _Setting) -> SimulationResult:
-        workload = self._workloads[one.max_width]
+    def _simulate(self, setting: _Setting) -> SimulationResult:
+        workload = self._workloads[setting.max_width]
         return simulate_world(
             workload,
             self._nodes,
-            GridPolicy(mode=one.mode, control=one.control, overhead=OVERHEAD),
+            GridPolicy(mode=setting.mode, control=setting.control, overhead=OVERHEAD),
             home=home_of(workload),
-            to_grid=self.to_grid(one.max_width) if one.half and one.mode != "local" else None,
-            owners=[one.owner] * len(self._nodes),
+            to_grid=self.to_grid(setting.max_width) if setting.half and setting.mode != "local" else None,
+            owners=[setting.owner] * len(self._nodes),
         )
 
 
@@ -166,7 +166,7 @@ def _half_to_grid(study: _Runs) -> Section:
 
 
 def _by_owners(study: _Runs) -> Section:
-    rows = [Row(one, our_values(*_owners_figures(study, *one))) for one in OWNERS_RUNS]
+    rows = [Row(run, our_values(*_owners_figures(study, *run))) for run in OWNERS_RUNS]
     return Section(
         "The same with owners' rules, under sharing", ("control", "owners give"), _PARTY_COLUMNS, tuple(rows), OURS
     )

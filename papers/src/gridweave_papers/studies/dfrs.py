@@ -136,8 +136,10 @@ class DfrsRuns:
 
     def mean(self, settings: Iterable[DfrsSetting]) -> DfrsPoint:
         """Return means over simulations, or NaN without any."""
-        found = list(self.points(settings).values())
-        return DfrsPoint(*np.mean(found, axis=0).tolist()) if found else DfrsPoint(*[math.nan] * len(DfrsPoint._fields))
+        points = list(self.points(settings).values())
+        return (
+            DfrsPoint(*np.mean(points, axis=0).tolist()) if points else DfrsPoint(*[math.nan] * len(DfrsPoint._fields))
+        )
 
     def settings(self, traces: str, discipline: str, period_s: int = PERIOD_S) -> list[DfrsSetting]:
         """Return the simulations of a discipline on a whole set of traces."""
@@ -159,12 +161,12 @@ class DfrsRuns:
     def _bound(self, traces: str, number: int, load: float) -> float:
         return stretch_bound(self.workload(traces, number, load), nodes_of(traces))
 
-    def _point(self, one: DfrsSetting) -> DfrsPoint:
-        workload = self.workload(one.traces, one.number, one.load)
-        result = simulate(workload, nodes_of(one.traces), policy_of(one))
+    def _point(self, setting: DfrsSetting) -> DfrsPoint:
+        workload = self.workload(setting.traces, setting.number, setting.load)
+        result = simulate(workload, nodes_of(setting.traces), policy_of(setting))
         metrics = result.own_metrics
         return DfrsPoint(
-            degradation=metrics["need_max_stretch"] / self.bound(one.traces, one.number, one.load),
+            degradation=metrics["need_max_stretch"] / self.bound(setting.traces, setting.number, setting.load),
             underutilization=metrics["need_underutilization_normalized"],
             gb_per_s=metrics.get("moved_nodes_per_h", 0.0) * NODE_GB / 3600,
             **{name: metrics.get(name, 0.0) for name in DfrsPoint._fields[2:-1]},  # of EASY there are none
@@ -191,19 +193,19 @@ def nodes_of(traces: str) -> int:
     return HPC2N_NODES if traces == "HPC2N" else NODES
 
 
-def policy_of(one: DfrsSetting) -> SitePolicy | FractionalPolicy:
+def policy_of(setting: DfrsSetting) -> SitePolicy | FractionalPolicy:
     """Return the policy of a simulation."""
-    if one.discipline in (EASY, FCFS):
-        return SitePolicy(backfill="easy" if one.discipline == EASY else "none")
+    if setting.discipline in (EASY, FCFS):
+        return SitePolicy(backfill="easy" if setting.discipline == EASY else "none")
     return FractionalPolicy(
-        algorithm=one.discipline, period_ms=one.period_s * MS_PER_S, penalty_ms=PENALTY_S * MS_PER_S
+        algorithm=setting.discipline, period_ms=setting.period_s * MS_PER_S, penalty_ms=PENALTY_S * MS_PER_S
     )
 
 
-def _same(one: DfrsSetting) -> DfrsSetting:
+def _same(setting: DfrsSetting) -> DfrsSetting:
     """Return an equivalent setting: the period and load are dropped where they have no effect."""
-    periodic = one.discipline not in (EASY, FCFS) and algorithm_named(one.discipline).periodic
-    return one if periodic else one._replace(period_s=PERIOD_S)
+    periodic = setting.discipline not in (EASY, FCFS) and algorithm_named(setting.discipline).periodic
+    return setting if periodic else setting._replace(period_s=PERIOD_S)
 
 
 @lru_cache(maxsize=1)
@@ -294,8 +296,8 @@ LIMITS = ("", "/MINFT=300", "/MINFT=600", "/MINVT=300", "/MINVT=600")
 
 def _mechanisms() -> list[str]:
     """Return the names of the 14 ways to place tasks."""
-    plain = [one for one in ALGORITHMS.values() if not one.min_flow_s and not one.min_virtual_s]
-    return [one.name.removesuffix("/OPT=AVG") for one in plain if one.optimise == "AVG"]
+    plain = [algorithm for algorithm in ALGORITHMS.values() if not algorithm.min_flow_s and not algorithm.min_virtual_s]
+    return [algorithm.name.removesuffix("/OPT=AVG") for algorithm in plain if algorithm.optimise == "AVG"]
 
 
 def _fair(plain: str) -> str:
@@ -314,7 +316,7 @@ def _limited(runs: DfrsRuns, limit: str) -> float:
 
 
 def _heavy(runs: DfrsRuns) -> list[DfrsSetting]:
-    return [one for one in runs.settings("scaled", BEST) if one.load >= HEAVY]
+    return [setting for setting in runs.settings("scaled", BEST) if setting.load >= HEAVY]
 
 
 def _under(quantities: dict[str, float]) -> Callable[[DfrsRuns], Verdict]:
@@ -332,30 +334,30 @@ def _under(quantities: dict[str, float]) -> Callable[[DfrsRuns], Verdict]:
 
 def _bandwidth(runs: DfrsRuns) -> Verdict:
     """Check "under 0.80 GB/s on average, and under 2.0 GB/s for the trace that causes the most traffic"."""
-    each = [point.gb_per_s for point in runs.points(_heavy(runs)).values()]
-    text = f"{np.mean(each):.2f} GB/s on average, at most {max(each):.2f}, with {NODE_GB:g} GB in a node"
-    return Verdict(float(np.mean(each)) < 0.8 and max(each) < 2.0, text)
+    gb_per_s = [point.gb_per_s for point in runs.points(_heavy(runs)).values()]
+    text = f"{np.mean(gb_per_s):.2f} GB/s on average, at most {max(gb_per_s):.2f}, with {NODE_GB:g} GB in a node"
+    return Verdict(float(np.mean(gb_per_s)) < 0.8 and max(gb_per_s) < 2.0, text)
 
 
 def _easy_is_lower_at_first(runs: DfrsRuns) -> Verdict:
     """Check that with a period of 600 s EASY has the lower underutilization, on all sets."""
-    found = []
+    parts = []
     for name in sets_of(runs):
-        easy, own = (underutilization_of(runs, name, one, PERIOD_S) for one in (EASY, BEST))
-        found.append((easy < own, f"{name} {easy:.1%} against {own:.1%}"))
-    return all_hold(found, between=", ")
+        easy, own = (underutilization_of(runs, name, discipline, PERIOD_S) for discipline in (EASY, BEST))
+        parts.append((easy < own, f"{name} {easy:.1%} against {own:.1%}"))
+    return all_hold(parts, between=", ")
 
 
 def _longer_periods_help(runs: DfrsRuns) -> Verdict:
     """Check that on synthetic traces the algorithm has less than EASY for periods above 900 s."""
-    found = []
+    parts = []
     for name in ("unscaled", "scaled"):
         easy = underutilization_of(runs, name, EASY, PERIOD_S)
         curve = {period: underutilization_of(runs, name, BEST, period) for period in PERIODS_S}
         shown = ", ".join(f"{own:.0%} at {period:,}" for period, own in curve.items())
         below = all(own < easy for period, own in curve.items() if period > 900)
-        found.append((below, f"{name}: EASY {easy:.0%}, {shown}"))
-    return all_hold(found)
+        parts.append((below, f"{name}: EASY {easy:.0%}, {shown}"))
+    return all_hold(parts)
 
 
 def _falls_steadily(runs: DfrsRuns) -> Verdict:
@@ -367,26 +369,26 @@ def _falls_steadily(runs: DfrsRuns) -> Verdict:
 
 def _stretch_stays(runs: DfrsRuns) -> Verdict:
     """Check that 20 times the period costs less than 3 times the degradation, and still beats EASY by far."""
-    found = []
+    parts = []
     for name in sets_of(runs):
         first, last = (degradation_of(runs, name, BEST, period) for period in (PERIODS_S[0], PERIODS_S[-1]))
         easy = degradation_of(runs, name, EASY, PERIOD_S)
         text = f"{name} {first:.1f}, {last:.1f} at 12,000 s, EASY {easy:,.0f}"
-        found.append((last < 3 * first and easy >= 100 * last, text))
-    return all_hold(found, "; EASY at least 100 times")
+        parts.append((last < 3 * first and easy >= 100 * last, text))
+    return all_hold(parts, "; EASY at least 100 times")
 
 
 def _good_compromise(runs: DfrsRuns) -> Verdict:
     """Check that between 5 and 20 times the penalty both stretch and underutilization are near their best."""
-    found = []
+    parts = []
     for name in sets_of(runs):
         idle = {period: underutilization_of(runs, name, BEST, period) for period in PERIODS_S}
         far = {period: degradation_of(runs, name, BEST, period) for period in PERIODS_S}
         inside = [period for period in PERIODS_S if 5 <= period / PENALTY_S <= 20]
-        holds = all(far[one] <= 3 * min(far.values()) and idle[one] < idle[PERIOD_S] for one in inside)
-        shown = ", ".join(f"{one:,} s: {far[one]:.1f} and {idle[one]:.0%}" for one in inside)
-        found.append((holds, f"{name} {shown}"))
-    return all_hold(found, "; within 3 times the least, less idle than with 600 s")
+        holds = all(far[period_s] <= 3 * min(far.values()) and idle[period_s] < idle[PERIOD_S] for period_s in inside)
+        shown = ", ".join(f"{period_s:,} s: {far[period_s]:.1f} and {idle[period_s]:.0%}" for period_s in inside)
+        parts.append((holds, f"{name} {shown}"))
+    return all_hold(parts, "; within 3 times the least, less idle than with 600 s")
 
 
 def sets_of(runs: DfrsRuns) -> tuple[str, ...]:
@@ -440,7 +442,7 @@ def report(table: str, runs: DfrsRuns) -> Findings:
 
 
 def _figure_1(runs: DfrsRuns) -> list[Section]:
-    runs.points(one for name in SHOWN for one in runs.settings("scaled", name))
+    runs.points(setting for name in SHOWN for setting in runs.settings("scaled", name))
     rows = [
         Row((name,), our_values(*(degradation_at(runs, name, load) for load in LOADS), decimals=1)) for name in SHOWN
     ]
@@ -492,7 +494,7 @@ def _by_period(
 ) -> Section:
     rows = []
     for traces in sets_of(runs):
-        runs.points(one for period in PERIODS_S for one in runs.settings(traces, BEST, period))
+        runs.points(setting for period in PERIODS_S for setting in runs.settings(traces, BEST, period))
         own = [factor * quantity(runs, traces, BEST, period) for period in PERIODS_S]
         rows.append(Row((traces, BEST), our_values(*own, decimals=1)))
         easy = factor * quantity(runs, traces, EASY, PERIOD_S)

@@ -61,15 +61,15 @@ class FractionalGridRuns:
         """Return a schedule."""
         return self._results[_Setting(grid, mode, control, line)]
 
-    def _simulate(self, one: _Setting) -> SimulationResult:
-        sites = [site.name for site in sites_of(read_scenario(one.grid))]
-        changes = {"workload.jobs": self._jobs, "workload.needs": NEEDS, "grid.mode": one.mode}
-        if one.mode != "local":
-            changes["grid.control"] = one.control
+    def _simulate(self, setting: _Setting) -> SimulationResult:
+        sites = [site.name for site in sites_of(read_scenario(setting.grid))]
+        changes = {"workload.jobs": self._jobs, "workload.needs": NEEDS, "grid.mode": setting.mode}
+        if setting.mode != "local":
+            changes["grid.control"] = setting.control
         for number, site in enumerate(sites):
-            if number % 2 in LINES[one.line]:
+            if number % 2 in LINES[setting.line]:
                 changes |= {f"sites.{site}.discipline": "fractional", f"sites.{site}.fractional": SITE}
-        result = run_scenario(one.grid, overrides=changes)
+        result = run_scenario(setting.grid, overrides=changes)
         check_all_ran(result)
         return result
 

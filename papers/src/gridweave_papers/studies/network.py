@@ -141,9 +141,9 @@ class NetworkRuns:
         paths, sites = self.model.paths, len(self.topology.sites)
         crossed = [
             int(self.topology.cable[link])
-            for one in range(sites)
+            for site in range(sites)
             for other in range(sites)
-            for link in paths.between(one, other)
+            for link in paths.between(site, other)
         ]
         return int(np.argmax(np.bincount(crossed)))
 
@@ -240,7 +240,7 @@ def cases_by_size(mode: str, pattern: str) -> dict[str, Case]:
 
 
 def _size(size: float) -> str:
-    unit, name = next(one for one in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")) if size >= one[0])
+    unit, name = next(scale for scale in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")) if size >= scale[0])
     return f"{size / unit:g} {name}"
 
 
@@ -274,7 +274,7 @@ def _splits(runs: NetworkRuns) -> Section:
             seconds = [awrt_s(fewest), awrt_s(earliest)]
             values = our_values(*seconds) + our_values(change_pct(seconds[1], seconds[0]), decimals=1)
             values += our_values(*map(weighted_overhead, (fewest, earliest)), decimals=3)
-            values += our_values(*(float(one.multi_site.sum()) for one in (fewest, earliest)))
+            values += our_values(*(float(result.multi_site.sum()) for result in (fewest, earliest)))
             rows.append(Row((pattern, mode), values))
     return Section(
         "Fewest fragments against earliest end",
@@ -331,7 +331,7 @@ def by_period(runs: NetworkRuns, result: SimulationResult) -> list[float]:
     """Return the mean p of the multi-site jobs that began before, during and after the cut; NaN where none did."""
     period = np.searchsorted(np.array(runs.cut_ms), result.start_ms[result.multi_site], side="right")
     overheads = overheads_of(result)
-    return [float(overheads[period == one].mean()) if (period == one).any() else float("nan") for one in range(3)]
+    return [float(overheads[period == index].mean()) if (period == index).any() else float("nan") for index in range(3)]
 
 
 def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
@@ -350,9 +350,11 @@ def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
         cases = {pattern: (Case(mode, pattern, split="earliest-end"), Case(mode, pattern)) for pattern in SENDING}
         yield _judged(runs, f"Earliest end has a lower AWRT than fewest fragments, under mode {mode}", cases)
     for mode in MODES:
-        cases = {one: (contended(mode, one, "none"), contended(mode, one, "dynamic")) for one in SENDING}
+        cases = {
+            sending: (contended(mode, sending, "none"), contended(mode, sending, "dynamic")) for sending in SENDING
+        }
         yield _judged(runs, f"Idle links give a lower AWRT than dynamic contention, under mode {mode}", cases)
-    cases = {one: (cut_case(one, "none"), cut_case(one, "cut")) for one in SENDING}
+    cases = {sending: (cut_case(sending, "none"), cut_case(sending, "cut")) for sending in SENDING}
     yield _judged(runs, "A network that stays whole gives a lower AWRT than one whose link is cut", cases)
 
 

@@ -294,7 +294,10 @@ def csv_files(report: Report) -> dict[str, str]:
         f"{report.id}-conclusions.csv": (("source", "claim", "reading", "holds", "figures"), verdicts),
     }
     for name, records in report.data.items():
-        tables[f"{report.id}-{name}.csv"] = (list(records[0]) if records else (), [one.values() for one in records])
+        tables[f"{report.id}-{name}.csv"] = (
+            list(records[0]) if records else (),
+            [record.values() for record in records],
+        )
     return {name: _csv(header, rows) for name, (header, rows) in tables.items() if rows}
 
 

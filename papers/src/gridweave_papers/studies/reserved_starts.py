@@ -72,7 +72,9 @@ class _Runs:
         """Return by how much reserved starts change a number, for each kind of estimates and overhead."""
         changes: dict[str, list[float]] = {}
         for estimates in ESTIMATES:
-            pairs = ([self.figures(machines, estimates, p, one)[column] for one in BACKFILLS] for p in overheads)
+            pairs = (
+                [self.figures(machines, estimates, p, backfill)[column] for backfill in BACKFILLS] for p in overheads
+            )
             changes[estimates] = [change_pct(reserved, easy) for easy, reserved in pairs]
         return changes
 
@@ -93,8 +95,8 @@ def _section(study: _Runs, machines: str, overheads: tuple[float, ...]) -> Secti
     rows = []
     for estimates in ESTIMATES:
         for overhead in overheads:
-            easy, reserved = (study.figures(machines, estimates, overhead, one) for one in BACKFILLS)
-            values = our_values(*(one[column] for column in _COLUMNS for one in (easy, reserved)))
+            easy, reserved = (study.figures(machines, estimates, overhead, variant) for variant in BACKFILLS)
+            values = our_values(*(variant[column] for column in _COLUMNS for variant in (easy, reserved)))
             rows.append(Row((estimates, f"p = {overhead:.0%}"), values))
     columns = tuple(name for column in _COLUMNS for name in (f"{column}, EASY", "reserved"))
     return Section(f"{machines}: EASY, and with reserved starts", ("estimates", "overhead"), columns, tuple(rows), OURS)

@@ -223,7 +223,9 @@ class ThesisRuns:
 
     def run_all(self, kinds: Sequence[tuple[str, str]], conversions: Sequence[str] = (LEFT_OUT,)) -> None:
         """Run these simulations, given by discipline and order, for all available traces."""
-        self._results.results((key, *kind, one) for key in self.present() for kind in kinds for one in conversions)
+        self._results.results(
+            (key, *kind, conversion) for key in self.present() for kind in kinds for conversion in conversions
+        )
 
     def result(self, key: str, discipline: str, order: str, conversion: str = LEFT_OUT) -> SimulationResult:
         """Return the simulation of an available trace; ``conversion`` is `LEFT_OUT` or `FILLED`."""
@@ -289,9 +291,9 @@ def table_5_1(runs: ThesisRuns) -> Findings:
     for key in runs.present():
         for policy in POLICIES:
             published = TABLE_5_1[key][policy]
-            sldwa = [runs.result(key, "planning", policy.lower(), one).metrics().sldwa for one in conversions]
+            sldwa = [runs.result(key, "planning", policy.lower(), reading).metrics().sldwa for reading in conversions]
             tolerance = THESIS_TRACES[key].tolerance_pct
-            rows.append(Row((key, policy), tuple(Value.of(published, one, tolerance) for one in sldwa)))
+            rows.append(Row((key, policy), tuple(Value.of(published, reading, tolerance) for reading in sldwa)))
     section = Section("SLDwA under planning", ("trace", "policy"), conversions, tuple(rows))
     return Findings(
         sections=(section,) if rows else (),
@@ -340,7 +342,7 @@ def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
         schedule = runs.result(key, *kind).schedule()
         months = jobs.trace.month_clock.months(schedule[0], jobs.start_unix_s)
         of_policy.append(compute_by_class(*schedule, jobs.trace.nodes, months))
-    return {month: tuple(one[month].sldwa for one in of_policy) for month in of_policy[0]}
+    return {month: tuple(by_month[month].sldwa for by_month in of_policy) for month in of_policy[0]}
 
 
 def _section(key: str, published: Mapping[str, str], readings: Mapping[str, Mapping[str, float]]) -> Section:
@@ -433,14 +435,14 @@ def _best_policies(runs: ThesisRuns) -> tuple[Conclusion, ...]:
     own = {key: [runs.result(key, *kind).metrics().sldwa for kind in _ORDERS] for key in runs.present()}
     conclusions = []
     for place, claim in ((0, "the best"), (-1, "the worst")):
-        found, named = (
+        ours, named = (
             {key: POLICIES[int(np.argsort(sldwa)[place])] for key, sldwa in table.items()} for table in (own, theirs)
         )
         conclusions.append(
             Conclusion(
                 "section 5.1.1",
                 f"Of the three policies {claim} is {_listed(named)}",
-                {"numbers": Verdict(found == named, _listed(found))},
+                {"numbers": Verdict(ours == named, _listed(ours))},
             )
         )
     return tuple(conclusions)
@@ -470,8 +472,10 @@ def _dates_section(jobs_of: Mapping[str, ThesisJobs]) -> Section:
 def _moved(jobs: ThesisJobs, published: Sequence[Month], clock: TraceClock) -> int:
     classes = clock.months(jobs.submitted["submit_ms"], jobs.start_unix_s)
     counts = dict(zip(classes.names, np.bincount(classes.of_job, minlength=len(classes.names)).tolist(), strict=True))
-    wanted = {line.month: line.jobs for line in published}
-    return sum(abs(counts.get(month, 0) - wanted.get(month, 0)) for month in sorted({*counts, *wanted}))
+    published_counts = {line.month: line.jobs for line in published}
+    return sum(
+        abs(counts.get(month, 0) - published_counts.get(month, 0)) for month in sorted({*counts, *published_counts})
+    )
 
 
 def _jobs_section(key: str, jobs: ThesisJobs) -> Section:

@@ -63,7 +63,7 @@ class TuningRuns:
 
     def results(self, settings: Iterable[TunedSetting]) -> dict[TunedSetting, SimulationResult]:
         """Return the simulations of the available traces, run in parallel."""
-        return self._results.results(one for one in settings if self.runs.jobs(one.trace) is not None)
+        return self._results.results(setting for setting in settings if self.runs.jobs(setting.trace) is not None)
 
     def _simulate(self, setting: TunedSetting) -> SimulationResult:
         from gridweave.scenarios.batch.simulate import simulate
@@ -93,11 +93,11 @@ def report(table: str, study: TuningRuns) -> Findings:
     runs = study.runs
     if table == "self-tuning":
         return Findings(sections=(_beyond(study),) if runs.present() else (), missing=runs.missing())
-    sections, found = TABLES[table](study)
+    sections, numbers = TABLES[table](study)
     note = "The archive's cleaned logs lack 2,080 jobs of CTC, 11,535 of LANL and 13,622 of SDSC."
     return Findings(
         sections=tuple(section for section in sections if section.rows) if runs.present() else (),
-        conclusions=judge(table, CHECKS[table], found)
+        conclusions=judge(table, CHECKS[table], numbers)
         if table in CHECKS and len(runs.present()) == len(TRACES)
         else (),
         missing=runs.missing(),
@@ -118,11 +118,12 @@ Rows = list[PrintedNumber]
 
 def both_readings(title: str, headings: tuple[str, ...], rows: Rows) -> Made:
     """Return a section with the printed numbers and both readings, and our numbers."""
-    found: Numbers = {
-        one: {labels: value for labels, _, ours in rows if (value := ours[one]) is not None} for one in READINGS
+    numbers: Numbers = {
+        reading: {labels: value for labels, _, ours in rows if (value := ours[reading]) is not None}
+        for reading in READINGS
     }
-    lines = (Row(labels, tuple(Value.of(text, ours[one]) for one in READINGS)) for labels, text, ours in rows)
-    return [Section(title=title, headings=headings, columns=READINGS, rows=tuple(lines))], found
+    lines = (Row(labels, tuple(Value.of(text, ours[reading]) for reading in READINGS)) for labels, text, ours in rows)
+    return [Section(title=title, headings=headings, columns=READINGS, rows=tuple(lines))], numbers
 
 
 def by_line(
@@ -141,7 +142,7 @@ def by_line(
         (
             (*(line[name] for name in names), column),
             line[f"{column}{suffix}"],
-            {one: ours(line, column, one) for one in READINGS},
+            {reading: ours(line, column, reading) for reading in READINGS},
         )
         for line in lines
         for column in columns
@@ -200,10 +201,12 @@ def _recomputed(table: str, study: TuningRuns) -> Made:
     def setting(line: dict[str, str], column: str, reading: str) -> TunedSetting:
         return TunedSetting(line["trace"], policy(line, column, reading), line.get("estimates") == "perfect")
 
-    found = study.results(setting(line, one, way) for line in lines for one in columns for way in READINGS)
+    results = study.results(
+        setting(line, column_name, way) for line in lines for column_name in columns for way in READINGS
+    )
 
     def ours(line: dict[str, str], column: str, reading: str) -> float | None:
-        result = found.get(setting(line, column, reading))
+        result = results.get(setting(line, column, reading))
         return None if result is None else number(result)
 
     return both_readings(title, headings, by_line(lines, headings[:-1], columns, ours))
@@ -226,7 +229,7 @@ def table_5_3(study: TuningRuns) -> Made:
             )
         for line in lines:
             share = f"{100 * int(line[decider]) / total:.2f}"
-            own = {one: ours[one].get(line["case"], 0.0) if ours[one] else None for one in READINGS}
+            own = {way: ours[way].get(line["case"], 0.0) if ours[way] else None for way in READINGS}
             rows.append(((decider, line["case"]), share, own))
     return both_readings("Cases of Table 4.3 on SDSC, in % of all decisions", ("decider", "case"), rows)
 
@@ -236,12 +239,12 @@ def table_5_4(study: TuningRuns) -> Made:
     rows: Rows = []
     for line in printed("streit-5.4"):
         decisions = sum(int(line[name]) for name in ("fcfs switches", "sjf switches", "ljf switches", "no switch"))
-        jobs = sum(int(line[f"{one} jobs"]) for one in ("fcfs", "sjf", "ljf"))
-        own = {one: _usage(study, line["trace"], line["decider"], float(line["slackness"]), one) for one in READINGS}
+        jobs = sum(int(line[f"{key} jobs"]) for key in ("fcfs", "sjf", "ljf"))
+        own = {key: _usage(study, line["trace"], line["decider"], float(line["slackness"]), key) for key in READINGS}
         for name in ("fcfs switches", "sjf switches", "ljf switches", "fcfs jobs", "sjf jobs", "ljf jobs"):
             share = 100 * int(line[name]) / (jobs if name.endswith("jobs") else decisions)
             labels = (line["trace"], line["decider"], line["slackness"], name)
-            rows.append((labels, f"{share:.2f}", {one: own[one].get(name) for one in READINGS}))
+            rows.append((labels, f"{share:.2f}", {key: own[key].get(name) for key in READINGS}))
     return both_readings(
         "Use of policies, in % of all decisions or jobs", ("trace", "decider", "slackness", "of"), rows
     )
@@ -253,8 +256,8 @@ def _usage(study: TuningRuns, trace: str, decider: str, slackness: float, readin
         return {}
     uses = result.own.uses(0, int(result.end_ms.max()))
     jobs = sum(use.jobs for use in uses)
-    found = {f"{use.policy} switches": 100 * use.switches / result.own.decisions for use in uses}
-    return found | {f"{use.policy} jobs": 100 * use.jobs / jobs for use in uses}
+    shares_pct = {f"{use.policy} switches": 100 * use.switches / result.own.decisions for use in uses}
+    return shares_pct | {f"{use.policy} jobs": 100 * use.jobs / jobs for use in uses}
 
 
 def tables_a_9(study: TuningRuns) -> Made:
@@ -270,7 +273,7 @@ def tables_a_9(study: TuningRuns) -> Made:
     for line in printed("streit-A.9"):
         for decider in ("simple", "advanced"):
             for tuning in TUNINGS:
-                own = {one: ours[line["trace"], decider, tuning, one].get(line["month"]) for one in READINGS}
+                own = {way: ours[line["trace"], decider, tuning, way].get(line["month"]) for way in READINGS}
                 rows.append(((line["trace"], line["month"], decider, tuning), line[f"{decider} {tuning}"], own))
     return both_readings("SLDwA by month", ("trace", "month", "decider", "tuning"), rows)
 
@@ -281,7 +284,7 @@ def _monthly(study: TuningRuns, trace: str, policy: DynPPolicy) -> dict[str, flo
         return {}
     jobs, schedule = study.runs.at_hand(trace), result.schedule()
     months = jobs.trace.month_clock.months(schedule[0], jobs.start_unix_s)
-    return {month: one.sldwa for month, one in compute_by_class(*schedule, jobs.trace.nodes, months).items()}
+    return {month: metrics.sldwa for month, metrics in compute_by_class(*schedule, jobs.trace.nodes, months).items()}
 
 
 CANDIDATES = (("fcfs", "sjf"), THREE, (*THREE, "saf"), (*THREE, "saf", "laf", "bfit", "wfit"))
@@ -314,7 +317,7 @@ def _sldwa_of(study: TuningRuns, key: str) -> Iterator[float]:
     area = float(np.sum(workload.width * workload.run_ms.astype(np.float64)))
     months = jobs.trace.month_clock.months(workload.submit_ms, jobs.start_unix_s).of_job
     for classes in (months, workload.submit_ms // MS_PER_WEEK):
-        sums = [np.bincount(classes - classes.min(), weights=one) for one in weighted]
+        sums = [np.bincount(classes - classes.min(), weights=response_areas) for response_areas in weighted]
         yield float(np.min(sums, axis=0).sum()) / area
 
 
@@ -342,15 +345,15 @@ def _artww_is_best(ours: _Ours) -> Verdict:
 
 def _makespan_fills(ours: _Ours) -> Verdict:
     best = {tuning: max(METRICS, key=lambda metric: ours["SDSC", tuning, metric]) for tuning in TUNINGS}
-    figures = (f"{one}, {ours['SDSC', tuning, one]:.2f}%, with {tuning} tuning" for tuning, one in best.items())
+    figures = (f"{name}, {ours['SDSC', tuning, name]:.2f}%, with {tuning} tuning" for tuning, name in best.items())
     return Verdict(set(best.values()) == {"makespan"}, ", ".join(figures))
 
 
 def _only_sdsc_differs(ours: _Ours) -> Verdict:
     spans = {}
     for key in TRACES:
-        found = [value for labels, value in ours.items() if labels[0] == key]
-        spans[key] = max(found) - min(found)
+        values = [value for labels, value in ours.items() if labels[0] == key]
+        spans[key] = max(values) - min(values)
     figures = ", ".join(f"{span:.3f} points on {key}" for key, span in spans.items())
     return Verdict(spans["SDSC"] > 0 and all(spans[key] == 0 for key in TRACES if key != "SDSC"), figures)
 

@@ -96,10 +96,10 @@ class GridRuns:
         jobs = cut(self._trace, first=first + 1, last=first + EXTRACT_JOBS)
         return jobs if max_width is None else split(jobs, max_width)
 
-    def _simulate(self, one: GridSetting) -> SimulationResult:
-        jobs = self.extract(one.extract, one.max_width)
-        workload = perfect(jobs) if one.estimates == "perfect" else jobs
-        return simulate(workload, CONFIGURATIONS[one.machines], one.policy)
+    def _simulate(self, setting: GridSetting) -> SimulationResult:
+        jobs = self.extract(setting.extract, setting.max_width)
+        workload = perfect(jobs) if setting.estimates == "perfect" else jobs
+        return simulate(workload, CONFIGURATIONS[setting.machines], setting.policy)
 
 
 def with_homes(jobs: Workload, sites: int) -> Workload:
@@ -264,8 +264,8 @@ def conclusions(runs: GridRuns) -> Findings:
         _adaptive_is_best,
         _adaptive_on_m384,
     )
-    each = {name: name for name in EXTRACTS}
-    return Findings(conclusions=judge("streit-7", [partial(check, runs) for check in checks], each))
+    extracts = {name: name for name in EXTRACTS}
+    return Findings(conclusions=judge("streit-7", [partial(check, runs) for check in checks], extracts))
 
 
 def _equal_machines_are_better(runs: GridRuns, name: str) -> Verdict:
@@ -279,11 +279,13 @@ def _multi_site_beats_one_machine(runs: GridRuns, name: str) -> Verdict:
 
     The thesis has it that jobs surpass others under multi-site scheduling alone: m512 always has normal backfilling.
     """
-    one = runs.awrt_by_width_s(name, "m512", multi_site(0.0))
+    single_machine = runs.awrt_by_width_s(name, "m512", multi_site(0.0))
     texts, best = [], float("inf")
     for reading, head in READINGS.items():
         policy = multi_site(0.0, head_reservation=head)
-        changes = {m: change_pct(runs.awrt_by_width_s(name, m, policy), one) for m in ("m128", "m256", "m384")}
+        changes = {
+            m: change_pct(runs.awrt_by_width_s(name, m, policy), single_machine) for m in ("m128", "m256", "m384")
+        }
         best = min(best, max(changes.values()))
         texts.append(f"{reading}, AWRT against m512: {_listed(changes, '%', 1)}")
     return Verdict(best < 0, "; ".join(texts) + "; judged by the better reading")

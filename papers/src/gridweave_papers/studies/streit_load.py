@@ -161,8 +161,8 @@ class LoadRuns:
 
     def figures(self, trace: str, factor: float, way: Way) -> Figures:
         """Return the metrics of a set, averaged as in the thesis; shares of time are plain averages."""
-        found = [self._results[self._setting(trace, factor, seed, way)] for seed in self.seeds]
-        sldwa, util_pct, *parts_pct = zip(*found, strict=True)
+        outcomes = [self._results[self._setting(trace, factor, seed, way)] for seed in self.seeds]
+        sldwa, util_pct, *parts_pct = zip(*outcomes, strict=True)
         return Figures(trimmed_mean(sldwa), trimmed_mean(util_pct), *(float(np.mean(part)) for part in parts_pct))
 
     def _setting(self, trace: str, factor: float, seed: int, way: Way) -> LoadSetting:
@@ -205,14 +205,14 @@ def trimmed_mean(values: Iterable[float]) -> float:
 
 def report(table: str, study: LoadRuns) -> Findings:
     """Recompute a table of `TABLES`."""
-    sections, found = TABLES[table](study)
+    sections, numbers = TABLES[table](study)
     present = study.runs.present()
     seeds = len(study.seeds)
     other = ("The figure is of two other sets, of which Table 4.1 tells averages.",) if table == "streit-4.2" else ()
     mean = "without the largest and the smallest" if seeds >= _LEAST_TO_TRIM else "averaged"
     return Findings(
         sections=tuple(sections) if present else (),
-        conclusions=judge(table, CHECKS[table], found) if len(present) == len(TRACES) else (),
+        conclusions=judge(table, CHECKS[table], numbers) if len(present) == len(TRACES) else (),
         missing=study.runs.missing(),
         notes=(
             f"{seeds} workloads of {JOBS:,} jobs each, {mean}; the thesis has ten.",
@@ -225,32 +225,32 @@ def report(table: str, study: LoadRuns) -> Findings:
 def figure_4_2(study: LoadRuns) -> Made:
     """Recompute Figure 4.2: the share of time under each policy, with bounds, as the load grows."""
     rows: list[Row] = []
-    found: _Numbers = {}
+    numbers: _Numbers = {}
     for trace, factors in factors_of(study.at_hand("streit-A.13")).items():
         study.prepare(trace, factors, [Way(BOUNDED)])
         for factor in factors:
             figures = study.figures(trace, factor, Way(BOUNDED))
             parts = (figures.sjf_pct, figures.fcfs_pct, figures.ljf_pct)
             rows.append(Row((trace, str(factor)), our_values(*parts, decimals=1)))
-            found |= {(trace, str(factor), order): part for order, part in zip(USED, parts, strict=True)}
+            numbers |= {(trace, str(factor), order): part for order, part in zip(USED, parts, strict=True)}
     title = "Part of the time in force [%], bounds of 7200 and 9000 s"
-    return [Section(title, ("based on", "factor"), USED, tuple(rows), OURS)], {_NUMBERS: found}
+    return [Section(title, ("based on", "factor"), USED, tuple(rows), OURS)], {_NUMBERS: numbers}
 
 
 def table_5_11(study: LoadRuns) -> Made:
     """Recompute Table 5.11: the basic policies on the traces, and on synthetic jobs with a factor of 1."""
     rows: list[Row] = []
-    found: _Numbers = {}
+    numbers: _Numbers = {}
     for line in study.at_hand("streit-5.11"):
         trace = line["set"]
         study.prepare(trace, [1.0], [Way(order) for order in THREE])
         for order in THREE:
             original = study.runs.result(trace, "planning", order).metrics().sldwa
             synthetic = study.figures(trace, 1.0, Way(order)).sldwa
-            found[trace, order] = synthetic
+            numbers[trace, order] = synthetic
             for jobs, column, ours in (("original", order, original), ("synthetic", f"{order} synthetic", synthetic)):
                 rows.append(Row((trace, jobs, order), (Value.of(line[column], ours),)))
-    return [Section("SLDwA", ("based on", "jobs", "policy"), ("ours",), tuple(rows))], {_NUMBERS: found}
+    return [Section("SLDwA", ("based on", "jobs", "policy"), ("ours",), tuple(rows))], {_NUMBERS: numbers}
 
 
 def tables_a_13(study: LoadRuns) -> Made:
@@ -260,32 +260,34 @@ def tables_a_13(study: LoadRuns) -> Made:
         study.prepare(trace, factors, [Way(order) for order in THREE])
     sldwa: list[Row] = []
     util: list[Row] = []
-    found: _Numbers = {}
+    numbers: _Numbers = {}
     for line in lines:
         trace, factor = line["set"], line["factor"]
         ours = {order: study.figures(trace, float(factor), Way(order)) for order in THREE}
         for order in THREE:
-            found[trace, factor, order, "sldwa"] = ours[order].sldwa
-            found[trace, factor, order, "util"] = ours[order].util_pct
-        sldwa.append(Row((trace, factor), tuple(Value.of(line[one], ours[one].sldwa) for one in THREE)))
-        util.append(Row((trace, factor), tuple(Value.of(line[f"{one} util"], ours[one].util_pct) for one in THREE)))
+            numbers[trace, factor, order, "sldwa"] = ours[order].sldwa
+            numbers[trace, factor, order, "util"] = ours[order].util_pct
+        sldwa.append(Row((trace, factor), tuple(Value.of(line[policy], ours[policy].sldwa) for policy in THREE)))
+        util.append(
+            Row((trace, factor), tuple(Value.of(line[f"{policy} util"], ours[policy].util_pct) for policy in THREE))
+        )
     headings = ("based on", "factor")
     return [
         Section("SLDwA", headings, THREE, tuple(sldwa), EACH),
         Section("Utilisation [%]", headings, THREE, tuple(util), EACH),
-        _averages(lines, found),
-    ], {_NUMBERS: found}
+        _averages(lines, numbers),
+    ], {_NUMBERS: numbers}
 
 
-def _averages(lines: list[dict[str, str]], found: _Numbers) -> Section:
+def _averages(lines: list[dict[str, str]], numbers: _Numbers) -> Section:
     """Return the lines "average" of Tables A.13 and A.14: how SJF and LJF differ from FCFS."""
     rows = []
     for trace in factors_of(lines):
         of_trace = [line for line in lines if line["set"] == trace]
-        theirs = {one: [(float(line[one]), float(line[f"{one} util"])) for line in of_trace] for one in THREE}
+        theirs = {entry: [(float(line[entry]), float(line[f"{entry} util"])) for line in of_trace] for entry in THREE}
         for order in THREE[1:]:
-            pairs = zip(_gain(theirs[order], theirs["fcfs"]), _over_fcfs(found, trace, order), strict=True)
-            values = tuple(Value(published=one, ours=two, decimals=2) for one, two in pairs)
+            pairs = zip(_gain(theirs[order], theirs["fcfs"]), _over_fcfs(numbers, trace, order), strict=True)
+            values = tuple(Value(published=entry, ours=two, decimals=2) for entry, two in pairs)
             rows.append(Row((trace, order), values))
     title = "Difference to FCFS, averaged over the factors; below 0 is worse"
     return Section(title, ("based on", "policy"), (_SLDWA, _UTIL), tuple(rows), EACH)
@@ -293,7 +295,7 @@ def _averages(lines: list[dict[str, str]], found: _Numbers) -> Section:
 
 def _gain(own: Iterable[tuple[float, float]], base: Iterable[tuple[float, float]]) -> tuple[float, float]:
     """Return the mean gains in SLDwA, in per cent, and in utilisation, in points."""
-    gains = [(100 * (1 - one[0] / other[0]), one[1] - other[1]) for one, other in zip(own, base, strict=True)]
+    gains = [(100 * (1 - sample[0] / other[0]), sample[1] - other[1]) for sample, other in zip(own, base, strict=True)]
     sldwa_pct, points = zip(*gains, strict=True)
     return float(np.mean(sldwa_pct)), float(np.mean(points))
 
@@ -302,8 +304,8 @@ def _over_fcfs(ours: _Numbers, trace: str, order: str) -> tuple[float, float]:
     """Return the gain of an order over FCFS, averaged over the factors of a set."""
     factors = [str(factor) for factor in _factors_in(ours, trace)]
     own, base = (
-        [(ours[trace, factor, one, "sldwa"], ours[trace, factor, one, "util"]) for factor in factors]
-        for one in (order, "fcfs")
+        [(ours[trace, factor, policy, "sldwa"], ours[trace, factor, policy, "util"]) for factor in factors]
+        for policy in (order, "fcfs")
     )
     return _gain(own, base)
 
@@ -312,20 +314,20 @@ def table_5_12(study: LoadRuns) -> Made:
     """Recompute Tables 5.12, A.15 and A.16: the self-tuning scheduler by shrinking factor."""
     lines = study.at_hand("streit-A.15")
     for trace, factors in factors_of(lines).items():
-        study.prepare(trace, factors, [Way("sjf"), *(Way(one, way) for one in DECIDERS for way in READINGS)])
+        study.prepare(trace, factors, [Way("sjf"), *(Way(key, way) for key in DECIDERS for way in READINGS)])
 
     def figures(line: dict[str, str], decider: str, reading: str) -> Figures:
         return study.figures(line["set"], float(line["factor"]), Way(decider, reading))
 
     names, headings = ("set", "factor"), ("based on", "factor", "decider")
-    sldwa = by_line(lines, names, DECIDERS, lambda *one: figures(*one).sldwa)
-    util = by_line(lines, names, DECIDERS, lambda *one: figures(*one).util_pct, suffix=" util")
+    sldwa = by_line(lines, names, DECIDERS, lambda *key: figures(*key).sldwa)
+    util = by_line(lines, names, DECIDERS, lambda *key: figures(*key).util_pct, suffix=" util")
     title = "Table 5.12: gain over SJF, averaged over the factors"
-    averages, found = both_readings(title, ("based on", "decider", "of"), list(_gains(study, lines)))
+    averages, numbers = both_readings(title, ("based on", "decider", "of"), list(_gains(study, lines)))
     details = (
         both_readings(name, headings, rows)[0][0] for name, rows in (("SLDwA", sldwa), ("Utilisation [%]", util))
     )
-    return [*averages, *details], found
+    return [*averages, *details], numbers
 
 
 def _gains(study: LoadRuns, lines: list[dict[str, str]]) -> Iterator[PrintedNumber]:
@@ -341,7 +343,7 @@ def _gains(study: LoadRuns, lines: list[dict[str, str]]) -> Iterator[PrintedNumb
 
 def _over_sjf(study: LoadRuns, trace: str, factors: Sequence[float], way: Way) -> tuple[float, float]:
     """Return the gain over SJF, averaged over the factors: SLDwA in per cent, utilisation in points."""
-    own, base = ([study.figures(trace, factor, one)[:2] for factor in factors] for one in (way, Way("sjf")))
+    own, base = ([study.figures(trace, factor, variant)[:2] for factor in factors] for variant in (way, Way("sjf")))
     return _gain(own, base)
 
 
@@ -349,7 +351,7 @@ def table_5_13(study: LoadRuns) -> Made:
     """Recompute Tables 5.13 and A.17 to A.20: slackness by shrinking factor."""
     lines = study.at_hand("streit-A.17")
     factors_by_set, slacks = factors_of(lines), tuple(map(str, SLACKNESS))
-    ways = [Way(one, reading, slack) for one in DECIDERS for reading in READINGS for slack in SLACKNESS]
+    ways = [Way(decider, reading, slack) for decider in DECIDERS for reading in READINGS for slack in SLACKNESS]
     for trace, factors in factors_by_set.items():
         study.prepare(trace, factors, [Way("sjf"), *ways])
 
@@ -362,19 +364,19 @@ def table_5_13(study: LoadRuns) -> Made:
 
     means = by_line(study.at_hand("streit-5.13"), ("set", "decider"), slacks, gain)
     details = by_line(lines, ("set", "decider", "factor"), slacks, sldwa)
-    sections, found = both_readings(
+    sections, numbers = both_readings(
         "Table 5.13: gain in SLDwA over SJF, in %", ("based on", "decider", "slackness"), means
     )
-    return [*sections, *both_readings("SLDwA", ("based on", "decider", "factor", "slackness"), details)[0]], found
+    return [*sections, *both_readings("SLDwA", ("based on", "decider", "factor", "slackness"), details)[0]], numbers
 
 
 def factors_of(lines: Iterable[dict[str, str]]) -> dict[str, list[float]]:
     """Return the shrinking factors of each set (Table 5.10)."""
     factors: dict[str, list[float]] = {}
     for line in lines:
-        known = factors.setdefault(line["set"], [])
-        if float(line["factor"]) not in known:
-            known.append(float(line["factor"]))
+        set_factors = factors.setdefault(line["set"], [])
+        if float(line["factor"]) not in set_factors:
+            set_factors.append(float(line["factor"]))
     return factors
 
 
@@ -392,7 +394,9 @@ def drawn_of(table: str) -> dict[str, Drawn]:
         return {"": Drawn("Figures 5.1 and 5.2", "streit-A.13", {order: Way(order) for order in THREE})}
     return {
         reading: Drawn(
-            "Figures 5.3 and 5.4", "streit-A.15", {"sjf": Way("sjf"), **{one: Way(one, reading) for one in DECIDERS}}
+            "Figures 5.3 and 5.4",
+            "streit-A.15",
+            {"sjf": Way("sjf"), **{decider: Way(decider, reading) for decider in DECIDERS}},
         )
         for reading in READINGS
     }
@@ -405,19 +409,19 @@ def _best_at_one(ours: _Numbers) -> Verdict:
 
 
 def _ljf_fills(ours: _Numbers) -> Verdict:
-    places = [key[:2] for key in ours if key[2:] == ("ljf", "util")]
-    fullest = sum(ours[*one, "ljf", "util"] >= max(ours[*one, order, "util"] for order in THREE) for one in places)
-    slowest = sum(ours[*one, "ljf", "sldwa"] >= max(ours[*one, order, "sldwa"] for order in THREE) for one in places)
+    loads = [key[:2] for key in ours if key[2:] == ("ljf", "util")]
+    fullest = sum(ours[*load, "ljf", "util"] >= max(ours[*load, order, "util"] for order in THREE) for load in loads)
+    slowest = sum(ours[*load, "ljf", "sldwa"] >= max(ours[*load, order, "sldwa"] for order in THREE) for load in loads)
     return Verdict(
-        fullest == slowest == len(places),
-        f"the highest utilisation at {fullest} of {len(places)} loads, the worst SLDwA at {slowest}",
+        fullest == slowest == len(loads),
+        f"the highest utilisation at {fullest} of {len(loads)} loads, the worst SLDwA at {slowest}",
     )
 
 
 def _sjf_against_fcfs(ours: _Numbers) -> Verdict:
     gains = {trace: _over_fcfs(ours, trace, "sjf")[0] for trace in TRACES}
     figures = ", ".join(f"{gain:+.1f}% on {trace}" for trace, gain in gains.items())
-    return Verdict(gains["KTH"] > 0 > max(gains[one] for one in TRACES if one != "KTH"), figures)
+    return Verdict(gains["KTH"] > 0 > max(gains[key] for key in TRACES if key != "KTH"), figures)
 
 
 def _sjf_wastes(ours: _Numbers) -> Verdict:
@@ -434,8 +438,8 @@ def _under_load(what: str, least: Mapping[str, float], form: str, asked: str) ->
     """Check that the gain over SJF is close to the one in the text."""
 
     def check(ours: _Numbers) -> Verdict:
-        gains = {(one, decider): ours[one, decider, what] for one in least for decider in DECIDERS}
-        figures = ", ".join(f"{form.format(gain)} on {one} ({decider})" for (one, decider), gain in gains.items())
+        gains = {(trace, decider): ours[trace, decider, what] for trace in least for decider in DECIDERS}
+        figures = ", ".join(f"{form.format(gain)} on {trace} ({decider})" for (trace, decider), gain in gains.items())
         return Verdict(all(gain >= least[key[0]] for key, gain in gains.items()), f"{figures}; {asked} are asked for")
 
     return check

@@ -46,8 +46,8 @@ def slowdowns(result: SimulationResult) -> tuple[float, float]:
     """Return the mean and maximum bounded slowdown, with a bound of 10 s (Zhang, section 2.3; DFRS, 2.2)."""
     jobs, least_ms = result.workload, 10 * MS_PER_S
     response_ms = np.maximum(result.end_ms - jobs.submit_ms, least_ms)
-    each = response_ms / np.maximum(np.minimum(jobs.run_ms, jobs.estimate_ms), least_ms)
-    return float(each.mean()), float(each.max())
+    job_slowdowns = response_ms / np.maximum(np.minimum(jobs.run_ms, jobs.estimate_ms), least_ms)
+    return float(job_slowdowns.mean()), float(job_slowdowns.max())
 
 
 class KeptResults:
@@ -67,13 +67,13 @@ class KeptResults:
 
     def load(self) -> dict[Any, Any]:
         """Return the stored results; incomplete lines are ignored."""
-        found = {}
+        results = {}
         with contextlib.suppress(OSError):
             for line in self._path.read_bytes().splitlines():
                 with contextlib.suppress(msgspec.DecodeError):
                     setting, result = self._lines.decode(line)
-                    found[setting] = result
-        return found
+                    results[setting] = result
+        return results
 
     def add(self, setting: Any, result: Any) -> None:
         """Store a result; a file that cannot be written is ignored."""
@@ -112,25 +112,25 @@ class Study(Generic[SettingT, ResultT]):
         self._kept = kept
         self._results: dict[SettingT, ResultT] = {} if kept is None else kept.load()
 
-    def _take(self, one: SettingT, result: ResultT) -> None:
-        self._results[one] = result
+    def _take(self, setting: SettingT, result: ResultT) -> None:
+        self._results[setting] = result
         if self._kept is not None:
-            self._kept.add(one, result)
+            self._kept.add(setting, result)
 
     def __getitem__(self, setting: SettingT) -> ResultT:
-        one = self._same(setting)
-        if one not in self._results:
-            self._take(one, self._run(one))
-        return self._results[one]
+        canonical = self._same(setting)
+        if canonical not in self._results:
+            self._take(canonical, self._run(canonical))
+        return self._results[canonical]
 
     def results(self, settings: Iterable[SettingT]) -> dict[SettingT, ResultT]:
         """Return the results of these settings, computing the missing ones on all cores."""
-        wanted = {setting: self._same(setting) for setting in settings}
-        new = [one for one in dict.fromkeys(wanted.values()) if one not in self._results]
-        for done, (one, result) in enumerate(in_threads(self._run, new), start=1):
-            self._take(one, result)
+        canonical_of = {setting: self._same(setting) for setting in settings}
+        new = [canonical for canonical in dict.fromkeys(canonical_of.values()) if canonical not in self._results]
+        for done, (canonical, result) in enumerate(in_threads(self._run, new), start=1):
+            self._take(canonical, result)
             self._progress(done, len(new), f"Simulating: {self._title}")
-        return {setting: self._results[one] for setting, one in wanted.items()}
+        return {setting: self._results[canonical] for setting, canonical in canonical_of.items()}
 
 
 def judge(
@@ -139,7 +139,7 @@ def judge(
     """Judge the claims about a table under each reading; `checks` has one function per row of ``data/claims.csv``."""
     claims = (row for row in printed("claims") if row["table"] == table)
     return tuple(
-        Conclusion(row["source"], row["claim"], {name: check(one) for name, one in readings.items()})
+        Conclusion(row["source"], row["claim"], {name: check(result) for name, result in readings.items()})
         for row, check in zip(claims, checks, strict=True)
     )
 

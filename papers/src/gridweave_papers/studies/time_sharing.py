@@ -62,14 +62,14 @@ def _on_traces(runs: ThesisRuns) -> Findings:
     """Compare the four strategies on real traces."""
     present = runs.present()
 
-    def figures_of(one: tuple[str, str]) -> dict[str, float]:
-        key, line = one
+    def figures_of(setting: tuple[str, str]) -> dict[str, float]:
+        key, line = setting
         result = simulate(present[key].scheduled, present[key].trace.nodes, LINES[line])
         return dict(result.own_metrics) | {"awrt_s": awrt_s(result)}
 
-    found = Study(figures_of, title="time sharing").results((key, line) for key in present for line in LINES)
+    results = Study(figures_of, title="time sharing").results((key, line) for key in present for line in LINES)
     rows = []
-    for (key, line), figures in found.items():
+    for (key, line), figures in results.items():
         times = (figures["slowdown_10s"], figures["awrt_s"], figures["wait_ms"] / MS_PER_S)
         losses = (100 * figures["utilisation"], 100 * figures["loss_of_capacity"])
         rows.append(Row((key, line), our_values(*times, *losses, decimals=1)))
@@ -77,13 +77,13 @@ def _on_traces(runs: ThesisRuns) -> Findings:
     section = Section("The paper's strategies on real traces", ("trace", ""), columns, tuple(rows), OURS)
     return Findings(
         sections=(section,) if rows else (),
-        conclusions=tuple(_trace_conclusions(found)) if rows else (),
+        conclusions=tuple(_trace_conclusions(results)) if rows else (),
         missing=runs.missing(),
         notes=("Slices of 200 s. AWRT is weighted by width. EASY backfilling in each row, with the users' estimates.",),
     )
 
 
-def _trace_conclusions(found: dict[tuple[str, str], dict[str, float]]) -> Iterator[Conclusion]:
+def _trace_conclusions(results: dict[tuple[str, str], dict[str, float]]) -> Iterator[Conclusion]:
     """Yield the paper's main conclusions, checked for each trace."""
     for claim, better, worse in (
         ("Gang scheduling with backfilling has a lower slowdown than backfilling alone", "BGS-5", BF),
@@ -93,8 +93,8 @@ def _trace_conclusions(found: dict[tuple[str, str], dict[str, float]]) -> Iterat
         ("A higher multiprogramming level lowers the slowdown", "BGS-5", "BGS-2"),
     ):
         verdicts = {}
-        for key in dict.fromkeys(key for key, _ in found):
-            ours, other = (found[key, line]["slowdown_10s"] for line in (better, worse))
+        for key in dict.fromkeys(key for key, _ in results):
+            ours, other = (results[key, line]["slowdown_10s"] for line in (better, worse))
             verdicts[key] = Verdict(ours < other, f"{ours:.1f} against {other:.1f}")
         yield Conclusion(_SOURCE, claim, verdicts)
 
@@ -120,12 +120,12 @@ class _Grids:
         """Return a schedule of all jobs."""
         return self._results[_Setting(mode, control, line)]
 
-    def _simulate(self, one: _Setting) -> SimulationResult:
+    def _simulate(self, setting: _Setting) -> SimulationResult:
         result = simulate_world(
             self._workload,
             self._nodes,
-            GridPolicy(mode=one.mode, control=one.control, overhead=OVERHEAD),
-            site_policies=[GRID_LINES[one.line]] * len(self._nodes),
+            GridPolicy(mode=setting.mode, control=setting.control, overhead=OVERHEAD),
+            site_policies=[GRID_LINES[setting.line]] * len(self._nodes),
             home=home_of(self._workload),
         )
         check_all_ran(result)

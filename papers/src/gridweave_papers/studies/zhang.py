@@ -174,16 +174,16 @@ class ZhangRuns:
 
     def curves(self, reading: str, settings: Iterable[Setting]) -> dict[Setting, Curve]:
         """Return the curves of these settings, in one of `READINGS`."""
-        wanted = list(dict.fromkeys(settings))
+        unique_settings = list(dict.fromkeys(settings))
         factors = reversed(RUN_FACTORS)  # what takes longest goes first
         points = self._points.results(
-            (reading, setting, factor, seed) for factor in factors for seed in self.seeds for setting in wanted
+            (reading, setting, factor, seed) for factor in factors for seed in self.seeds for setting in unique_settings
         )
         curves = {}
-        for one in wanted:
-            values = ([points[reading, one, factor, seed] for seed in self.seeds] for factor in RUN_FACTORS)
+        for key in unique_settings:
+            values = ([points[reading, key, factor, seed] for seed in self.seeds] for factor in RUN_FACTORS)
             means = ([np.mean(quantity, axis=0) for quantity in zip(*at, strict=True)] for at in values)
-            curves[one] = Curve(*map(np.array, zip(*means, strict=True)))
+            curves[key] = Curve(*map(np.array, zip(*means, strict=True)))
         return curves
 
     def large_jobs(self, large_share: float | None = None) -> tuple[float, float]:
@@ -278,7 +278,7 @@ NEGLIGIBLE_PCT = 10.0
 
 def waits_at(curves: Curves, settings: Sequence[Setting], utilisation: float) -> dict[str, float]:
     """Return the average wait at a utilisation, in seconds, of each policy that reaches it."""
-    waits = {NAMES[one.order]: curves[one].at(curves[one].wait_s, utilisation) for one in settings}
+    waits = {NAMES[setting.order]: curves[setting].at(curves[setting].wait_s, utilisation) for setting in settings}
     return {name: wait for name, wait in waits.items() if not np.isnan(wait)}
 
 
@@ -318,25 +318,25 @@ def _not_reached(waits: Mapping[str, float], rho: float) -> Verdict:
 
 def _fcfs_best_at_high_utilisation(curves: Curves) -> Verdict:
     """Check "at higher utilizations FCFS performs better than the other policies" (section 3, Figure 5(a))."""
-    found = []
+    checks = []
     for rho in HIGH_GRID:
         waits = waits_at(curves, POLICIES, rho)
         texts = [f"{name} {waits[name]:,.0f} s" if name in waits else f"{name} –" for name in NAMES.values()]
         best = min(waits.values(), default=math.nan)
-        found.append((waits.get("FCFS") == best, f"{rho:.0%}: {', '.join(texts)}"))
-    return all_hold(found, " (–: not reached)", before="mean waits at ")
+        checks.append((waits.get("FCFS") == best, f"{rho:.0%}: {', '.join(texts)}"))
+    return all_hold(checks, " (–: not reached)", before="mean waits at ")
 
 
 def _sjf_wfit_saturate(curves: Curves) -> Verdict:
     """Check "both SJF and WFit saturate at an utilization of 85%" (section 3, Figure 5(b))."""
-    highest = {NAMES[one.order]: curves[one].highest for one in (SJF, WFIT)}
+    highest = {NAMES[setting.order]: curves[setting].highest for setting in (SJF, WFIT)}
     holds = all(abs(rho - SATURATION) <= SATURATION_MARGIN for rho in highest.values())
     return Verdict(holds, f"{_highest(highest)}; at 85% is within {SATURATION_MARGIN * 100:.2f} points")
 
 
 def _bfit_fcfs_sustain(curves: Curves) -> Verdict:
     """Check "both BFit and FCFS can sustain utilizations of more than 90%" (section 3, Figure 5(b))."""
-    highest = {NAMES[one.order]: curves[one].highest for one in (BFIT, FCFS)}
+    highest = {NAMES[setting.order]: curves[setting].highest for setting in (BFIT, FCFS)}
     return Verdict(all(rho > SUSTAINED for rho in highest.values()), _highest(highest))
 
 
@@ -346,8 +346,8 @@ def _fcfs_before_bfit(curves: Curves) -> Verdict:
     both = {rho: waits for rho, waits in pairs.items() if len(waits) == 2}
     if not both:
         return Verdict(False, f"neither or only one of the two reaches {SATURATION:.0%}")
-    parts = [f"FCFS {one['FCFS']:,.0f} s, BFit {one['BFit']:,.0f} s at {rho:.0%}" for rho, one in both.items()]
-    return Verdict(all(one["FCFS"] < one["BFit"] for one in both.values()), f"mean waits {'; '.join(parts)}")
+    parts = [f"FCFS {pair['FCFS']:,.0f} s, BFit {pair['BFit']:,.0f} s at {rho:.0%}" for rho, pair in both.items()]
+    return Verdict(all(pair["FCFS"] < pair["BFit"] for pair in both.values()), f"mean waits {'; '.join(parts)}")
 
 
 def _highest(highest: Mapping[str, float]) -> str:
@@ -361,9 +361,9 @@ def changes_pct(curves: Curves, settings: Sequence[Setting], quantity: str, up_t
     """
     rows = []
     for setting in settings:
-        one, perfect = curves[setting], curves[FCFS]
+        curve, perfect = curves[setting], curves[FCFS]
         rhos = [rho for rho in GRID if rho <= up_to]
-        ours = np.array([one.at(getattr(one, quantity), rho) for rho in rhos])
+        ours = np.array([curve.at(getattr(curve, quantity), rho) for rho in rhos])
         base = np.array([perfect.at(getattr(perfect, quantity), rho) for rho in rhos])
         rows.append(100 * (ours / base - 1))
     return np.array(rows)
@@ -373,12 +373,12 @@ def _impact(settings: Sequence[Setting]) -> Check:
     """Return the check that over-estimation hardly changes slowdown and wait."""
 
     def check(curves: Curves) -> Verdict:
-        found = []
+        checks = []
         for quantity, name in (("slowdown", "average slowdown"), ("wait_s", "average wait")):
             changes = changes_pct(curves, settings, quantity, SUSTAINED)
-            found.append((_largest(changes) <= MINIMAL_PCT, f"{name} {_range(changes)}"))
+            checks.append((_largest(changes) <= MINIMAL_PCT, f"{name} {_range(changes)}"))
         before = f"against perfect estimates, up to {SUSTAINED:.0%}: "
-        return all_hold(found, f"; minimal is {MINIMAL_PCT:.0f}%", before=before)
+        return all_hold(checks, f"; minimal is {MINIMAL_PCT:.0f}%", before=before)
 
     return check
 
@@ -445,18 +445,18 @@ def _good_estimators(setting: Setting, best: int, worst: int) -> Check:
 
 def _largest(changes: FloatArray) -> float:
     """Return the largest absolute change, or NaN, with which no claim holds, if there is none."""
-    known = changes[~np.isnan(changes)]
-    return float(np.abs(known).max()) if known.size else float("nan")
+    finite = changes[~np.isnan(changes)]
+    return float(np.abs(finite).max()) if finite.size else float("nan")
 
 
 def _mean(changes: FloatArray) -> float:
-    known = changes[~np.isnan(changes)]
-    return float(known.mean()) if known.size else float("nan")
+    finite = changes[~np.isnan(changes)]
+    return float(finite.mean()) if finite.size else float("nan")
 
 
 def _range(changes: FloatArray) -> str:
-    known = changes[~np.isnan(changes)]
-    return f"{known.min():+.0f}% to {known.max():+.0f}%" if known.size else "not reached"
+    finite = changes[~np.isnan(changes)]
+    return f"{finite.min():+.0f}% to {finite.max():+.0f}%" if finite.size else "not reached"
 
 
 CHECKS: Mapping[str, Sequence[Check]] = {
@@ -572,7 +572,7 @@ def report(table: str, runs: ZhangRuns) -> Findings:
     return Findings(
         sections=tuple(_section(table, panel, curves) for panel in FIGURES[table]),
         conclusions=judge(table, CHECKS[table], curves),
-        data={"curves": [record for reading, one in curves.items() for record in _records(reading, one)]},
+        data={"curves": [record for reading, by_setting in curves.items() for record in _records(reading, by_setting)]},
         notes=_notes(runs),
     )
 

@@ -104,8 +104,8 @@ def mostly(check_pairs: Sequence[tuple[str, str]], lines: Mapping[str, Line], qu
     """Return the check that the first line of each pair is below the second at most of the utilisations."""
 
     def check(curves: GangCurves) -> Verdict:
-        found = [_compared(curves[lines[a]], curves[lines[b]], quantity, 0, 1)[:2] for a, b in check_pairs]
-        held, judged = (sum(column) for column in zip(*found, strict=True))
+        comparisons = [_compared(curves[lines[a]], curves[lines[b]], quantity, 0, 1)[:2] for a, b in check_pairs]
+        held, judged = (sum(column) for column in zip(*comparisons, strict=True))
         return Verdict(held > MOST * judged, f"at {held} of {judged}")
 
     return check
@@ -163,7 +163,9 @@ def both(*checks: Check) -> Check:
     """Return the check that all of `checks` hold."""
 
     def check(curves: GangCurves) -> Verdict:
-        return all_hold((verdict.holds, verdict.figures) for verdict in (one(curves) for one in checks))
+        return all_hold(
+            (verdict.holds, verdict.figures) for verdict in (single_check(curves) for single_check in checks)
+        )
 
     return check
 
@@ -238,8 +240,8 @@ def _small_before_large(name: str, less: str, more: str) -> Check:
     def check(curves: GangCurves) -> Verdict:
         curve = curves[LINES["zhang-19"][name]]
         held = [curve.at(f"{less}_slowdown", rho) < curve.at(f"{more}_slowdown", rho) for rho in GRID]
-        known = sum(rho <= curve.highest for rho in GRID)
-        return Verdict(sum(held) == known, f"{name}: {less} below {more} at {sum(held)} of {known}")
+        reached = sum(rho <= curve.highest for rho in GRID)
+        return Verdict(sum(held) == reached, f"{name}: {less} below {more} at {sum(held)} of {reached}")
 
     return check
 
@@ -289,8 +291,8 @@ def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
 
 def _gains_throughout(curves: GangCurves) -> Verdict:
     gains = {after: gains_pct(curves, before, after) for before, after in _MIGRATIONS}
-    words = "; ".join(f"{name} {min(one):.0f}% to {max(one):.0f}% lower" for name, one in gains.items())
-    return Verdict(all(gain > 0 for one in gains.values() for gain in one), words)
+    words = "; ".join(f"{name} {min(series):.0f}% to {max(series):.0f}% lower" for name, series in gains.items())
+    return Verdict(all(gain > 0 for series in gains.values() for gain in series), words)
 
 
 def _gains_peak_between(curves: GangCurves) -> Verdict:
@@ -433,13 +435,13 @@ def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Ch
     """Return a check of Figure 24, over both workloads, GS and BGS, and all costs (or that of 30 s alone)."""
 
     def check(curves: GangCurves) -> Verdict:
-        found = []
+        judgements = []
         for backfill in ("none", "easy"):
             for cost in MOVE_COSTS_S if what != "30 s" else (30,):
                 table = np.array([curves[lines[backfill, cost, tasks]].mean("slowdown") for tasks in TASKS])
-                found += [_judged_24(by_tasks, what) for by_tasks in table.T]
-        held = [holds for holds, _ in found]
-        worst = max((pct for _, pct in found), default=0)
+                judgements += [_judged_24(by_tasks, what) for by_tasks in table.T]
+        held = [holds for holds, _ in judgements]
+        worst = max((pct for _, pct in judgements), default=0)
         words = {
             "64": f"with 64 tasks the slowdown changes by {worst:+.0f}% at the least",
             "monotonic": f"the worst step is {worst:+.0f}%",
@@ -473,7 +475,9 @@ def report(table: str, runs: GangRuns) -> Findings:
     return Findings(
         sections=(*_published_sections(table, curves), *sections),
         conclusions=judge(table, CHECKS[table], curves),
-        data={"curves": [record for reading, one in curves.items() for record in _records(table, reading, one)]},
+        data={
+            "curves": [record for reading, by_line in curves.items() for record in _records(table, reading, by_line)]
+        },
         notes=_notes(runs),
     )
 
@@ -492,11 +496,11 @@ def _section(table: str, quantity: str, curves: Mapping[str, GangCurves]) -> Sec
     """Return a quantity as a table with a row per line and a column per utilisation."""
     name, decimals = QUANTITIES[quantity]
     rows = []
-    for reading, found in curves.items():
+    for reading, by_line in curves.items():
         for label, line in LINES[table].items():
             if line.policy.backfill != "none" or reading == next(iter(READINGS)):
-                cells = our_values(*(found[line].at(quantity, rho) for rho in GRID), decimals=decimals)
-                rows.append(Row((reading, label), (*cells, *our_values(100 * found[line].highest, decimals=1))))
+                cells = our_values(*(by_line[line].at(quantity, rho) for rho in GRID), decimals=decimals)
+                rows.append(Row((reading, label), (*cells, *our_values(100 * by_line[line].highest, decimals=1))))
     columns = (*(f"{rho:.0%}" for rho in GRID), "highest [%]")
     return Section(f"{name} at a utilisation", ("reading", ""), columns, tuple(rows), OURS)
 
@@ -518,7 +522,7 @@ def _records(table: str, reading: str, curves: GangCurves) -> list[Record]:
 def _published_sections(table: str, curves: Mapping[str, GangCurves]) -> tuple[Section, ...]:
     """Return the numbers of the text or of Table 1, published and ours."""
     if table == "zhang-table1":
-        return tuple(_table_1(reading, one) for reading, one in curves.items())
+        return tuple(_table_1(reading, by_line) for reading, by_line in curves.items())
     if table == "zhang-15":
         return (_acceptable(curves),)
     return ()
@@ -546,9 +550,9 @@ def _table_1(reading: str, curves: GangCurves) -> Section:
 def _acceptable(curves: Mapping[str, GangCurves]) -> Section:
     """Return the highest utilisation with a slowdown of at most 20 (section 6.3)."""
     rows = []
-    for reading, found in curves.items():
+    for reading, by_line in curves.items():
         for row in printed("zhang-slowdown-20"):
-            ours = found[seven()[row["line"]]].reached("slowdown", ACCEPTABLE)
+            ours = by_line[seven()[row["line"]]].reached("slowdown", ACCEPTABLE)
             rows.append(Row((reading, row["line"]), (Value.of(row["utilisation"], ours),)))
     title = f"Highest utilisation with an average slowdown of at most {ACCEPTABLE:.0f}, no cost of switches"
     return Section(title, ("reading", ""), ("utilisation",), tuple(rows), EACH)
@@ -568,10 +572,13 @@ def _report_24(runs: GangRuns, notes: tuple[str, ...]) -> Findings:
     for quantity, decimals in (("slowdown", 1), ("wait_s", 0)):
         for place, number in enumerate((2, 5)):
             rows = []
-            for reading, found in curves.items():
+            for reading, by_line in curves.items():
                 for backfill in ("none", "easy") if reading == next(iter(READINGS)) else ("easy",):
                     for cost in MOVE_COSTS_S:
-                        own = [float(found[lines[backfill, cost, one]].mean(quantity)[place]) for one in TASKS]
+                        own = [
+                            float(by_line[lines[backfill, cost, most_tasks]].mean(quantity)[place])
+                            for most_tasks in TASKS
+                        ]
                         name = "MGS" if backfill == "none" else "MBGS"
                         rows.append(Row((reading, name, f"{cost} s"), our_values(*own, decimals=decimals)))
             columns = tuple("all" if tasks is None else f"Q = {tasks}" for tasks in TASKS)

@@ -177,15 +177,17 @@ class GangRuns:
         self, reading: str, lines: Iterable[Line], factors: Sequence[float] = RUN_FACTORS
     ) -> dict[Line, GangCurve]:
         """Return the curves of these lines, in one of `READINGS`, at some of the nine workloads."""
-        wanted = {line: _read(line, READINGS[reading]) for line in lines}
+        read_lines = {line: _read(line, READINGS[reading]) for line in lines}
         points = self._points.results(
-            (line, factor, seed) for factor in reversed(factors) for seed in self.seeds for line in wanted.values()
+            (line, factor, seed) for factor in reversed(factors) for seed in self.seeds for line in read_lines.values()
         )
         curves = {}
-        for line, read in wanted.items():
-            found = [[points[read, factor, seed] for seed in self.seeds] for factor in factors]
+        for line, read in read_lines.items():
+            by_factor = [[points[read, factor, seed] for seed in self.seeds] for factor in factors]
             names = ("rho", *QUANTITIES)
-            curves[line] = GangCurve({name: np.array([[one[name] for one in at] for at in found]) for name in names})
+            curves[line] = GangCurve(
+                {name: np.array([[sample[name] for sample in at] for at in by_factor]) for name in names}
+            )
         return curves
 
     def _point(self, run: tuple[Line, float, int]) -> dict[str, float]:
@@ -305,7 +307,7 @@ def panels_of(table: str) -> list[GangPanel]:
     lines, (first, *_) = LINES[table], SHOWN[table]
     if table == "zhang-21":
         kinds = ("continuous", "discrete")
-        return [GangPanel(kind, first, {name: one for name, one in lines.items() if kind in name}) for kind in kinds]
+        return [GangPanel(kind, first, {name: line for name, line in lines.items() if kind in name}) for kind in kinds]
     if lines == _by_switch():
         return [GangPanel(f"switch {switch:.0%}", first, seven(switch)) for switch in SWITCHES]
     return [GangPanel("", quantity, lines) for quantity in SHOWN[table]]

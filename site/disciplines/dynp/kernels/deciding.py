@@ -89,9 +89,9 @@ def _cost(metric: Int, width: Int, estimate_ms: Int, response_ms: Int) -> float:
 
 
 @kernel_part
-def same(one: float, other: float) -> bool:
+def same(value: float, other: float) -> bool:
     """Whether two values are equal up to rounding errors."""
-    return one == other or abs(one - other) <= SAME * max(abs(one), abs(other))
+    return value == other or abs(value - other) <= SAME * max(abs(value), abs(other))
 
 
 @kernel

@@ -200,7 +200,7 @@ class Tuning(NamedTuple):
 def empty_candidates(state: SiteState, plan: Plan, count: int) -> Candidates:
     """Return ``count`` candidates of an idle site, with the same capacity as the site."""
     slots, (profiles, steps) = len(state.jobs), plan.step_ms.shape
-    found = Candidates(
+    candidates = Candidates(
         counters=np.zeros((count, 1), COUNTERS),
         jobs=np.zeros((count, slots), JOB),
         waiting=np.zeros((count, slots), np.int64),
@@ -208,8 +208,8 @@ def empty_candidates(state: SiteState, plan: Plan, count: int) -> Candidates:
         step_free=np.zeros((count, profiles, steps), np.int64),
         n_steps=np.zeros((count, profiles), np.int64),
     )
-    found.counters[:] = state.counters
-    return found
+    candidates.counters[:] = state.counters
+    return candidates
 
 
 def empty_memory(slots: int, count: int, log: int) -> TuningMemory:

@@ -52,7 +52,7 @@ def fair_yields(state: FractionalSite) -> None:
             slot = state.here[place]
             job = state.jobs[slot]
             if job.yield_ == _NOT_YET and (job.share * level >= SHARE_ONE * RATE_ONE or _is_held(state, slot, level)):
-                job.found = _yield_at(job, level)
+                job.new_yield = _yield_at(job, level)
         left -= _keep_found(state)
 
 
@@ -67,7 +67,7 @@ def _begin(state: FractionalSite) -> Int:
         slot = state.here[place]
         job = state.jobs[slot]
         job.yield_ = _NOT_YET if job.status == RUNS else 0
-        job.found = _NOT_YET
+        job.new_yield = _NOT_YET
         if job.status == RUNS:
             running += 1
             _add_to_nodes(state, slot, job.share, 0)
@@ -75,15 +75,15 @@ def _begin(state: FractionalSite) -> Int:
 
 
 @kernel_part
-def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, given: Int) -> None:
-    """Add the CPU need of each task, times ``asked`` and ``given``, to ``sum`` and ``frozen`` of its node.
+def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, granted: Int) -> None:
+    """Add the CPU need of each task, times ``asked`` and ``granted``, to ``sum`` and ``frozen`` of its node.
 
     ``sum`` is for the unsettled jobs on a node, ``frozen`` for the settled ones.
     """
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
-        sum_of_one, frozen_of_one = group.need * asked, group.need * given
+        sum_of_one, frozen_of_one = group.need * asked, group.need * granted
         for task in range(group.first, group.first + group.count):
             node = state.nodes[state.tasks[task]]
             node.sum += sum_of_one
@@ -128,16 +128,16 @@ def _is_held(state: FractionalSite, slot: Int, level: Int) -> bool:
 @kernel_part
 def _keep_found(state: FractionalSite) -> Int:
     """Settle the jobs that got a yield in this round; return their number."""
-    found = 0
+    n_settled = 0
     for place in range(state.counters[0].n_here):
         slot = state.here[place]
         job = state.jobs[slot]
-        if job.found != _NOT_YET:
-            job.yield_ = job.found
-            job.found = _NOT_YET
+        if job.new_yield != _NOT_YET:
+            job.yield_ = job.new_yield
+            job.new_yield = _NOT_YET
             _add_to_nodes(state, slot, -job.share, job.yield_)
-            found += 1
-    return found
+            n_settled += 1
+    return n_settled
 
 
 INVERSE_ONE = 1 << 20
@@ -163,8 +163,8 @@ def yield_for_stretch(job: Record, inverse: Int, horizon_ms: Int, now_ms: Int) -
         0 to `RATE_ONE`: 0 if the job has a smaller stretch without any CPU, `RATE_ONE` if no yield is enough.
     """
     flow_ms = float(now_ms - job.submit_ms + horizon_ms)
-    wanted = (inverse / INVERSE_ONE * flow_ms - job.virtual / 65536.0) / horizon_ms * RATE_ONE
-    return int(min(float(RATE_ONE), max(0.0, wanted)))
+    target = (inverse / INVERSE_ONE * flow_ms - job.virtual / 65536.0) / horizon_ms * RATE_ONE
+    return int(min(float(RATE_ONE), max(0.0, target)))
 
 
 @kernel
@@ -196,7 +196,7 @@ def stretch_yields(state: FractionalSite, horizon_ms: Int, now_ms: Int, rounds: 
             slot = state.here[place]
             job = state.jobs[slot]
             if job.yield_ == _NOT_YET and (inverse == INVERSE_ONE or _is_overfull(state, slot)):
-                job.found = yield_for_stretch(job, inverse, horizon_ms, now_ms)
+                job.new_yield = yield_for_stretch(job, inverse, horizon_ms, now_ms)
         left -= _keep_found(state)
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]

@@ -37,10 +37,10 @@ def _each_fits(state: FractionalSite, slot: Int) -> bool:
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
-        room = 0
+        capacity = 0
         for node in range(len(state.nodes)):
-            room += (UNIT - state.nodes[node].memory) // group.memory
-        if room < group.count:
+            capacity += (UNIT - state.nodes[node].memory) // group.memory
+        if capacity < group.count:
             return False
     return True
 

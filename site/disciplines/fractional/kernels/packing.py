@@ -167,12 +167,12 @@ def _begin_packing(state: FractionalSite, how: Remapping, level: Int, now_ms: In
         job = state.jobs[state.here[place]]
         if job.out == 1:
             continue
-        wanted = yield_at_level(job, how, level, now_ms)
+        job_yield = yield_at_level(job, how, level, now_ms)
         for number in range(job.first_group, job.end_group):
             group = state.groups[number]
-            group.wanted = (group.need * wanted + UNIT - 1) // UNIT
+            group.cpu_need = (group.need * job_yield + UNIT - 1) // UNIT
             group.left = group.count
-            cpu -= group.wanted * group.count
+            cpu -= group.cpu_need * group.count
             memory -= group.memory * group.count
             if cpu < 0 or memory < 0 or (job.pinned == 1 and not _keep(state, number)):
                 return False
@@ -192,7 +192,7 @@ def _keep(state: FractionalSite, number: Int) -> bool:
     for task in range(group.first, group.first + group.count):
         state.trial[task] = state.tasks[task]
         node = state.nodes[state.tasks[task]]
-        node.cpu_left -= group.wanted
+        node.cpu_left -= group.cpu_need
         node.memory_left -= group.memory
         if node.cpu_left < 0 or node.memory_left < 0:
             return False
@@ -205,10 +205,10 @@ def _enter(state: FractionalSite, number: Int) -> None:
     """Add a group to one of the two lists, as a key; larger keys come first."""
     group = state.groups[number]
     counters = state.counters[0]
-    key = max(group.wanted, group.memory) * _PLACE + (_PLACE - 1 - counters.n_listed)
+    key = max(group.cpu_need, group.memory) * _PLACE + (_PLACE - 1 - counters.n_listed)
     state.listed[counters.n_listed] = number
     counters.n_listed += 1
-    if group.wanted >= group.memory:
+    if group.cpu_need >= group.memory:
         state.by_cpu[counters.n_cpu] = key
         counters.n_cpu += 1
     else:
@@ -253,7 +253,7 @@ def _fill_node(state: FractionalSite, place: Int) -> None:
         if cpu == counters.n_cpu or memory == counters.n_memory:
             takes_cpu = cpu < counters.n_cpu
         group = state.groups[state.by_cpu[cpu] if takes_cpu else state.by_memory[memory]]
-        node.cpu_left -= group.wanted
+        node.cpu_left -= group.cpu_need
         node.memory_left -= group.memory
         state.trial[group.first + group.count - group.left] = place
         group.left -= 1
@@ -269,7 +269,7 @@ def _next_fitting(state: FractionalSite, numbers: Ints, count: Int, entry: Int, 
     cpu_left, memory_left = state.nodes[place].cpu_left, state.nodes[place].memory_left
     while entry < count:
         group = state.groups[numbers[entry]]
-        if group.left > 0 and group.wanted <= cpu_left and group.memory <= memory_left:
+        if group.left > 0 and group.cpu_need <= cpu_left and group.memory <= memory_left:
             break
         entry += 1
     return entry

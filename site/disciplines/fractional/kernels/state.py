@@ -44,14 +44,14 @@ pools, and its groups are the rows ``first_group`` to ``end_group - 1``. ``virtu
 ``pays_until_ms`` as the penalty for a pause or a move. ``moved`` is the memory of tasks that were moved, saved or
 restored, in millionths of a node.
 
-During a pass: whether it ``ran`` before the pass, whether it is ``pinned`` to its nodes, the yield ``found`` for it,
+During a pass: whether it ``ran`` before the pass, whether it is ``pinned`` to its nodes, the yield ``new_yield`` for it,
 its ``place`` in ``here``, whether it is left ``out`` of the packing, and whether its nodes changed (``changed_place``).
 """
 
 GROUP = np.dtype([(name, np.int64) for name in ("need", "memory", "count", "first", "wanted", "left")], align=True)
 """A group of ``count`` equal tasks, from ``first`` on in the pools; ``need`` and ``memory`` are per task.
 
-During a packing: the CPU ``wanted`` per task, and the number of tasks ``left`` to place.
+During a packing: the CPU ``cpu_need`` per task, and the number of tasks ``left`` to place.
 """
 
 NODE = np.dtype(
@@ -236,6 +236,6 @@ def advance(state: FractionalSite, long_ms: Int, now_ms: Int) -> None:
 
 
 @kernel_part
-def goes_before(one: Record, one_place: Int, other: Record, other_place: Int) -> bool:
+def goes_before(job: Record, one_place: Int, other: Record, other_place: Int) -> bool:
     """Whether the first job has the higher priority (ties: the job submitted first)."""
-    return one.priority > other.priority or (one.priority == other.priority and one_place < other_place)
+    return job.priority > other.priority or (job.priority == other.priority and one_place < other_place)

@@ -292,31 +292,38 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms
     Option 1 moves the other jobs to free nodes of the row, option 2 the job itself (ties: option 2).
     """
     counters = state.counters[0]
-    found = find_overlapping(state, job, target)
-    tasks, others = tasks_of(job), tasks_in_the_way(state, target, found)
+    n_overlapping = find_overlapping(state, job, target)
+    tasks, others = tasks_of(job), tasks_in_the_way(state, target, n_overlapping)
     whole_ms, half_ms = codes.migration_ms, codes.migration_ms // 2
     if 0 <= others < tasks and others <= counters.tasks_left:
-        if not _may_cost(state, codes, job, target, now_ms, found, half_ms if others > 0 else 0, whole_ms):
+        if not _may_cost(state, codes, job, target, now_ms, n_overlapping, half_ms if others > 0 else 0, whole_ms):
             return False
         leave_row(state, job, job.home)
-        move_others(state, codes, job, target, found)
+        move_others(state, codes, job, target, n_overlapping)
         return True
     if not may_move(state, job) or tasks > counters.tasks_left or not has_capacity(state, job, target):
         return False
-    if tasks > 0 and not _may_cost(state, codes, job, target, now_ms, found, whole_ms, half_ms):
+    if tasks > 0 and not _may_cost(state, codes, job, target, now_ms, n_overlapping, whole_ms, half_ms):
         return False
     leave_row(state, job, job.home)
-    move_job(state, codes, job, target, found)
+    move_job(state, codes, job, target, n_overlapping)
     return True
 
 
 @kernel
 def _may_cost(
-    state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, found: Int, job_ms: Int, other_ms: Int
+    state: GangSite,
+    codes: GangCodes,
+    job: Record,
+    target: Int,
+    now_ms: Int,
+    n_overlapping: Int,
+    job_ms: Int,
+    other_ms: Int,
 ) -> bool:
     """Whether a job can move to a row without delaying a promised start there.
 
-    The move costs the job ``job_ms``, and each of the first ``found`` jobs in ``overlapping`` that has begun
+    The move costs the job ``job_ms``, and each of the first ``n_overlapping`` jobs in ``overlapping`` that has begun
     ``other_ms``.
     """
     if codes.backfill == NO_BACKFILL or codes.migration_ms == 0:
@@ -326,7 +333,7 @@ def _may_cost(
     if row_start_ms(state, target, now_ms, job.width, length_ms) != now_ms:
         return False
     occupy_row(state, target, now_ms, length_ms, job.width)
-    for i in range(found):
+    for i in range(n_overlapping):
         other = state.jobs[state.overlapping[i]]
         longer_ms = other_ms * counters.rows if tasks_of(other) > 0 else 0
         if longer_ms > 0:
@@ -398,11 +405,11 @@ def _replicate(state: GangSite, codes: GangCodes, job: Record, row: int, migrate
         return True
     if not migrates or job.width > free_in(state, row):
         return False
-    found = find_overlapping(state, job, row)
-    tasks = tasks_in_the_way(state, row, found)
+    n_overlapping = find_overlapping(state, job, row)
+    tasks = tasks_in_the_way(state, row, n_overlapping)
     if tasks < 0 or tasks > state.counters[0].tasks_left:
         return False
-    move_others(state, codes, job, row, found)
+    move_others(state, codes, job, row, n_overlapping)
     return True
 
 
@@ -424,24 +431,24 @@ def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
 
     Their slots are written into ``overlapping``, in the order of placement.
     """
-    found = 0
+    n_overlapping = 0
     for i in range(state.counters[0].n_placed):
         other = state.jobs[state.placed[i]]
         if (other.rows >> row) & 1 and overlap(state.columns[other.bits], state.columns[job.bits]):
-            state.overlapping[found] = state.placed[i]
-            found += 1
-    return found
+            state.overlapping[n_overlapping] = state.placed[i]
+            n_overlapping += 1
+    return n_overlapping
 
 
 @kernel
-def tasks_in_the_way(state: GangSite, row: Int, found: Int) -> Int:
-    """Return how many tasks the first ``found`` jobs in ``overlapping`` have to save; -1 if one of them cannot move.
+def tasks_in_the_way(state: GangSite, row: Int, n_overlapping: Int) -> Int:
+    """Return how many tasks the first ``n_overlapping`` jobs in ``overlapping`` have to save; -1 if one of them cannot move.
 
     A job cannot move if this decision has moved it already, if it is in another row too, as it would lose its nodes
     there, or if its memory is known, as its new nodes are not known in advance.
     """
     tasks = 0
-    for i in range(found):
+    for i in range(n_overlapping):
         other = state.jobs[state.overlapping[i]]
         if other.rows != 1 << row or other.memory > 0 or not may_move(state, other):
             return -1
@@ -450,17 +457,17 @@ def tasks_in_the_way(state: GangSite, row: Int, found: Int) -> Int:
 
 
 @kernel
-def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, found: Int) -> None:
+def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlapping: Int) -> None:
     """Move the jobs in ``overlapping`` to other nodes of a row, and put a job there on its own nodes (option 1).
 
     Each moved job pays the whole cost. The job itself pays half, as it waits until they are saved (equation 4).
     """
     counters = state.counters[0]
     waits = False
-    for i in range(found):
+    for i in range(n_overlapping):
         leave_row(state, state.jobs[state.overlapping[i]], row)
     join_row(state, job, row)
-    for i in range(found):
+    for i in range(n_overlapping):
         other = state.jobs[state.overlapping[i]]
         give_columns(state, other, row)
         other.moved = counters.decisions
@@ -472,7 +479,7 @@ def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, found:
 
 
 @kernel
-def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, found: Int) -> None:
+def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlapping: Int) -> None:
     """Put a job, which is in no row, on free nodes of a row (option 2).
 
     The job pays the whole cost. The jobs in ``overlapping`` pay half, as they wait until it is saved (equation 5).
@@ -480,7 +487,7 @@ def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, found: In
     give_columns(state, job, row)
     job.moved = state.counters[0].decisions
     if tasks_of(job) > 0:
-        for i in range(found):
+        for i in range(n_overlapping):
             _pay(state, state.jobs[state.overlapping[i]], codes.migration_ms // 2)
     _pay(state, job, codes.migration_ms)
     _count(state, job)

@@ -186,15 +186,15 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
     slots : int
         Most jobs that wait or run at one time.
     """
-    room, words, steps = min(slots, nodes * rows), words_for(nodes), 2 * slots + 2
+    capacity, words, steps = min(slots, nodes * rows), words_for(nodes), 2 * slots + 2
     state = GangSite(
         counters=np.zeros(1, GANG_COUNTERS),
         jobs=np.zeros(slots, GANG_JOB),
         waiting=np.zeros(slots, np.int64),
-        placed=np.zeros(room, np.int64),
-        by_width=np.zeros(room, np.int64),
-        columns=np.zeros((room, words), np.int64),
-        vacant=np.arange(room - 1, -1, -1),
+        placed=np.zeros(capacity, np.int64),
+        by_width=np.zeros(capacity, np.int64),
+        columns=np.zeros((capacity, words), np.int64),
+        vacant=np.arange(capacity - 1, -1, -1),
         taken=np.zeros((rows, words), np.int64),
         used=np.zeros(rows, np.int64),
         closed=np.zeros(words, np.int64),
@@ -208,13 +208,13 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
         step_free=np.zeros((rows, steps), np.int64),
         n_steps=np.zeros(rows, np.int64),
         order=np.zeros(rows, np.int64),
-        overlapping=np.zeros(room, np.int64),
+        overlapping=np.zeros(capacity, np.int64),
         scratch=np.zeros(words, np.int64),
     )
     state.taken[:] = _beyond(nodes)
     state.jobs["home"] = NO_ROW
     counters = state.counters[0]
-    counters["nodes"], counters["rows"], counters["n_vacant"] = nodes, rows, room
+    counters["nodes"], counters["rows"], counters["n_vacant"] = nodes, rows, capacity
     counters["last_row"], counters["open_rows"] = NO_ROW, all_rows(state)
     counters["first_new"] = counters["narrowest"] = counters["due_ms"] = counters["counted_ms"] = NEVER_MS
     return state

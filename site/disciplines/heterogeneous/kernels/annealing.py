@@ -92,9 +92,9 @@ def anneal(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Pl
             parent = int(draws[0] * n_plans)
             _cross(plans, parent, int(draws[1] * n_plans), int(draws[2] * (n + 1)))
             if draws[3] < _CHANGES:
-                one, other = int(draws[3] / _CHANGES * n), int(draws[4] * n)
+                index, other = int(draws[3] / _CHANGES * n), int(draws[4] * n)
                 rows = plans.order[n_plans]
-                rows[one], rows[other] = rows[other], rows[one]
+                rows[index], rows[other] = rows[other], rows[index]
             if draws[5] < _CHANGES:
                 row = plans.order[n_plans, int(draws[5] / _CHANGES * n)]
                 plans.way[n_plans, row] = _drawn_way(jobs, machines, jobs.kind[row], draws[6])
@@ -159,12 +159,12 @@ def _drawn_way(jobs: JobKinds, machines: MachineArrays, kind: Int, draw: float) 
     count = 0
     for way in range(n_classes + n_teams):
         count += _can_run(jobs, machines, kind, way)
-    wanted = int(draw * count)
+    remaining = int(draw * count)
     for way in range(n_classes + n_teams):
         if _can_run(jobs, machines, kind, way):
-            if wanted == 0:
+            if remaining == 0:
                 return way
-            wanted -= 1
+            remaining -= 1
     return UNMAPPED
 
 

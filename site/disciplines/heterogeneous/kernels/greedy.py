@@ -210,9 +210,9 @@ def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratc
 
 
 @kernel_part
-def _is_lower(machines: MachineArrays, scratch: Scratch, one: Int, other: Int) -> bool:
+def _is_lower(machines: MachineArrays, scratch: Scratch, class_number: Int, other: Int) -> bool:
     """Whether the first machine of a class has a lower rank than the first machine of another class."""
-    first, second = scratch.heap[machines.first[one]], scratch.heap[machines.first[other]]
+    first, second = scratch.heap[machines.first[class_number]], scratch.heap[machines.first[other]]
     lower: bool = machines.rank[first] < machines.rank[second]
     return lower
 
@@ -255,18 +255,18 @@ def _find_best(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: 
 @kernel_part
 def _next_kind(jobs: JobKinds, scratch: Scratch, rule: Int) -> Int:
     """Return the kind whose next job ends first (min-min) or last (min-max), ties by lowest row; -1 if none is left."""
-    found = -1
+    best_kind = -1
     for kind in range(len(jobs.alone_ms)):
         at, end_ms = scratch.next_row[kind], scratch.best_ms[kind]
         if at == jobs.first[kind + 1] or end_ms == NEVER_MS:
             continue
-        if found >= 0:
-            best_ms = scratch.best_ms[found]
+        if best_kind >= 0:
+            best_ms = scratch.best_ms[best_kind]
             is_better = end_ms < best_ms if rule == MIN_MIN else end_ms > best_ms
-            if not is_better and (end_ms != best_ms or jobs.rows[at] > jobs.rows[scratch.next_row[found]]):
+            if not is_better and (end_ms != best_ms or jobs.rows[at] > jobs.rows[scratch.next_row[best_kind]]):
                 continue
-        found = kind
-    return found
+        best_kind = kind
+    return best_kind
 
 
 @kernel_part
@@ -318,16 +318,16 @@ def _sink(machines: MachineArrays, heap: IntArray, first: Int, end: Int, place: 
 
 
 @kernel_part
-def goes_before(machines: MachineArrays, one: Int, other: Int, ready_ms: IntArray) -> bool:
+def goes_before(machines: MachineArrays, machine: Int, other: Int, ready_ms: IntArray) -> bool:
     """Whether a machine is used before another: the one that is ready first; ties go to the lower rank.
 
     Parameters
     ----------
     machines : MachineArrays
-    one, other : int
+    machine, other : int
         Machines.
     ready_ms : numpy.ndarray of int64, shape (m,)
         When each machine is ready.
     """
-    before: bool = ready_ms[one] < ready_ms[other]
-    return before or (ready_ms[one] == ready_ms[other] and machines.rank[one] < machines.rank[other])
+    before: bool = ready_ms[machine] < ready_ms[other]
+    return before or (ready_ms[machine] == ready_ms[other] and machines.rank[machine] < machines.rank[other])

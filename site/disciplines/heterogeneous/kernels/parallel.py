@@ -134,7 +134,7 @@ def _most_profitable(jobs: JobKinds, machines: MachineArrays, work: MappingWork,
     Ties go to the lowest row, then to the team whose use harms other jobs least, then to the lowest team.
     """
     n_kinds, n_teams = jobs.team_ms.shape
-    found, found_team, most, found_row, found_trouble = -1, -1, 0, -1, 0
+    best_kind, found_team, most, found_row, found_trouble = -1, -1, 0, -1, 0
     for kind in range(n_kinds):
         row = _first_row(jobs, work, kind)
         work.scratch.next_row[kind] = row
@@ -148,9 +148,9 @@ def _most_profitable(jobs: JobKinds, machines: MachineArrays, work: MappingWork,
                 continue
             gain = work.scratch.best_ms[kind] - ready_ms - length_ms
             is_better = row < found_row or (row == found_row and trouble < found_trouble)
-            if gain > most or (gain == most and found >= 0 and is_better):
-                found, found_team, most, found_row, found_trouble = kind, team, gain, row, trouble
-    return found, found_team
+            if gain > most or (gain == most and best_kind >= 0 and is_better):
+                best_kind, found_team, most, found_row, found_trouble = kind, team, gain, row, trouble
+    return best_kind, found_team
 
 
 @kernel_part
@@ -186,14 +186,14 @@ def _earliest_team(jobs: JobKinds, machines: MachineArrays, work: MappingWork, k
 
     Ties go to the team whose use harms other jobs least, then to the lowest team.
     """
-    found, end_ms, least = -1, NEVER_MS, 0
+    best_team, end_ms, least = -1, NEVER_MS, 0
     for team in range(jobs.team_ms.shape[1]):
         if jobs.team_ms[kind, team] != NEVER_MS:
             ends_ms = _ready_ms(machines, work, team) + jobs.team_ms[kind, team]
             trouble = _trouble(machines, work, team)
             if ends_ms < end_ms or (ends_ms == end_ms and trouble < least):
-                found, end_ms, least = team, ends_ms, trouble
-    return found
+                best_team, end_ms, least = team, ends_ms, trouble
+    return best_team
 
 
 @kernel_part

@@ -118,10 +118,10 @@ def put(state: SharedSite, node: Int, slot: Int) -> None:
     if state.used[node] == 0:
         state.counters[0].idle -= 1
     state.used[node] += missing
-    for wanted in range(kind.threads):
+    for target_load in range(kind.threads):
         for core in range(kind.cores):
             load, free = core_load(state, node, core)
-            if missing > 0 and load == wanted and not has_core(state, node, core, slot):
+            if missing > 0 and load == target_load and not has_core(state, node, core, slot):
                 state.occupant[node, free] = slot
                 missing -= 1
 

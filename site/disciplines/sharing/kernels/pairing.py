@@ -106,17 +106,17 @@ def is_alike(state: SharedSite, host: Int) -> bool:
 def _fits(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> bool:
     """Whether the host has at least as many nodes with room for the job as the job is wide."""
     job = state.jobs[slot]
-    found, cell = 0, state.jobs[host].first_cell
-    while cell != NO_CELL and found < job.width:
+    n_nodes, cell = 0, state.jobs[host].first_cell
+    while cell != NO_CELL and n_nodes < job.width:
         node = cell // state.counters[0].lanes
         if has_capacity(state, node, job, codes.partners, counts_memory(codes)):
             if is_alike(state, host):
                 return True
-            found += 1
+            n_nodes += 1
         elif is_alike(state, host):
             return False
         cell = skip_node(state, cell)
-    return found == job.width
+    return n_nodes == job.width
 
 
 @kernel
@@ -124,12 +124,12 @@ def _suits_all(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, ho
     """Whether the job is matchable with all jobs on the nodes that it would take; list these in ``state.affected``."""
     counters = state.counters[0]
     job = state.jobs[slot]
-    found, count, suits = 0, 0, True
+    n_nodes, count, suits = 0, 0, True
     cell = state.jobs[host].first_cell
-    while found < job.width and suits:
+    while n_nodes < job.width and suits:
         node = cell // counters.lanes
         if has_capacity(state, node, job, codes.partners, counts_memory(codes)):
-            found += 1
+            n_nodes += 1
             count = collect(state, node, slot, state.affected, count)
             if codes.coscheduling != ALWAYS:
                 hyperthreaded = state.kinds[state.node_kind[node]].hyperthreaded
@@ -155,11 +155,11 @@ def _is_bearable(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, 
         other = state.jobs[state.affected[i]]
         other.trial_slowdown = other.slowdown
     job.trial_slowdown = 1.0
-    found, bearable, cell = 0, True, state.jobs[host].first_cell
-    while found < job.width and bearable:
+    n_nodes, bearable, cell = 0, True, state.jobs[host].first_cell
+    while n_nodes < job.width and bearable:
         node = cell // counters.lanes
         if has_capacity(state, node, job, codes.partners, counts_memory(codes)):
-            found += 1
+            n_nodes += 1
             put(state, node, slot)
             for lane in range(counters.lanes):
                 if is_first_cell(state, node, lane):

@@ -77,12 +77,12 @@ def _unmark(state: SharedSite) -> None:
 @kernel
 def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> None:
     """Mark the nodes of a host that a job would take: the first that have room."""
-    found, cell = 0, state.jobs[host].first_cell
-    while found < state.jobs[slot].width:
+    n_nodes, cell = 0, state.jobs[host].first_cell
+    while n_nodes < state.jobs[slot].width:
         node = cell // state.counters[0].lanes
         if has_capacity(state, node, state.jobs[slot], codes.partners, counts_memory(codes)):
             state.marked[node] = _TAKEN
-            found += 1
+            n_nodes += 1
         cell = skip_node(state, cell)
 
 
