@@ -1,7 +1,7 @@
 """Represent the tasks of a packed array, and their results.
 
 A packed array runs many tasks inside one job, one after the other on each node. Ranges list the indexes of the tasks to
-run as half-open intervals; `Element` is the result of one task.
+run as half-open intervals; `ArrayTask` is the result of one task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_LISTED = 5
 """Most failed tasks that an error names."""
 
 
-class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ArrayTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The result of an array task that has ended.
 
     Attributes
@@ -61,7 +61,7 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.exit_code != 0
 
 
-def of_attempt(array_tasks: Iterable[Element], attempt: int) -> tuple[Element, ...]:
+def of_attempt(array_tasks: Iterable[ArrayTask], attempt: int) -> tuple[ArrayTask, ...]:
     """Return copies of the results with the attempt set."""
     return tuple(msgspec.structs.replace(task, attempt=attempt) for task in array_tasks)
 
@@ -129,7 +129,7 @@ def ranges_problem(ranges: Ranges) -> str | None:
     return f"{count:,} elements in one job; at most {MAX_ARRAY_TASKS:,}" if count > MAX_ARRAY_TASKS else None
 
 
-def tasks_problem(array_tasks: Iterable[Element]) -> str:
+def tasks_problem(array_tasks: Iterable[ArrayTask]) -> str:
     """Return which tasks failed, in one line; empty if none did."""
     failed = sorted((element for element in array_tasks if element.failed), key=lambda element: element.index)
     if not failed:

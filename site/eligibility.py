@@ -131,8 +131,8 @@ class Eligibility:
     """The jobs that are kept out of the queue.
 
     The caller reports every job that is submitted (`add`), starts, leaves the queue, or ends. After each instant it
-    calls `settle`, applies the result, and reports the consequences too. ``admission`` is the admission queue for jobs that
-    only wait for capacity in their groups.
+    calls `settle`, applies the result, and reports the consequences too. ``admission`` is the queue of jobs that only
+    wait for capacity in their groups.
 
     Examples
     --------

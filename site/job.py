@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.array_tasks import Element, Ranges, ranges_problem, tasks_problem, without
+from gridweave.site.array_tasks import ArrayTask, Ranges, ranges_problem, tasks_problem, without
 from gridweave.site.launch import (
     DEFAULT_GRACE_MS,
     DEFAULT_OUTPUT_LIMIT_BYTES,
@@ -508,9 +508,8 @@ class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
     first_rank: int
     size: int
     sites: tuple[str, ...]  # all sites of the job; rank 0 is on the first
-    array_tasks: Ranges | None = msgspec.field(
-        default=None, name="elements"
-    )  # of a packed array: the tasks of the whole job that have not ended
+    # Of a packed array: the tasks of the whole job that have not ended.
+    array_tasks: Ranges | None = msgspec.field(default=None, name="elements")
     starts: int = 0  # number of earlier starts
 
 
@@ -524,9 +523,8 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     exit_codes: tuple[tuple[int, int | None, int | None], ...]
     used: Used
     machines: tuple[str, ...]  # the machines that have its output
-    array_tasks: tuple[Element, ...] = msgspec.field(
-        default=(), name="elements"
-    )  # of a packed array: the tasks that ended
+    # Of a packed array: the tasks that ended.
+    array_tasks: tuple[ArrayTask, ...] = msgspec.field(default=(), name="elements")
     interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
     ran_ms: Ran = None  # when the last of its processes started, and when the last ended
 
@@ -550,7 +548,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
         ``finished``, ``failed``, ``limit`` or ``cancelled``; empty until the job has ended.
     exit_codes : tuple
         As in `FragmentReport`.
-    elements : tuple of Element
+    elements : tuple of ArrayTask
         Ended tasks of a packed array, over all attempts; updated when an attempt ends.
     interrupted : tuple of int
         Tasks of a packed array that a failed machine interrupted, or may have, once for each interruption; they run
@@ -577,7 +575,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     exit_codes: tuple[tuple[int, int | None, int | None], ...] = ()
     used: Used = Used()
     machines: tuple[str, ...] = ()
-    array_tasks: tuple[Element, ...] = msgspec.field(default=(), name="elements")
+    array_tasks: tuple[ArrayTask, ...] = msgspec.field(default=(), name="elements")
     interrupted: tuple[int, ...] = ()
     placed_ms: int | None = None
     ran_ms: Ran = None

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from gridweave.site.array_tasks import Element, Ranges, ranges_problem
+from gridweave.site.array_tasks import ArrayTask, Ranges, ranges_problem
 
 DEFAULT_GRACE_MS = 5_000
 DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
@@ -468,7 +468,7 @@ class NodeTaskEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     started_ms: int | None
     ended_ms: int
     # Of a packed array: the ended tasks, and the tasks that started and did not end.
-    array_tasks: tuple[Element, ...] = msgspec.field(default=(), name="elements")
+    array_tasks: tuple[ArrayTask, ...] = msgspec.field(default=(), name="elements")
     interrupted: tuple[int, ...] = ()
 
 

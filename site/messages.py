@@ -16,7 +16,7 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.settings import SettingsChanged
-from gridweave.site.array_tasks import Element
+from gridweave.site.array_tasks import ArrayTask
 from gridweave.site.eligibility import Past
 from gridweave.site.job import (
     MAX_ID,
@@ -599,9 +599,8 @@ class RunEnded(OfRun, frozen=True, tag="RunEnded"):
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
     has_run: bool = True  # False if it certainly never ran
-    array_tasks: tuple[Element, ...] = msgspec.field(
-        default=(), name="elements"
-    )  # of a packed array: the tasks that ended
+    # Of a packed array: the tasks that ended.
+    array_tasks: tuple[ArrayTask, ...] = msgspec.field(default=(), name="elements")
     interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
     ran_ms: Ran = None  # first and last instant of its processes; None: none ran, or unknown
 

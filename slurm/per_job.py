@@ -165,24 +165,22 @@ class AskedJobs(Discipline):
         refused = {}
         if is_other:
             # Jobs may have been accepted before the time limit was known or while it was longer.
-            refused = {
-                asked_job.job.job_id: why for asked_job in self._in_order() if (why := self.why_never(asked_job.job))
-            }
+            refused = {asked.job.job_id: why for asked in self._in_order() if (why := self.why_never(asked.job))}
         for ask in view.asks:
-            asked_job = self._jobs.get(ask.job_id)
-            if asked_job is None or asked_job.end_ms is not None or asked_job.ask != ask.ask:
+            asked = self._jobs.get(ask.job_id)
+            if asked is None or asked.end_ms is not None or asked.ask != ask.ask:
                 continue
-            asked_job.is_ready, asked_job.start_ms, asked_job.reason = ask.state == "ready", ask.start_ms, ask.reason
-            asked_job.is_put_off = ask.is_put_off
+            asked.is_ready, asked.start_ms, asked.reason = ask.state == "ready", ask.start_ms, ask.reason
+            asked.is_put_off = ask.is_put_off
             # The snapshot counts the nodes of all jobs that run or have an expected start.
-            asked_job.is_counted = ask.start_ms is not None
+            asked.is_counted = ask.start_ms is not None
             if ask.state in ("refused", "cancelled"):
                 refused[ask.job_id] = ask.reason
             elif ask.state == "over":
-                asked_job.lose(now_ms, ask.reason)
-                asked_job.ask = self._next_ask()
-                if asked_job.lost >= MOST_LOST:
-                    refused[ask.job_id] = asked_job.loss
+                asked.lose(now_ms, ask.reason)
+                asked.ask = self._next_ask()
+                if asked.lost >= MOST_LOST:
+                    refused[ask.job_id] = asked.loss
         return list(refused.items())
 
     @property

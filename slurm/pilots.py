@@ -424,13 +424,13 @@ class Pilots(NodeSource):
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and whether it waits for other jobs or for pilots."""
         # No promised start is binding: pilots, and with them nodes, may be gone before it.
-        site_reason = msgspec.structs.replace(self.discipline.explain(now_ms, job_id), is_bound=False)
+        answer = msgspec.structs.replace(self.discipline.explain(now_ms, job_id), is_bound=False)
         width = next(job.width for job, _ in self.discipline.waiting() if job.job_id == job_id)
         lacks = width > self._in_service.bit_count()
         if lacks:
-            site_reason = SiteReason(ahead=site_reason.ahead, reason=f"it needs {nodes_text(width)} in pilots")
+            answer = SiteReason(ahead=answer.ahead, reason=f"it needs {nodes_text(width)} in pilots")
         coming = self._awaited()
-        reasons = [site_reason.reason]
+        reasons = [answer.reason]
         if lacks or coming:
             reasons.append(self.note(now_ms))
         if self._snapshot is not None and self._snapshot.problem:
@@ -443,10 +443,8 @@ class Pilots(NodeSource):
             reasons.append(f"{what} came to nothing: {self._why_lost}; another is asked for {again}")
         starts = [pilot.start_ms for pilot in coming]
         if lacks and starts and None not in starts:
-            site_reason = msgspec.structs.replace(
-                site_reason, start_ms=max(start for start in starts if start is not None)
-            )
-        return msgspec.structs.replace(site_reason, reason="; ".join(reasons))
+            answer = msgspec.structs.replace(answer, start_ms=max(start for start in starts if start is not None))
+        return msgspec.structs.replace(answer, reason="; ".join(reasons))
 
     # -- state --------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from gridweave.grid.client.job_options import JobOptions, SubmitOptions
 from gridweave.grid.client.option import Option, Sbatch
 
 OPTIONS: Mapping[str, Option] = {
-    key: next(each for each in hint.__metadata__ if isinstance(each, Option))
+    key: next(part for part in hint.__metadata__ if isinstance(part, Option))
     for key, hint in get_type_hints(SubmitOptions, include_extras=True).items()
 }
 """All options of a job, by the key under which their values are kept."""

@@ -426,8 +426,8 @@ class DelegatingControl(Control):
         length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
         asked = RequestQuote(quote_id, job.width, length_ms, job.resources, job.job_id, assumed=job.assumed)
         if self.policy.maps or job.needs_telling:
-            told = msgspec.structs.replace(job, estimate_ms=length_ms)
-            asked = msgspec.structs.replace(asked, job=told, wants_ready=self.policy.maps)
+            adjusted = msgspec.structs.replace(job, estimate_ms=length_ms)
+            asked = msgspec.structs.replace(asked, job=adjusted, wants_ready=self.policy.maps)
         return asked
 
     def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
@@ -437,8 +437,8 @@ class DelegatingControl(Control):
     @staticmethod
     def _delegation_of(now_ms: int, asked: GridJobSubmitted, draw: float, never: Never = NOWHERE) -> Delegation:
         """Return the record of a job that is submitted now."""
-        told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
-        return Delegation(*told, excluded=asked.excluded, never=dict(never))
+        args = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
+        return Delegation(*args, excluded=asked.excluded, never=dict(never))
 
     def _begin_delegation(self, delegation: Delegation) -> None:
         """Record a job that is new at this level of control."""

@@ -259,13 +259,13 @@ def unasked_quote(
 
 
 def sent_quote(
-    known: Forecast, job: Job, site: int, offers: Mapping[int, Quoted], names: Sequence[str], why: str
+    forecast: Forecast, job: Job, site: int, offers: Mapping[int, Quoted], names: Sequence[str], why: str
 ) -> Forecast:
     """Return a quote without control: where the job would be sent, its start there, and who could start it first.
 
     `site` is the site that would get the job, `offers` has the sites' quotes, and `why` says why it is that site.
     """
-    now_ms, offer = known.now_ms, offers.get(site)
+    now_ms, offer = forecast.now_ms, offers.get(site)
     reason = f"it would be sent to {names[site]}, which {why}"
     places, length_ms, start_ms = ((names[site], job.width),), job.estimate_ms, None
     if offer is not None and offer.start_ms is not None:
@@ -276,7 +276,7 @@ def sent_quote(
     first_ms, first = min(starts, default=(None, site))
     if first_ms is not None and (start_ms is None or first_ms < start_ms):
         reason += f"; {names[first]} could start it {_when(first_ms, now_ms)} (--site {names[first]})"
-    return msgspec.structs.replace(known, start_ms=start_ms, places=places, length_ms=length_ms, reason=reason)
+    return msgspec.structs.replace(forecast, start_ms=start_ms, places=places, length_ms=length_ms, reason=reason)
 
 
 def _when(instant_ms: int, now_ms: int) -> str:

@@ -421,12 +421,10 @@ class LimitedControl(DelegatingControl):
             return PlaceChoice(site)
         end_ms, site = earliest_end(now_ms, delegation, quotes, delay_ms)
         # Judge a split by the sites' own quotes: nodes promised to several jobs at once are no reason to split.
-        quoted_end_ms = earliest_end(now_ms, delegation, quoted, delay_ms)[0]
+        end_ms = earliest_end(now_ms, delegation, quoted, delay_ms)[0]
         starts_now = any(quoted[s].start_ms is not None and (quoted[s].start_ms or 0) <= now_ms for s in starts)
         split = None if starts_now else self._split_now(now_ms, delegation, quotes)
-        if split is not None and (
-            quoted_end_ms is None or not self.policy.adaptive or now_ms + split[1] < quoted_end_ms
-        ):
+        if split is not None and (end_ms is None or not self.policy.adaptive or now_ms + split[1] < end_ms):
             return PlaceChoice(split=split[0], length_ms=split[1])
         if split is None and (ahead := self._ahead(now_ms, delegation, quotes)) is not None:
             return PlaceChoice(split=ahead[0], length_ms=ahead[1], is_ahead=True)
@@ -507,24 +505,25 @@ class LimitedControl(DelegatingControl):
 
     def _to_be_mapped(self, without: int | None = None) -> list[Delegation]:
         """Return the first unplaced jobs, in order of submission, as many as are mapped at once."""
-        return [one for one in self._jobs.values() if one.state == BACKLOG and one.job.job_id != without][:MOST_MAPPED]
+        backlog = (delegation for delegation in self._jobs.values() if delegation.state == BACKLOG)
+        return [delegation for delegation in backlog if delegation.job.job_id != without][:MOST_MAPPED]
 
     def _plan(self, now_ms: int, waiting: Sequence[Delegation]) -> list[MappingDecision]:
         """Map jobs over the sites by their quotes, and return which of them go now; nothing changes."""
         last = last_quoted(waiting)
-        quotes = {site: one.quotes[site] for site, one in last.items()}
+        quotes = {site: delegation.quotes[site] for site, delegation in last.items()}
         ready_ms = [self._ready_ms(now_ms, site, quotes.get(site)) for site in range(len(self._nodes))]
         takes_parts = [site in quotes and quotes[site].takes_parts for site in range(len(self._nodes))]
-        jobs = [self._to_map(now_ms, one, last, quotes) for one in waiting]
+        jobs = [self._to_map(now_ms, delegation, last, quotes) for delegation in waiting]
         planned = map_over_sites(jobs, ready_ms, takes_parts, self.policy.selection)
         plan, taken = [MappingDecision(place) for place in planned], dict[int, int]()
-        for number, (one, job, place) in enumerate(zip(waiting, jobs, planned, strict=True)):
-            if place is not None and place.site != SEVERAL and self._goes_now(now_ms, one, place):
+        for number, (delegation, job, place) in enumerate(zip(waiting, jobs, planned, strict=True)):
+            if place is not None and place.site != SEVERAL and self._goes_now(now_ms, delegation, place):
                 taken[place.site] = taken.get(place.site, 0) + job.offers[place.site].nodes
                 plan[number] = MappingDecision(place, goes=True)
-        for number, (one, place) in enumerate(zip(waiting, planned, strict=True)):
+        for number, (delegation, place) in enumerate(zip(waiting, planned, strict=True)):
             if place is not None and place.site == SEVERAL and place.start_ms <= now_ms:
-                split = self._split_now(now_ms, one, quotes, taken)
+                split = self._split_now(now_ms, delegation, quotes, taken)
                 # Jobs that go now may force more fragments, and so a longer run than the mapping assumed.
                 if split is not None and now_ms + split[1] <= place.end_ms:
                     plan[number] = MappingDecision(place, split=split)
@@ -649,11 +648,8 @@ class LimitedControl(DelegatingControl):
         for delegation in map(self._jobs.__getitem__, self._patience_ms):
             delegation.changed.update(site for site in news if site in delegation.quotes)
         looks = LOOKS
-        mapped = [
-            candidate
-            for candidate in self._jobs.values()
-            if candidate.state == BACKLOG and candidate.mapped is not None
-        ]
+        backlog = (candidate for candidate in self._jobs.values() if candidate.state == BACKLOG)
+        mapped = [candidate for candidate in backlog if candidate.mapped is not None]
         for site in range(len(self._nodes)) if retry else news:
             first = next((candidate for candidate in mapped if not candidate.avoids(site, now_ms)), None)
             commands += [] if first is None else self._ask(now_ms, first, [site])

@@ -91,12 +91,8 @@ def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
     for length in lengths:
         seen = [_Simulation(grid, stage, past, span_ms, length).outlook() for stage in (before, after)]
         comparisons.append(Outlooks(length=length, now=seen[0], then=seen[1]))
-    return WhatIfAnswer(
-        now_ms=grid.now_ms,
-        plays=tuple(comparisons),
-        sure=_how_sure(comparisons),
-        assumed=_assumed(grid, asked, len(past)),
-    )
+    sure, assumed = _how_sure(comparisons), _assumed(grid, asked, len(past))
+    return WhatIfAnswer(now_ms=grid.now_ms, plays=tuple(comparisons), sure=sure, assumed=assumed)
 
 
 def _changed(grid: GridNow, stage: _Stage, asked: WhatIf) -> _Stage:

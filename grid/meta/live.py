@@ -1,7 +1,7 @@
 """LiveGrid: the meta-scheduler with the programs and the records of its jobs, as a state machine.
 
-It contains a `MetaCore`, which decides, and keeps the users' jobs (`JobRegistry`) and the reports of sites. No clock, no
-I/O: docs/live.md.
+It contains a `MetaCore`, which decides, and keeps the users' jobs (`JobRegistry`) and the reports of sites. No clock,
+no I/O: docs/live.md.
 """
 
 from __future__ import annotations

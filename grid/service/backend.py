@@ -159,14 +159,14 @@ class LiveBackend(Backend):
 
     async def _answers(self, sites: Collection[str], method: str, kind: Any, *arguments: object) -> dict[str, Any]:
         """Ask sites at the same time; return their answers by site, without the sites that do not answer."""
-        found: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
 
         async def ask(site: str) -> None:
             with contextlib.suppress(UnavailableError):
-                found[site] = await self._ask(site_actor(site), method, kind, *arguments, timeout_s=LOOK_S)
+                answers[site] = await self._ask(site_actor(site), method, kind, *arguments, timeout_s=LOOK_S)
 
         await asyncio.gather(*map(ask, sites))
-        return found
+        return answers
 
     async def _site(self, name: str) -> str:
         """Return the name of a site's actor."""
@@ -491,21 +491,21 @@ class LiveBackend(Backend):
         return Health(status="ok", version=__version__, sites=sites)
 
 
-def _with_sites(known: Forecast, answers: Mapping[str, Forecast | None]) -> Forecast:
+def _with_sites(forecast: Forecast, answers: Mapping[str, Forecast | None]) -> Forecast:
     """Add to a forecast the answers of the sites in whose queues the job waits; the others do not answer."""
-    for name in known.queues:
+    for name in forecast.queues:
         if name not in answers:
-            known = without_site_answer(known, name)
+            forecast = without_site_answer(forecast, name)
         elif (answer := answers[name]) is not None:
-            known = with_site_answer(known, name, answer)
-    return known
+            forecast = with_site_answer(forecast, name, answer)
+    return forecast
 
 
-def _with_offers(known: Forecast, answers: Mapping[str, Forecast]) -> Forecast:
+def _with_offers(forecast: Forecast, answers: Mapping[str, Forecast]) -> Forecast:
     """Add to a quote the offers of sites with shared nodes that answer."""
-    offers = {name: answers[name].sites[0].offer for name in known.offers if name in answers and answers[name].sites}
-    rows = [msgspec.structs.replace(row, offer=offers.get(row.site, "")).with_offer() for row in known.sites]
-    return msgspec.structs.replace(known, sites=tuple(rows)) if offers else known
+    offers = {name: answers[name].sites[0].offer for name in forecast.offers if name in answers and answers[name].sites}
+    rows = [msgspec.structs.replace(row, offer=offers.get(row.site, "")).with_offer() for row in forecast.sites]
+    return msgspec.structs.replace(forecast, sites=tuple(rows)) if offers else forecast
 
 
 async def _or_none(answer: Awaitable[T]) -> T | None:

@@ -30,6 +30,5 @@ def joined_history(of_grid: Sequence[Note], of_sites: Sequence[Note]) -> list[No
             unheard.remove(end)
     final = [note.detail for note in of_grid if note.kind == "ended"]
     same = [end for end in ends if final and end.detail.partition(": ")[2] == final[-1]]
-    repeated = same[0] if len(same) == 1 else None
-    kept += [note for note in of_sites if note is not repeated]
+    kept += [note for note in of_sites if len(same) != 1 or note is not same[0]]
     return sorted(kept, key=lambda note: note.at_ms)

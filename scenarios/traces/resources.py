@@ -159,7 +159,7 @@ def row_of_job(path: str | Path, line: int, job_id: float, row_of: Mapping[int, 
 
 
 def check_complete(path: str | Path, has_lines: Sequence[object], workload: Workload) -> None:
-    """Raise TraceError if some job of the workload has no line; ``has_lines`` has a true value for each job with a line."""
+    """Raise TraceError if a job of the workload has no line; ``has_lines`` is true for each job with a line."""
     missing = [row for row, has_line in enumerate(has_lines) if not has_line]
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""

@@ -132,9 +132,9 @@ def policy_named(name: str) -> Any:
 def read_policy(name: str, nodes: int, site_options: Mapping[str, object], usual: Mapping[str, object]) -> Policy:
     """Return the policy of a site from its options.
 
-    An option in `site_options` that is None was not given. The options in `usual` are defaults; a discipline ignores those
-    that it does not know. Raise OptionError if the discipline or a value is unknown, or an option in `site_options` is not for
-    this discipline.
+    An option in `site_options` that is None was not given. The options in `usual` are defaults; a discipline ignores
+    those that it does not know. Raise OptionError if the discipline or a value is unknown, or an option in
+    `site_options` is not for this discipline.
 
     Examples
     --------

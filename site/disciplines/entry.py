@@ -133,8 +133,8 @@ class Entry:
     variants : mapping from str to policy
         Policies that `gridweave.simulate` takes by name.
     metrics : callable, optional
-        Takes a `SiteOutcome`; returns the metrics of the discipline by name, with units, for tables, ``summary.json`` and
-        ``result.own_metrics``.
+        Takes a `SiteOutcome`; returns the metrics of the discipline by name, with units, for tables, ``summary.json``
+        and ``result.own_metrics``.
     labels : callable, optional
         Takes a policy; returns, for each column whose numbers represent names, the names of 0, 1, ...
     remarks : callable, optional

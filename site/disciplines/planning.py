@@ -17,7 +17,7 @@ ENTRY = Entry(
     name="planning",
     about="every job that waits has a planned start, and nodes can be reserved in advance",
     make=SiteQueue,
-    read=lambda nodes, given, usual: read_policy("planning", given, usual),
+    read=lambda nodes, options, usual: read_policy("planning", options, usual),
     traits=TRAITS,
     traits_by=lambda policy: replace(TRAITS, week=policy.has_windows),
     compiled=COMPILED,

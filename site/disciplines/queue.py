@@ -511,7 +511,7 @@ ENTRY = Entry(
     name="queue",
     about="jobs stand in a queue, and those behind the head may be backfilled",
     make=SiteQueue,
-    read=lambda nodes, given, usual: read_policy("queue", given, usual),
+    read=lambda nodes, options, usual: read_policy("queue", options, usual),
     traits=Traits(elastic=True),
     compiled=COMPILED,
 )

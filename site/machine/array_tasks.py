@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gridweave.site.array_tasks import Element, Ranges, count_of, indexes_of
+from gridweave.site.array_tasks import ArrayTask, Ranges, count_of, indexes_of
 from gridweave.site.machine.folders import read_regular
 
 COUNTER = "elements.next"
@@ -72,22 +72,22 @@ class SharedTasks:
             fcntl.lockf(self._counter, fcntl.LOCK_UN)
         return self._indexes[number]
 
-    def write_down(self, element: Element) -> None:
+    def write_down(self, element: ArrayTask) -> None:
         """Record an ended array task; raise OSError if the disk is full."""
         line = msgspec.json.encode(element) + b"\n"
         if os.write(self._ended, line) != len(line):
             raise OSError(28, "No space left on device")
 
 
-def ended_tasks(folder: Path, array_tasks: Ranges) -> tuple[Element, ...]:
+def ended_tasks(folder: Path, array_tasks: Ranges) -> tuple[ArrayTask, ...]:
     """Return the ended array tasks of a node task, each once, by index.
 
     A user may have written into the file, so entries with unknown indexes are ignored.
     """
     lines = read_regular(folder / ENDED, limit=_MOST_LINE_BYTES * (count_of(array_tasks) + 1)).splitlines()
     indexes = set(indexes_of(array_tasks)) if lines else set()
-    ended: dict[int, Element] = {}
-    decoder = msgspec.json.Decoder(Element)
+    ended: dict[int, ArrayTask] = {}
+    decoder = msgspec.json.Decoder(ArrayTask)
     for line in lines:
         with contextlib.suppress(msgspec.DecodeError):  # a full disk cut the line off, so the task runs again
             element = decoder.decode(line)
@@ -96,7 +96,7 @@ def ended_tasks(folder: Path, array_tasks: Ranges) -> tuple[Element, ...]:
     return tuple(ended[index] for index in sorted(ended))
 
 
-def interrupted_tasks(folder: Path, array_tasks: Ranges, ended: tuple[Element, ...]) -> tuple[int, ...]:
+def interrupted_tasks(folder: Path, array_tasks: Ranges, ended: tuple[ArrayTask, ...]) -> tuple[int, ...]:
     """Return the indexes of the array tasks that were drawn and have not ended, once the node task has ended."""
     number = min(_number(read_regular(folder / COUNTER, limit=_NUMBER_BYTES)), count_of(array_tasks))
     done = {element.index for element in ended}
@@ -191,7 +191,7 @@ def run_array_tasks(
         own[INDEX_VARIABLE] = str(index)
         start_ms, began_s = int(time.time() * 1000), time.monotonic()
         code, cpu_s, peak_kib = run()
-        element = Element(
+        element = ArrayTask(
             index=index,
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,

@@ -398,5 +398,5 @@ def _hand_over(folder: Path, owner: tuple[int, int]) -> None:
 
 if __name__ == "__main__":
     # The launcher calls this: create the group with this name, for a uid and a gid.
-    made = open_cgroups(sys.argv[1], owner=(int(sys.argv[2]), int(sys.argv[3])))
-    print(json.dumps(made.paths))
+    groups = open_cgroups(sys.argv[1], owner=(int(sys.argv[2]), int(sys.argv[3])))
+    print(json.dumps(groups.paths))

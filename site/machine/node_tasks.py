@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gridweave.errors import GridweaveError
-from gridweave.site.array_tasks import Element
+from gridweave.site.array_tasks import ArrayTask
 from gridweave.site.launch import NodeTaskState, Outcome
 from gridweave.site.machine.array_tasks import ended_tasks, interrupted_tasks
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
@@ -207,7 +207,7 @@ def end_group(folder: Path) -> None:
             group.remove()
 
 
-def packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
+def packed_ends(folder: Path) -> tuple[tuple[ArrayTask, ...], tuple[int, ...]]:
     """Return the ended array tasks of a packed array's node task, and the indexes of the interrupted ones."""
     launch = read_launch(folder)
     if launch is None or launch.array_tasks is None:

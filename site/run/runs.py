@@ -14,7 +14,7 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.settings import Changeable
 from gridweave.site.allocation import NO_PORT, Port, Ports
-from gridweave.site.array_tasks import Element, count_of, indexes_of, tasks_problem
+from gridweave.site.array_tasks import ArrayTask, count_of, indexes_of, tasks_problem
 from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import JobRequest, SignalName
@@ -220,7 +220,7 @@ class Run(msgspec.Struct):
         return tuple(sorted(bad, key=lambda code: code[0])[:MOST_CODES])
 
     @property
-    def array_tasks(self) -> tuple[Element, ...]:
+    def array_tasks(self) -> tuple[ArrayTask, ...]:
         """The ended tasks of a packed array."""
         return tuple(
             task

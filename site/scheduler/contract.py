@@ -302,14 +302,8 @@ class ContractCore:
 
     def kept_nodes(self) -> Iterator[tuple[Literal["reservation", "lease"], int, int, int, int]]:
         """Yield each reservation and lease: kind, number, number of nodes, start and end [ms]."""
-        for reservation in self.site.reservations():
-            yield (
-                "reservation",
-                reservation.reservation_id,
-                reservation.width,
-                reservation.start_ms,
-                reservation.start_ms + reservation.length_ms,
-            )
+        for kept in self.site.reservations():
+            yield "reservation", kept.reservation_id, kept.width, kept.start_ms, kept.start_ms + kept.length_ms
         for job_id, part in self._parts.items():
             if part.shared and part.is_granted:
                 yield "lease", job_id, part.width, part.start_ms, part.start_ms + part.length_ms

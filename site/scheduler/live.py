@@ -1,7 +1,7 @@
 """LiveSite: a site with the programs of its jobs and the machines that run them, as a state machine.
 
-It contains a `ContractCore`, which decides, the users' jobs (`JobRegistry`) and the runs (`Runs`). It turns the start of a
-job into orders for machines, and the reports of machines into the end of the job. No clock, no I/O: docs/live.md.
+It contains a `ContractCore`, which decides, the users' jobs (`JobRegistry`) and the runs (`Runs`). It turns the start
+of a job into orders for machines, and the reports of machines into the end of the job. No clock, no I/O: docs/live.md.
 """
 
 from __future__ import annotations

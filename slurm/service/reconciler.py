@@ -217,9 +217,7 @@ class BatchReconciler:
         if self._view is None:
             self._note_size(view)
         self._asked, self._problem = {}, ""
-        self._put_back = {
-            batch_job.name for batch_job in view.allocations if batch_job.state == "waiting" and batch_job.name in begun
-        }
+        self._put_back = begun & {batch_job.name for batch_job in view.allocations if batch_job.state == "waiting"}
         self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
         self._steps = free_steps(view, self._driver.clock.now_ms())
         self._unsure.clear()
@@ -234,10 +232,8 @@ class BatchReconciler:
         over = self._over(self._view)
         # Pilots only: of a job that has started, the site gets the report of its end.
         pilots = [(request, batch_job) for request, batch_job in over if request.job.job_id == PILOT]
-        ended_requests = [
-            RequestStatus(PILOT, request.ask, "over", None, batch_job.reason) for request, batch_job in pilots
-        ]
-        await self._report(self._view, self._ends(over), ended_requests)
+        ended = [RequestStatus(PILOT, request.ask, "over", None, batch_job.reason) for request, batch_job in pilots]
+        await self._report(self._view, self._ends(over), ended)
 
     def _note_size(self, view: BatchView) -> None:
         """At the first query, log a warning if the site counts more nodes than its batch system has up."""

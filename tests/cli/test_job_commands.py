@@ -25,7 +25,7 @@ from gridweave.cli.terminal import VisibleBytes
 from gridweave.errors import OptionError
 from gridweave.grid.api import JobProgress
 from gridweave.ranges import ranges_text
-from gridweave.site.array_tasks import Element
+from gridweave.site.array_tasks import ArrayTask
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.launch import SplitCost
@@ -202,8 +202,8 @@ def test_the_elements_of_a_packed_array_are_shown(here: Elsewhere, shell: Shell)
     here.call(here.grid.write, 1, b"onetwo")
     record = here.grid.records_by_id[1]
     record.array_tasks = (
-        Element(1, 0, None, 0, 1500, 20, 10**6, 0, (0, 3), (0, 0)),
-        Element(2, 3, None, 0, 10, 20, 10**6, 0, (3, 3), (0, 0)),
+        ArrayTask(1, 0, None, 0, 1500, 20, 10**6, 0, (0, 3), (0, 0)),
+        ArrayTask(2, 3, None, 0, 10, 20, 10**6, 0, (3, 3), (0, 0)),
     )
     record.interrupted = (2,)
     found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}

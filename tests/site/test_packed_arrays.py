@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.site.array_tasks import Element, Ranges
+from gridweave.site.array_tasks import ArrayTask, Ranges
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program, request_problem
 from gridweave.site.messages import Machine, MachineForgotten, RunEnded, RunStarted, StartRun, UserSubmitted
 from gridweave.site.policy import SitePolicy
@@ -23,9 +23,9 @@ def packed(array_tasks: Ranges, nodes: int = 1) -> JobRequest:
     return JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=1000, array=array)
 
 
-def over(index: int, code: int = 0) -> Element:
+def over(index: int, code: int = 0) -> ArrayTask:
     """Return what became of an element."""
-    return Element(index, code, None, 0, 1, 1, 1, 0, (0, 0), (0, 0))
+    return ArrayTask(index, code, None, 0, 1, 1, 1, 0, (0, 0), (0, 0))
 
 
 def site() -> LiveSite:
@@ -47,7 +47,7 @@ def record(core: LiveSite) -> JobRecord:
     return core.registry.records[OWN]
 
 
-def ended(machine: str, outcome: Any, *array_tasks: Element, attempt: int = 1, **more: Any) -> RunEnded:
+def ended(machine: str, outcome: Any, *array_tasks: ArrayTask, attempt: int = 1, **more: Any) -> RunEnded:
     """Return that a machine runs nothing of the job any more."""
     return RunEnded(machine, OWN, attempt, outcome, array_tasks=array_tasks, **more)
 

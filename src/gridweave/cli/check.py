@@ -78,21 +78,19 @@ def check(
         workload, report = load_workload(trace, nodes=nodes, columns=())
         machine = nodes or workload.nodes or 1
         matched = [match(item, workload) for item in read]
-        fault_lists = [faults(item, machine, tolerance_ms=tolerance_ms) for item in matched]
-        uses = (
-            []
-            if fault_lists[0]
-            else [promise_use(matched[0], machine, kind, tolerance_ms=tolerance_ms) for kind in PROMISES]
-        )
-        parted = parting(matched[0], matched[1], machine) if against is not None and not any(fault_lists) else None
+        all_faults = [faults(item, machine, tolerance_ms=tolerance_ms) for item in matched]
+        uses = []
+        if not all_faults[0]:
+            uses = [promise_use(matched[0], machine, kind, tolerance_ms=tolerance_ms) for kind in PROMISES]
+        parted = parting(matched[0], matched[1], machine) if against is not None and not any(all_faults) else None
     for line in report.lines():
         say(line)
     if as_json:
-        _print_json(matched, fault_lists, uses, parted)
+        _print_json(matched, all_faults, uses, parted)
     else:
-        _print(matched, fault_lists, machine)
-        _print_rest(uses, parted, compared=against is not None, wrong=any(fault_lists))
-    if any(fault_lists) or parted is not None or any(use.broken and use.kind == promise for use in uses):
+        _print(matched, all_faults, machine)
+        _print_rest(uses, parted, compared=against is not None, wrong=any(all_faults))
+    if any(all_faults) or parted is not None or any(use.broken and use.kind == promise for use in uses):
         raise typer.Exit(WRONG_STATUS)
 
 

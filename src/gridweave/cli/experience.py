@@ -355,10 +355,10 @@ def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
             return site_experience
         return await grid.ask_discipline(site, EXPERIENCE, SiteExperience, ExperienceChanges(times=changes))
 
-    found = reach.ask(work)
-    if not found.learns:
+    learned = reach.ask(work)
+    if not learned.learns:
         raise InputError(f"site {site} does not learn run times; only sites whose machines differ do")
-    _show_times(reach, found.times, edit, edit.out)
+    _show_times(reach, learned.times, edit, edit.out)
 
 
 def _show_file(reach: Reach, file: str, edit: _Edit) -> None:
@@ -406,7 +406,7 @@ def _print_times(times: Sequence[KnownTimes]) -> None:
 
 
 def _set(text: str, times_by_key: dict[TimesKey, KnownTimes]) -> KnownTimes:
-    """Parse ``WHOSE=MEAN[,DEVIATION[,RUNS]]``; omitted numbers come from `times_by_key`, or else are deviation 0 and 1 run."""
+    """Parse ``WHOSE=MEAN[,DEVIATION[,RUNS]]``; omitted numbers come from `times_by_key`, else 0 and 1."""
     import msgspec
 
     whose, is_there, numbers = text.rpartition("=")

@@ -47,7 +47,7 @@ from gridweave.site.times import parse_time_ms, processes_ended_ms, run_time_ms,
 if TYPE_CHECKING:
     from gridweave.grid.api import JobHistory, JobProgress, QueuedJob
     from gridweave.grid.client.client import Client
-    from gridweave.site.array_tasks import Element
+    from gridweave.site.array_tasks import ArrayTask
     from gridweave.site.job import ActionKind, JobRecord, SignalName
     from gridweave.site.launch import Used
     from gridweave.site.lifecycle import JobState
@@ -650,15 +650,15 @@ def _apply_action(
             return selected, await grid.signal(selected, signal)
         return selected, await grid.apply_action(kind, selected) if selected else []
 
-    wanted, done = reach.ask(work)
+    job_ids, done = reach.ask(work)
     if reach.as_json:
         print_json({"job_ids": done})
     elif done:
         typer.echo(f"{_DONE[kind]}: {jobs_text(done)}")
-    left = sorted(set(wanted) - set(done))
+    left = sorted(set(job_ids) - set(done))
     if left and query is None:
         raise InputError(f"{jobs_text(left)}: {_NOT_DONE[kind]}, or not one of your jobs")
-    if not wanted and not reach.as_json:
+    if not job_ids and not reach.as_json:
         say("no matching jobs")
 
 
@@ -714,7 +714,7 @@ def logs(
     Reach(url, here, profile).ask(work, waits=True)
 
 
-def _element(record: JobRecord, index: int) -> Element:
+def _element(record: JobRecord, index: int) -> ArrayTask:
     """Return the record of one task of a packed array; OptionError if it has not ended."""
     task = next((candidate for candidate in record.array_tasks if candidate.index == index), None)
     if task is None:

@@ -201,10 +201,8 @@ def _print_submitted(jobs: list[JobHandle], requests: list[JobRequest], arrays: 
     if array_name and request.array is not None and request.array.array_tasks:
         from gridweave.site.array_tasks import count_of
 
-        tasks_per_job = count_of(request.array.array_tasks)
-        say(
-            f"array {array_name}: {len(jobs):,} jobs of {tasks_per_job:,} elements, each job {size}; see: gridweave show JOB"
-        )
+        per_job = count_of(request.array.array_tasks)
+        say(f"array {array_name}: {len(jobs):,} jobs of {per_job:,} tasks, each job {size}; see: gridweave show JOB")
     elif array_name:
         say(f"array {array_name}: {len(jobs):,} jobs of {size}; see: gridweave jobs --array {array_name}")
     elif len(jobs) > 1:

@@ -271,9 +271,7 @@ def fetch(
     if show_list:
         traces = {key: archive.KNOWN_TRACES[key] for key in sorted(archive.KNOWN_TRACES)}
         if as_json:
-            print_json(
-                {key: {"url": trace.url, "sha256": trace.sha256, "nodes": trace.nodes} for key, trace in traces.items()}
-            )
+            print_json({key: {"url": it.url, "sha256": it.sha256, "nodes": it.nodes} for key, it in traces.items()})
         else:
             rows = [(key, trace.url, f"{trace.nodes:,}") for key, trace in traces.items()]
             print_table(rows, headings=("name", "address", "nodes"), left=2)

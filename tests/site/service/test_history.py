@@ -171,7 +171,7 @@ async def test_jobs_are_found_piece_by_piece(tmp_path: Path, monkeypatch: pytest
         kept = grid.grid_desk._history
         ended = sorted(set(of_jobs) - set(open_ids), reverse=True)
         assert list(await kept.ended(of_jobs)) == ended[::-1]
-        queries = {
+        job_queries = {
             JobQuery(): ended,
             JobQuery(limit=2): ended[:2],
             JobQuery(below=of_jobs[3]): of_jobs[2::-1],
@@ -179,6 +179,6 @@ async def test_jobs_are_found_piece_by_piece(tmp_path: Path, monkeypatch: pytest
             JobQuery(name="job 1"): [job_id for job_id in ended if (job_id - of_jobs[0]) % 3 == 1],
             JobQuery(name="none"): [],
         }
-        for query, wanted in queries.items():
+        for query, wanted in job_queries.items():
             assert [record.job_id for record in await kept.find_ended(query)] == wanted, query
         assert [record.job_id for record in (await grid.backend.jobs(JobQuery())).jobs] == of_jobs[::-1]

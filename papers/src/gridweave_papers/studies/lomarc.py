@@ -342,7 +342,9 @@ def _always_is_worse(view: View) -> Verdict:
 def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
     """Check published cuts against PSS, by workload."""
     published = {
-        one: -CHANGES[quantity, variant, one, "M1"] for one in WORKLOADS if (quantity, variant, one, "M1") in CHANGES
+        workload: -CHANGES[quantity, variant, workload, "M1"]
+        for workload in WORKLOADS
+        if (quantity, variant, workload, "M1") in CHANGES
     }
 
     def check(view: View) -> Verdict:

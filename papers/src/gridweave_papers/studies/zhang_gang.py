@@ -575,10 +575,7 @@ def _report_24(runs: GangRuns, notes: tuple[str, ...]) -> Findings:
             for reading, by_line in curves.items():
                 for backfill in ("none", "easy") if reading == next(iter(READINGS)) else ("easy",):
                     for cost in MOVE_COSTS_S:
-                        own = [
-                            float(by_line[lines[backfill, cost, most_tasks]].mean(quantity)[place])
-                            for most_tasks in TASKS
-                        ]
+                        own = [float(by_line[lines[backfill, cost, count]].mean(quantity)[place]) for count in TASKS]
                         name = "MGS" if backfill == "none" else "MBGS"
                         rows.append(Row((reading, name, f"{cost} s"), our_values(*own, decimals=decimals)))
             columns = tuple("all" if tasks is None else f"Q = {tasks}" for tasks in TASKS)

@@ -44,7 +44,7 @@ pools, and its groups are the rows ``first_group`` to ``end_group - 1``. ``virtu
 ``pays_until_ms`` as the penalty for a pause or a move. ``moved`` is the memory of tasks that were moved, saved or
 restored, in millionths of a node.
 
-During a pass: whether it ``ran`` before the pass, whether it is ``pinned`` to its nodes, the yield ``new_yield`` for it,
+During a pass: whether it ``ran`` before the pass, whether it is ``pinned`` to its nodes, its ``new_yield``,
 its ``place`` in ``here``, whether it is left ``out`` of the packing, and whether its nodes changed (``changed_place``).
 """
 

@@ -312,18 +312,11 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms
 
 @kernel
 def _may_cost(
-    state: GangSite,
-    codes: GangCodes,
-    job: Record,
-    target: Int,
-    now_ms: Int,
-    n_overlapping: Int,
-    job_ms: Int,
-    other_ms: Int,
+    state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, count: Int, job_ms: Int, other_ms: Int
 ) -> bool:
     """Whether a job can move to a row without delaying a promised start there.
 
-    The move costs the job ``job_ms``, and each of the first ``n_overlapping`` jobs in ``overlapping`` that has begun
+    The move costs the job ``job_ms``, and each of the first ``count`` jobs in ``overlapping`` that has begun
     ``other_ms``.
     """
     if codes.backfill == NO_BACKFILL or codes.migration_ms == 0:
@@ -333,7 +326,7 @@ def _may_cost(
     if row_start_ms(state, target, now_ms, job.width, length_ms) != now_ms:
         return False
     occupy_row(state, target, now_ms, length_ms, job.width)
-    for i in range(n_overlapping):
+    for i in range(count):
         other = state.jobs[state.overlapping[i]]
         longer_ms = other_ms * counters.rows if tasks_of(other) > 0 else 0
         if longer_ms > 0:
@@ -442,7 +435,7 @@ def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
 
 @kernel
 def tasks_in_the_way(state: GangSite, row: Int, n_overlapping: Int) -> Int:
-    """Return how many tasks the first ``n_overlapping`` jobs in ``overlapping`` have to save; -1 if one of them cannot move.
+    """Return how many tasks the first ``n_overlapping`` entries of ``overlapping`` must save; -1 if one cannot move.
 
     A job cannot move if this decision has moved it already, if it is in another row too, as it would lose its nodes
     there, or if its memory is known, as its new nodes are not known in advance.
