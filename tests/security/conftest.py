@@ -145,7 +145,7 @@ class Place:
     async def _end(self) -> None:
         await self.runner.cancel(1, 0, "over")
         await self.end_of(1)
-        for key in self.runner.known():
+        for key in self.runner.task_keys():
             await self.runner.forget(*key)
         await self.runner.close()
 

@@ -213,6 +213,6 @@ def test_an_actor_that_was_removed_from_ray_is_made_again_by_the_next_start(grid
     ray.kill(grid.actors["site:south"])
     until(lambda: process_of(grid, "site:south") is None)
     again = start_grid(grid.plan, timeout_s=PATIENCE_S)
-    assert again.made == {"site:south"}
+    assert again.created == {"site:south"}
     assert the_end(again, answer.job_id).outcome == "finished"
     grid.actors = again.actors
