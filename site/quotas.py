@@ -1,7 +1,7 @@
 """Define quotas: what the jobs of a user or an account may request and use, as the operator configures it.
 
 A job that exceeds a limit on one job (time limit, priority, nodes) or on waiting jobs is refused. A job that exceeds a
-limit on admitted jobs or on node-hours in a window waits. docs/maxima.md has the rules.
+limit on admitted jobs or on node-hours in a window waits. docs/quotas.md has the rules.
 """
 
 from __future__ import annotations

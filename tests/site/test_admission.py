@@ -16,7 +16,7 @@ SMALL = st.integers(1, 4)
 
 
 class Slow:
-    """The rule as docs/maxima.md says it, over all jobs each time, from lists that are never tidied."""
+    """The rule as docs/quotas.md says it, over all jobs each time, from lists that are never tidied."""
 
     def __init__(self) -> None:
         self.quotas = Quotas()

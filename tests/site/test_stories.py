@@ -14,9 +14,9 @@ KINDS = set(get_args(EventKind))
 
 
 def test_the_kinds_are_those_of_the_docs() -> None:
-    """The table "The story" of docs/live.md has every kind that a client may ask for, once, and no other."""
+    """The table "The history" of docs/live.md has every kind that a client may ask for, once, and no other."""
     page = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
-    table = page[page.index("**The story**") : page.index("## Held")]
+    table = page[page.index("**The history**") : page.index("## Held")]
     named = [kind for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for kind in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(KINDS)
 
