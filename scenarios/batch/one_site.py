@@ -61,7 +61,7 @@ def simulate_one_site(
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate_site`."""
     entry = entry_of(policy)
     if entry.lender is not None:
-        raise OptionError("discipline", f"{entry.name!r} is for live sites alone: {entry.about}")
+        raise OptionError("discipline", f"{entry.name!r} works only on live sites: {entry.about}")
     _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)
@@ -146,7 +146,7 @@ def _by_needs(workload: Workload, nodes: int, outcome: Stepped) -> dict[str, flo
 
 
 def _chunks(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
-    """Yield the number of jobs up to which to simulate next, and report progress after each piece.
+    """Yield the next number of jobs to simulate up to, and report progress after each part.
 
     Without jobs, nothing is yielded, but progress is reported once.
     """
@@ -268,7 +268,7 @@ def _outages(events: Sequence[NodeEvent], workload: Workload, site: CompiledSite
 
 
 class SiteRun:
-    """A simulation of a workload on one site in the compiled loop, which can be run piece by piece.
+    """A simulation of a workload on one site in the compiled loop, which can be run in parts.
 
     Parameters
     ----------
@@ -320,7 +320,7 @@ class SiteRun:
         prepared(run_batch, *arguments)(*arguments)
 
     def next_instant_ms(self) -> int:
-        """Return the time of the next event or due decision; `NEVER_MS` if there is none."""
+        """Return the time of the next event or due decision, or `NEVER_MS`."""
         jobs, clock, ends = self.site.state.jobs, self._run.clock[0], self._run.ends
         rules: Any = self.site.rules
         instants = [int(rules.wakeup_ms(self.site.state))]
@@ -383,7 +383,7 @@ def week_clock(workload: Workload, timezone: str | None = None) -> WeekClock:
 
 
 def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
-    """Return when jobs of these rows are cancelled if they still wait; None if none is.
+    """Return when the jobs of these rows are cancelled if they still wait, or None if no job is.
 
     The times come from the column ``cancel_ms``, where -1 means never. InputError if a job is cancelled at or before
     its submission.

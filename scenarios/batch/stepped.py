@@ -218,7 +218,7 @@ class _SteppedSite:
         return self._submitted - len(self._refused)
 
     def next_instant_ms(self) -> int | None:
-        """Return the time of the next event; None if there is none."""
+        """Return the time of the next event, or None."""
         self._pass_over_cancelled()
         instants = [self._running.next_end_ms(), self.core.next_wakeup_ms()]
         instants += [when_ms for when_ms, _ in itertools.islice(self._arrivals, 1)]
@@ -360,7 +360,7 @@ class RunningWork:
         self._unused.append(row)
 
     def next_end_ms(self) -> int | None:
-        """Return the time at which the next job ends; None if none does."""
+        """Return the time at which the next job ends, or None."""
         return int(self._ends.heap[0]["end_ms"]) if self._ends.size[0] else None
 
     def ended(self, now_ms: int) -> list[int]:

@@ -182,7 +182,7 @@ def _of_starts(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[
         cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)[row]
         late = ran & (cancel_ms >= 0) & (schedule.start_ms >= cancel_ms + tolerance_ms)
         yield _fault(
-            "ran though cancelled",
+            "ran although cancelled",
             late,
             lambda i: f"job {ids[i]} starts at {_s(schedule.start_ms[i])}; it was cancelled at {_s(cancel_ms[i])}",
         )

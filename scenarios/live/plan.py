@@ -51,7 +51,7 @@ def check_speed(speed: float) -> None:
 
 
 def first_jobs(built: Built, jobs: int | None) -> Built:
-    """Return a scenario with its first ``jobs`` jobs only, or with all if ``jobs`` is None."""
+    """Return a scenario with only its first ``jobs`` jobs; None keeps all of them."""
     if jobs is None:
         return built
     if jobs < 1:

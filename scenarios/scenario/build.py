@@ -480,7 +480,7 @@ def _report_wide(
     if not drop:
         report.add(("workload",), f"{reason}; split them (transform), or leave them out (drop_wide = true)")
         return False
-    remarks.append(f"{reason}; left out, as drop_wide says")
+    remarks.append(f"{reason}; left out because of drop_wide")
     if not fits.any():
         report.add(("workload",), f"no job is left; {reason}")
     return bool(fits.any())

@@ -29,7 +29,7 @@ class ReservationAnswer(msgspec.Struct, frozen=True, kw_only=True):
         The requested reservation.
     accepted : bool
     earliest_ms : int or None
-        If refused: the earliest start, no earlier than requested, that would have been accepted; None if there is none.
+        If refused: the earliest start, no earlier than requested, that would have been accepted, if any.
     reason : str or None
         Why it was refused.
     """

@@ -87,7 +87,7 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorldLengths(NamedTuple):
-    """How long a job takes in several fragments, and how long it holds its nodes before and after its work."""
+    """The run time of a job in several fragments, and how long it holds its nodes before and after its work."""
 
     split_length_ms: Callable[[int, int, float], int]
     around_ms: int = 0

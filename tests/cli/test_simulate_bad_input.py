@@ -103,7 +103,7 @@ def test_bad_traces(shell: Shell, tmp_path: Path, kind: str) -> None:
         ("--discipline sling", "--discipline: 'sling' is not known"),
         ("--slack nan", "--slack: is nan; a number from 0 to 10,000"),
         ("--slack -1", "--slack: is -1.0"),
-        ("--aging 0", "--aging: '0' is too short to wait"),
+        ("--aging 0", "--aging: '0' is too short"),
         ("--aging soon", "--aging: 'soon' is not a time"),
         ("--limit max-jobs=1", "--limit: are only for planning sites; use the discipline planning"),
         ("--discipline planning --limit wider-than=75%", "--limit: 'wider-than=75%' limits nothing"),
@@ -135,7 +135,7 @@ def test_bad_names_are_found_before_a_trace_is_read(shell: Shell, tmp_path: Path
     [
         ("four.swf", "four.swf is a file; name a folder"),
         ("four.swf/sub/folder", "which is a file; name a folder"),
-        ("", "'' names no folder"),
+        ("", "'' is not the name of a folder"),
         ("x" * 300, "cannot be the name of a folder"),
         ("dangling", "dangling is a file; name a folder"),
     ],

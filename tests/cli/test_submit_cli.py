@@ -100,7 +100,7 @@ def test_memory_is_said_once(shell: Shell) -> None:
     """The memory of a job is in --resources or in --memory-need."""
     status, _, err = shell("submit", "--resources", "cpu=1", "--memory-need", "0.5", "--", "true")
     assert status == 2
-    assert err == "gridweave: --memory-need: is given together with --resources; write memory=... there\n"
+    assert err == "gridweave: --memory-need: conflicts with --resources; write memory=... there\n"
 
 
 def test_options_reach_the_grid(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ File = Annotated[
 
 
 _Out = Annotated[
-    str | None, typer.Option("--out", metavar="OUT.png", help="Draw it to this file (.png, .svg or .pdf).")
+    str | None, typer.Option("--out", metavar="OUT.png", help="Draw the network to this file (.png, .svg or .pdf).")
 ]
 
 

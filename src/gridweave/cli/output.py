@@ -103,7 +103,7 @@ def check_folder(out: str) -> Path:
     import os
 
     if not out.strip():
-        raise OptionError("--out", f"{out!r} names no folder")
+        raise OptionError("--out", f"{out!r} is not the name of a folder")
     folder = Path(out).absolute()
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -130,7 +130,7 @@ def picture_kind(option: str, out: str) -> str:
 
     kind = Path(out).suffix.lower().removeprefix(".")
     if kind not in FigureCanvasAgg.get_supported_filetypes():
-        raise OptionError(option, f"{out} is no picture by its name; let it end in .png, .svg or .pdf")
+        raise OptionError(option, f"{out} is not the name of a picture; end it in .png, .svg or .pdf")
     return kind
 
 

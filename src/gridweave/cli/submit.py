@@ -77,8 +77,8 @@ def submit(
 ) -> None:
     """Submit a job: a command on the machines, a script from this computer, or several scripts (one job each).
 
-    Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid
-    that `gridweave up` has started, the job works in your current folder.
+    Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid that
+    `gridweave up` has started, the job runs in your current folder.
 
     Example: gridweave submit -n 4 -t 10m -- ./solver input
 
@@ -110,8 +110,8 @@ def submit(
             and not reach.as_json
             and not any("working_directory" in all_options for all_options, _ in parts)
         ):
-            what = "the job works in a folder of its own" if len(jobs) == 1 else "each job works in a folder of its own"
-            say(f"{what}: the machines cannot see this folder; use {flag('working_directory')} to name one of theirs")
+            what = "the job runs in a folder of its own" if len(jobs) == 1 else "each job runs in a folder of its own"
+            say(f"{what}: the machines cannot see this folder; choose one on them with {flag('working_directory')}")
         if wait:
             await _wait(jobs, reach.as_json)
 

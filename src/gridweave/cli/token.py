@@ -152,7 +152,8 @@ def revoke(
 @app.command("audit")
 def audit(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The audit log. \\[default: the one beside the tokens]")
+        Path | None,
+        typer.Argument(metavar="FILE", help="The audit log. \\[default: the one next to the token database]"),
     ] = None,
     tokens: Place = None,
     here: Here = None,
@@ -165,9 +166,11 @@ def audit(
 
     place = str(file) if file is not None else audit_place(_place_here(here) if tokens is None else tokens, None)
     if place is None:
-        raise OptionError("FILE", "is not given, and tokens in a database have no audit log beside them; name it")
+        raise OptionError(
+            "FILE", "is not given, and tokens in a database have no audit log next to them; name the file"
+        )
     n_files, n_lines = check_audit(place)
-    say(f"{place}: {counted(n_lines, 'line')} in {counted(n_files, 'file')}, each follows from the one before")
+    say(f"{place}: {counted(n_lines, 'line')} in {counted(n_files, 'file')}, none changed or removed")
 
 
 def _id(text: str) -> str:
@@ -204,7 +207,9 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
     except ImportError as error:
         raise not_installed(error.name) from None
     if place is not None and here is not None:
-        raise OptionError("--grid", "names a grid, and --tokens, or GRIDWEAVE_TOKENS, a place; give one of them")
+        raise OptionError(
+            "--grid", "selects a grid, but --tokens or GRIDWEAVE_TOKENS already names a database; give only one"
+        )
     place = _place_here(here) if place is None else place
     with named_as_typed(tokens="--tokens"):
         store = TokenStore(place, create=create)
@@ -245,7 +250,7 @@ def _limits(sites: str, accounts: str, numbers: dict[str, Any]) -> TokenLimits:
 
     for option, text in (("--sites", sites), ("--accounts", accounts)):
         if text and not _listed(text):
-            raise OptionError(option, f"{text!r} names none; leave it out where there is no limit")
+            raise OptionError(option, f"{text!r} is an empty list; leave the option out for no limit")
     return TokenLimits(sites=_listed(sites), accounts=_listed(accounts), **numbers)
 
 

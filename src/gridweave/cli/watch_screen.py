@@ -329,9 +329,9 @@ def bar(part: int, whole: int, width: int, style: str = "green") -> Text:
 
 
 def _queue_title(queue: Queue) -> str:
-    return f"queue: {queue.waiting:,} wait, {queue.held:,} held, {queue.starting:,} starting, {queue.running:,} run" + (
-        f", {queue.ending:,} ending" if queue.ending else ""
-    )
+    return (
+        f"queue: {queue.waiting:,} waiting, {queue.held:,} held, {queue.starting:,} starting, {queue.running:,} running"
+    ) + (f", {queue.ending:,} ending" if queue.ending else "")
 
 
 def _queue(seen: GridSnapshot, jobs: Sequence[QueuedJob], is_narrow: bool, is_low: bool) -> RenderableType:

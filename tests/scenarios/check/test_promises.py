@@ -108,7 +108,7 @@ def test_the_first_difference_of_two_schedules() -> None:
     assert parted is not None
     assert (parted.at_ms, parted.job_id, parted.path, parted.other_ms, parted.jobs) == (2_000, 3, "wrong", 110_000, 3)
     assert parted.why == (
-        "easy: does not start it; 1 of 4 nodes are free, and it takes 1; by its estimate it ends at 92 s; job 2 "
+        "easy: does not start it; 1 of 4 nodes are free, and it needs 1; by its estimate it ends at 92 s; job 2 "
         "(4 nodes), first in the queue, can start at 60 s, with 0 nodes to spare\n"
         "conservative: has it start at 110 s"
     )
