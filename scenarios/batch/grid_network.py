@@ -102,7 +102,7 @@ class GridNet:
         for option, allowed in (("contention", CONTENTIONS), ("split", SPLITS), ("data", tuple(STAGINGS))):
             check_known(option, getattr(self, option), allowed)
         if self.exact_up_to < 0:
-            raise OptionError("exact_up_to", f"is {self.exact_up_to}; placements, from 0 up")
+            raise OptionError("exact_up_to", f"is {self.exact_up_to}; expected a number of placements, at least 0")
         check_max_split_factor(self.max_split_factor)
         if self.timetable is not None and self.timetable.topology is not self.model.topology:
             raise OptionError("timetable", "has another topology than the model")

@@ -239,9 +239,9 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
     try:
         number = operator.index(nodes)
     except TypeError:
-        raise OptionError("nodes", f"is {nodes!r}; a whole number from 1 to {MAX_WIDTH}") from None
+        raise OptionError("nodes", f"is {nodes!r}; expected a whole number from 1 to {MAX_WIDTH}") from None
     if not 1 <= number <= MAX_WIDTH:
-        raise OptionError("nodes", f"is {number}; a site has from 1 to {MAX_WIDTH} nodes")
+        raise OptionError("nodes", f"is {number}; expected 1 to {MAX_WIDTH} nodes")
     return number
 
 

@@ -231,7 +231,8 @@ def _check_grid_node(draft: Draft, topology: Topology) -> None:
     at = draft.scenario.grid.at
     if at is not None and at not in topology.nodes and at not in topology.sites:
         draft.report.add(
-            ("grid", "at"), f"{at!r} is neither a node of the network nor a site; there are {named(topology.nodes)}"
+            ("grid", "at"),
+            f"{at!r} is neither a node of the network nor a site; expected one of {named(topology.nodes)}",
         )
 
 

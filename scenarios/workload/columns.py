@@ -207,7 +207,7 @@ def _ends(option: str, value: Range, most: float, right: str) -> tuple[float, fl
         if not 0 <= end <= most:
             raise OptionError(option, f"is {end:g}; {right}")
     if len(ends) not in (1, 2) or ends[0] > ends[-1]:
-        raise OptionError(option, f"is {[*ends]}; one number, or the lower and the upper end of a range")
+        raise OptionError(option, f"is {[*ends]}; expected one number, or the lower and the upper end of a range")
     return ends[0], ends[-1]
 
 

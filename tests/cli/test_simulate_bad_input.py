@@ -116,7 +116,7 @@ def test_bad_traces(shell: Shell, tmp_path: Path, kind: str) -> None:
         ("--shrink 0", "--shrink: 0.0 cannot be used; give a number greater than 0"),
         ("--shrink nan", "--shrink: nan cannot be used"),
         ("--shrink 1e300", "--shrink: 1e+300 times 2000 ms is more than"),
-        ("--seed -1", "--seed: is -1; a whole number from 0 up"),
+        ("--seed -1", "--seed: is -1; expected a whole number, at least 0"),
     ],
 )
 def test_bad_options(shell: Shell, trace: Path, tmp_path: Path, arguments: str, message: str) -> None:

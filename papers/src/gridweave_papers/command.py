@@ -65,7 +65,7 @@ def reproduce(
 
     ids = resolve(tables)
     if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
-        raise OptionError("--seeds", f"is {seeds}; a number from 1 to {MAX_SEEDS}")
+        raise OptionError("--seeds", f"is {seeds}; expected a number from 1 to {MAX_SEEDS}")
     folder = None if out is None else check_folder(out)
     with delayed_progress("Reading") as progress:
         bench = Bench(seeds=seeds, full=full, progress=progress)

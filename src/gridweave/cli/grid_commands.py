@@ -166,7 +166,7 @@ def _print_queue(queue: Queue) -> None:
 @at_grid
 @job_options(quoted=True)
 def quote(reach: Reach, options: SubmitOptions) -> None:
-    """Ask when and where a job would start, without submitting it; exits with status 2 if it can never run.
+    """Ask when and where a job would start, without submitting it; exit with status 2 if it can never run.
 
     Example: gridweave quote -n 4 -t 10m --communication nearest-neighbour
     """
@@ -340,7 +340,7 @@ def give_up(
     machine: Annotated[
         str, typer.Argument(metavar="MACHINE", help="Name of the machine, as listed by `gridweave sites -m`.")
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Give up on a machine that will not come back; its jobs run again.
 

@@ -54,12 +54,14 @@ Sizes = Annotated[
 PerSize = Annotated[
     int, typer.Option(metavar="N", help="With --sizes: instants for each length, spread over the trace.")
 ]
-Metric = Annotated[str, typer.Option(metavar="NAME", help="What the plan minimises: artww, art, artwa, sld or sldww.")]
+Metric = Annotated[
+    str, typer.Option(metavar="NAME", help="Metric that the plan minimises: artww, art, artwa, sld or sldww.")
+]
 Solver = Annotated[
     str,
     typer.Option(metavar="NAME", help="cp-sat: exact (OR-Tools). highs: the integer program of Streit, section 4.6."),
 ]
-TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="How long the solver may search at each instant.")]
+TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="Time limit of the solver at each instant.")]
 Most = Annotated[int, typer.Option(metavar="N", help="With --every: skip instants with more than N waiting jobs.")]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1, queues are longer.")]
 Own = Annotated[

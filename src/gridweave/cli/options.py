@@ -61,7 +61,7 @@ def named_as_typed(**typed: str) -> Iterator[None]:
 def check_seed(seed: int) -> None:
     """Raise OptionError for a negative seed."""
     if seed < 0:
-        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+        raise OptionError("--seed", f"is {seed}; expected a whole number, at least 0")
 
 
 def split_names(option: str, text: str) -> list[str]:

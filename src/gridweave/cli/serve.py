@@ -25,7 +25,7 @@ _KeepJobs = Annotated[bool, typer.Option("--keep-jobs", help="On exit, keep the 
 _CHECK = "Only check the file, whether the journal matches it, and the site's Slurm."
 _Check = Annotated[bool, typer.Option("--check", help=_CHECK)]
 _Status = Annotated[
-    bool, typer.Option("--status", help="Show the actors of the part that runs; exits with status 3 if one is missing.")
+    bool, typer.Option("--status", help="Show the actors of the running part; exit with status 3 if one is missing.")
 ]
 _Example = Annotated[
     str | None, typer.Option(metavar="KIND", help="Print an example file for a `site` or the `grid`, and exit.")

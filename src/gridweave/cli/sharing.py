@@ -27,8 +27,8 @@ Resources = Annotated[
     str,
     typer.Option(
         metavar="M1|M2|M3|CPU/NETWORK/DISK|FILE",
-        help="For lomarc: what the jobs need of CPU, network, disk and memory, drawn from a mix or read from a file "
-        "(.csv) as `gridweave trace resources` writes one.",
+        help="For lomarc: CPU, network, disk and memory needs of the jobs, drawn from a mix or read from a .csv "
+        "file as written by `gridweave trace resources`.",
     ),
 ]
 Variants = Annotated[

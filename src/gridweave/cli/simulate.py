@@ -84,7 +84,7 @@ Slack = Annotated[
 ]
 Aging = Annotated[
     str,
-    typer.Option(metavar="TIME", help="For priority: how long a job waits to gain one level, e.g. 2h; or none."),
+    typer.Option(metavar="TIME", help="For priority: waiting time that raises a job by one level, e.g. 2h; or none."),
 ]
 Options = Annotated[
     list[str] | None,
@@ -98,8 +98,8 @@ Limits = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="For planning: which jobs (wider-than=75%, longer-than=2h, user=7; all if left out), and when they do "
-        "not start (days=mon-fri, from=8:00, to=18:00), or how much they may use at once (max-nodes=50%, "
+        help="For planning: limit some jobs (wider-than=75%, longer-than=2h, user=7; by default all): when they "
+        "do not start (days=mon-fri, from=8:00, to=18:00), or how much they may use at once (max-nodes=50%, "
         "max-jobs=2). Repeatable.",
     ),
 ]
@@ -107,8 +107,8 @@ Reservations = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="For planning: nodes reserved in advance, e.g. start=10d,length=2h,nodes=64 (or 50%); requested=9d says "
-        "when they are requested. Times count from the start of the trace. Repeatable; the output says which are "
+        help="For planning: nodes reserved in advance, e.g. start=10d,length=2h,nodes=64 (or 50%); requested=9d "
+        "is the time of the request. Times count from the start of the trace. Repeatable; the output says which are "
         "accepted.",
     ),
 ]
@@ -168,7 +168,7 @@ Save = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Save the simulation to this file regularly, and on Ctrl-C."),
 ]
-SaveEvery = Annotated[str, typer.Option(metavar="TIME", help="How often --save and --resume save.")]
+SaveEvery = Annotated[str, typer.Option(metavar="TIME", help="Interval at which --save and --resume save.")]
 Resume = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Continue from a file written by --save, with the same trace and options."),
@@ -400,7 +400,7 @@ def _check_optimum(every: int | None, discipline: str) -> None:
     if discipline != NAME:
         raise OptionError("--optimum-every", f"works only with --discipline {NAME}")
     if every < 1:
-        raise OptionError("--optimum-every", f"is {every}; at least 1")
+        raise OptionError("--optimum-every", f"is {every}; expected at least 1")
     cp_model_of()
 
 
@@ -680,7 +680,7 @@ def _tasks_of(
     workload = load_workload(trace, nodes=None if needs else nodes)[0]
     if jobs is not None:
         if jobs < 1:
-            raise OptionError("--jobs", f"is {jobs}; at least 1")
+            raise OptionError("--jobs", f"is {jobs}; expected at least 1")
         workload = workload.take(np.arange(min(jobs, len(workload))))
     on_nodes = nodes or workload.nodes
     if on_nodes is None:

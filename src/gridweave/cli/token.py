@@ -43,11 +43,12 @@ _TYPED = {"user": "USER", "days": "--valid", "scopes": "--scope", "max_limit_ms"
 _Scope = Annotated[
     str,
     typer.Option(
-        metavar="LIST", help="What it is for: read, submit, cancel (own jobs), or operate, which includes all."
+        metavar="LIST",
+        help="Permissions of the token: read, submit, cancel (own jobs), or operate, which includes all.",
     ),
 ]
 _Valid = Annotated[
-    str, typer.Option(metavar="SPAN", help="How long it is valid, e.g. 12h or 30d; never: until it is revoked.")
+    str, typer.Option(metavar="SPAN", help="Lifetime of the token, e.g. 12h or 30d, or never: valid until revoked.")
 ]
 _Sites = Annotated[str, typer.Option(metavar="LIST", help="Only for jobs of these sites' own users, e.g. alpha,beta.")]
 _MaxPriority = Annotated[float | None, typer.Option(metavar="N", help="Only for jobs of at most this priority.")]
@@ -95,12 +96,14 @@ def create(
 @at_grid
 def short(
     reach: Reach,
-    scope: Annotated[str, typer.Option(metavar="LIST", help="What it is for: read, submit, cancel.")] = "read,submit",
-    valid: Annotated[str, typer.Option(metavar="SPAN", help="How long it is valid, at most 24h.")] = "24h",
+    scope: Annotated[
+        str, typer.Option(metavar="LIST", help="Permissions of the token: read, submit, cancel.")
+    ] = "read,submit",
+    valid: Annotated[str, typer.Option(metavar="SPAN", help="Lifetime of the token, at most 24h.")] = "24h",
 ) -> None:
     """Get a short-lived token of your own from the gateway, e.g. for a job that submits jobs, and print it.
 
-    It has the limits of the token that you ask with, expires no later than it does, and is revoked with it.
+    It has the limits of the token with which you request it, expires no later, and is revoked with it.
 
     Example: GRIDWEAVE_TOKEN=$(gridweave token short --valid 2h) gridweave submit --env GRIDWEAVE_TOKEN -- ./driver.sh
     """

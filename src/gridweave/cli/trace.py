@@ -256,7 +256,7 @@ def split(
 
 _Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the trace, or the beginning of it.")]
 _Folder = Annotated[
-    str | None, typer.Option("--folder", metavar="FOLDER", help="Folder to put it in. \\[default: your cache]")
+    str | None, typer.Option("--folder", metavar="FOLDER", help="Folder for the trace. \\[default: your cache]")
 ]
 
 
@@ -356,7 +356,10 @@ Weibull = Annotated[
     ),
 ]
 ModelName = Annotated[
-    str, typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learned one.")
+    str,
+    typer.Option(
+        "--model", metavar="NAME|FILE", help="Name of a model that ships with gridweave, or file of a learned model."
+    ),
 ]
 ModelNodes = Annotated[
     int | None,
@@ -365,12 +368,14 @@ ModelNodes = Annotated[
 Alpha = Annotated[
     float | None,
     typer.Option(
-        "--alpha", metavar="X", help="Lublin models: aarr of the gaps between jobs; below 10.23 raises the load."
+        "--alpha",
+        metavar="X",
+        help="Lublin models: shape parameter aarr of the gaps between jobs; below 10.23 raises the load.",
     ),
 ]
 Mix = Annotated[
     str | None,
-    typer.Option("--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."),
+    typer.Option("--resources", metavar=_MIX, help="Also draw the CPU, network, disk and memory needs of the jobs."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same seed gives the same result.")]
 ResourcesOut = Annotated[
@@ -492,7 +497,7 @@ def resources(
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
-    """Draw what the jobs of a trace need of CPU, network, disk and memory."""
+    """Draw the CPU, network, disk and memory needs of a trace's jobs."""
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload

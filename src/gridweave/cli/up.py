@@ -45,7 +45,7 @@ _File = Annotated[
 _Address = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start with an empty state; all earlier jobs are forgotten.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")]
 _CHECK = "Only check the file, whether the journals match it, and the Slurm of its sites."
 _Check = Annotated[bool, typer.Option("--check", help=_CHECK)]
@@ -335,7 +335,7 @@ _Actors = Annotated[bool, typer.Option("--actors", help="Ask Ray for each actor:
 
 
 def status(name: Name = None, actors: _Actors = False, as_json: Json = False) -> None:
-    """Show whether the grid on this machine is healthy; exits with status 3 if a part of it is missing.
+    """Show whether the grid on this machine is healthy; exit with status 3 if a part of it is missing.
 
     On another host of the grid's Ray cluster, show the actors as Ray knows them.
 
@@ -412,8 +412,8 @@ def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for
     """Start the grid that ships on this machine, run seven real jobs on it, and stop it again. Takes about a minute.
 
     It shows a split that is worth its cost, one that is not, a job that starts on nodes that another job uses, and a
-    job that is wider than any site. The report compares what happened with what the simulation says. Nothing is left
-    running, even after Ctrl-C.
+    job that is wider than any site. The report compares the real run with the simulation. Nothing is left running, even
+    after Ctrl-C.
 
     Example: gridweave demo out/demo
     """

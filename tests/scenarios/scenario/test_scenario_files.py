@@ -316,7 +316,7 @@ def test_an_overridden_source_replaces_the_other(good: Path) -> None:
             "known are mode, control, order, backfill, head_reservation, selection, overhead, lower_bound",
         ),
         ("nothing=1", "known are sites, workload, scenario, grid, network, faults, live, output"),
-        ("sites.west.nodes=3", "there is no site 'west'; there are alpha, beta"),
+        ("sites.west.nodes=3", "there is no site 'west'; expected one of alpha, beta"),
         ("sites.alpha=3", "is a site; set one of its keys"),
         ("sites.alpha.nodes=many", "is 'many'; a whole number is needed"),
         ("workload.jobs.x=1", "workload.jobs is a value"),

@@ -147,7 +147,7 @@ def judge(
 def seeds_of(count: int) -> tuple[int, ...]:
     """Return the seeds 1 to `count`; OptionError if `count` is below 1."""
     if count < 1:
-        raise OptionError("seeds", f"is {count}; at least 1")
+        raise OptionError("seeds", f"is {count}; expected at least 1")
     return tuple(range(1, count + 1))
 
 
