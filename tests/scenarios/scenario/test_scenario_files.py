@@ -322,7 +322,7 @@ def test_an_overridden_source_replaces_the_other(good: Path) -> None:
         ("workload.jobs.x=1", "workload.jobs is a value"),
         ("workload.transform.slit=1", "perhaps split was meant"),
         ("grid.overhead=-1", "is -1; a number from 0 to 10,000"),
-        ("sites=m3", "there are m64, m64-8, m128, m256, m256-5, m384, m512"),
+        ("sites=m3", "use one of m64, m64-8, m128, m256, m256-5, m384, m512"),
     ],
 )
 def test_wrong_overrides(good: Path, text: str, message: str) -> None:

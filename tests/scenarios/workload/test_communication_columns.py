@@ -137,7 +137,7 @@ def test_pattern_codes_follow_the_order_of_the_network_model() -> None:
             {"fraction": (0.5, 0.1)},
             "fraction: is [0.5, 0.1]; expected one number, or the lower and the upper end of a range",
         ),
-        ({"fraction": (0.1, 0.2, 0.3)}, "fraction: is [0.1, 0.2, 0.3]; one number"),
+        ({"fraction": (0.1, 0.2, 0.3)}, "fraction: is [0.1, 0.2, 0.3]; expected one number"),
         ({"message_bytes": float("nan")}, "message_bytes: is nan; bytes, from 0 to"),
         (
             {"message_bytes": (0, 1e6)},
