@@ -158,7 +158,7 @@ def _chunks(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
 
 
 def week_for(workload: Workload, policy: Policy, timezone: str | None = None) -> WeekClock:
-    """Return the local time of the week, as `week_clock`, where the policy asks for it.
+    """Return the local time of the week, as `week_clock`, if the policy requires it.
 
     An unknown time zone is an error only if the policy uses it.
     """
@@ -246,10 +246,10 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
 
 
 def _outages(events: Sequence[NodeEvent], workload: Workload, site: CompiledSite, nodes: int) -> Outages | None:
-    """Convert node events to arrays for compiled code; None if there are none."""
+    """Convert node events to arrays for compiled code, or return None without events."""
     if not events:
         return None
-    assert site.keys_at is not None, "nodes that fail where none may"
+    assert site.keys_at is not None, "this policy does not support node events"
     ordered = sorted(events, key=lambda event: event.at_ms)
     first = np.array([event.first_node for event in ordered], np.int64)
     at_0, at_1, jobs = site.keys_at(0), site.keys_at(1), len(site.rows)

@@ -255,7 +255,7 @@ class _SteppedSite:
     def _pass_over_cancelled(self) -> None:
         """Skip cancellations of jobs that have started for good or were refused."""
         while self._arrivals and self._is_too_late(event := self._arrivals[0][1]):
-            assert isinstance(event, JobCancelled), "too late for what is no cancellation"
+            assert isinstance(event, JobCancelled), "only cancellations can be too late"
             if self.core.traits.evicts and self._end_ms[self._row_of[event.job_id]] == NEVER:
                 return  # it may wait again by then
             self._arrivals.popleft()

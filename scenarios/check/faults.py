@@ -66,7 +66,7 @@ def match(schedule: Schedule, workload: Workload) -> Matched:
     """
     indices = np.flatnonzero(np.isin(schedule.job_id, workload.job_id))
     if not len(indices):
-        raise InputError(f"{schedule.path}: has no job of {workload.name}; give the trace that it is a schedule of")
+        raise InputError(f"{schedule.path}: has no job of {workload.name}; give the trace that was scheduled")
     order = np.argsort(workload.job_id, kind="stable")
     row = np.full(len(schedule), -1)
     row[indices] = order[np.searchsorted(workload.job_id, schedule.job_id[indices], sorter=order)]

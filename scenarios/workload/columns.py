@@ -28,7 +28,7 @@ from gridweave.site.job import SUM_TOLERANCE
 from gridweave.site.service.zones import load_zone
 
 AT_HOME: Final = "home"
-"""Used in place of a site name: the home site of the job's user."""
+"""Stands for the home site of the job's user, instead of a site name."""
 
 PATTERN_NAMES = tuple(PATTERNS)
 """Pattern names; the column ``pattern`` holds indices into this tuple."""

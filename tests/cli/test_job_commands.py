@@ -620,7 +620,7 @@ def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.Monke
         (["submit", "--priority", "nan", "--", "true"], "--priority is nan; a number from"),
         (["submit", "--account", "\udcff", "--", "true"], "is not UTF-8, and cannot be sent"),
         (["submit", "-a", "5-1", "--", "true"], "--array: '5-1' of '5-1' are not indexes"),
-        (["submit", "--pack", "--", "true"], "--pack: goes with --array"),
+        (["submit", "--pack", "--", "true"], "--pack: works only with --array"),
         (["submit", "--after", "9-3", "--", "true"], "JOB: '9-3' is not a range of jobs"),
         (["submit", "-o", "/a/%y", "--", "true"], "the pattern '%y' is not known"),
         (["hold", "9-3"], "JOB: '9-3' is not a range of jobs"),

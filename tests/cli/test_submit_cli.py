@@ -190,7 +190,7 @@ def test_packed_arrays(here: Elsewhere, shell: Shell) -> None:
     assert (len(counts), sum(counts), max(counts)) == (2 * nodes, 1000, 42)
     status, _, err = shell("submit", "--pack", "--", "./step")
     assert status == 2
-    assert "--pack: goes with --array" in err
+    assert "--pack: works only with --array" in err
 
 
 def test_a_site_of_ones_own(here: Elsewhere, shell: Shell) -> None:

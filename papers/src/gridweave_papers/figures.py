@@ -421,7 +421,7 @@ def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]
 
 
 def _place(labels: dict[str, str], panel: str) -> str:
-    """Return the label below the bars of a row, without what the panel's title says."""
+    """Return the label below the bars of a row, without the text of the panel's title."""
     slack = labels.pop("slackness", "0")
     parts = [part for part in labels.values() if part != panel]
     return "\n".join([*parts, f"slackness {slack}%"] if slack != "0" else parts)

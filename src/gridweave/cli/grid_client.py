@@ -101,7 +101,7 @@ class Reach:
 
 
 at_grid = options_of(Reach)
-"""Decorator that gives a command the options of `Reach`, in place of its first parameter ``reach``."""
+"""Decorator that replaces the first parameter of a command, ``reach``, by the options of `Reach`."""
 
 
 def may(info: TokenInfo) -> str:
@@ -307,7 +307,7 @@ def complete_sites(incomplete: str) -> list[str]:
 
 
 def job_options(*, quoted: bool = False) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command the options of a job, in place of its parameter ``options``.
+    """Return a decorator that replaces the parameter ``options`` of a command by the options of a job.
 
     The parameter gets the values that are given, by their keys in `SubmitOptions`. With `quoted` there are only the
     options on which a quote depends.

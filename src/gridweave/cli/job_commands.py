@@ -157,7 +157,7 @@ def _selection(
 
 
 def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -> None:
-    """Print jobs as a table; `starts_ms` has the expected starts of waiting jobs, as far as they are known."""
+    """Print jobs as a table; `starts_ms` has the expected starts of waiting jobs, if known."""
     at_ms = now_ms()
     rows = [
         (
@@ -564,7 +564,7 @@ def cancel(
     from gridweave.site.lifecycle import OPEN
 
     if now and signal is not None:
-        raise OptionError("--now", "ends jobs, and --signal does not; give only one of them")
+        raise OptionError("--now", "ends jobs, but --signal does not; give only one of them")
     states = checked_values("--state", state, OPEN)
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     has_selection = all_jobs or bool(user or name or states)

@@ -49,7 +49,7 @@ def print_table(
     never cut off, neither in a file nor in a narrow window.
 
     The table looks like rich's ``SIMPLE_HEAD``, and a test compares the two. rich itself would add 30 ms to each
-    command for its import, and 0.55 ms for each row: 0.65 s in place of 0.1 s for a list of 1,000 jobs.
+    command for its import, and 0.55 ms for each row: 0.65 s instead of 0.1 s for a list of 1,000 jobs.
     """
     whole = ([list(headings)] if headings is not None else []) + list(rows)
     lines = [[visible(cell).split("\n") for cell in row] for row in whole]

@@ -152,7 +152,7 @@ def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
 async def _new_jobs(
     grid: Client, options: SubmitOptions, work: NamedProgram, folder: str | None
 ) -> tuple[list[JobRequest], str]:
-    """Return the jobs to submit, and the name of the array, which is empty if there is none."""
+    """Return the jobs to submit, and the name of their array, or an empty name."""
     from gridweave.cli.submit_options import requests
     from gridweave.site.job import After
 

@@ -65,7 +65,7 @@ def check(options: SubmitOptions, work: NamedProgram) -> None:
         job_numbers(after.jobs)
     if "indexes" not in options and (options.get("pack") or "pack_size" in options):
         right = f"write for example: {flag('indexes')} 1-1000 {flag('pack')}"
-        raise OptionError(flag("pack"), f"goes with {flag('indexes')}; {right}")
+        raise OptionError(flag("pack"), f"works only with {flag('indexes')}; {right}")
     # Relative paths are valid on a grid whose machines see the current folder, so assume such a grid.
     job = _job(options, work, (), folder="/", remarks=[])
     encoded(job)  # raises for text that cannot be encoded
@@ -292,7 +292,7 @@ def _file_of(
         return pattern
     # A job without a working directory runs in a temporary folder, and the file would be removed with the folder.
     remarks.append(
-        f"{option} {pattern}: the grid keeps it, as no {flag('working_directory')} is given; read it with: "
+        f"{option} {pattern}: without {flag('working_directory')} the grid keeps this output; read it with: "
         "gridweave logs JOB > FILE"
     )
     return None

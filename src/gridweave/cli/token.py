@@ -223,7 +223,7 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
 
 
 def _place_here(name: str | None) -> str:
-    """Return the path of the token database of a grid on this machine; OptionError if there is none."""
+    """Return the path of the token database of a grid on this machine; OptionError without one."""
     from gridweave.grid.client.configuration import grid_here, named_grid
     from gridweave.grid.config.local_state import TOKENS, state_folder
 

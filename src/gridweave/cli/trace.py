@@ -89,7 +89,7 @@ def convert(
     """
     if source is None:
         if by_cores:
-            raise OptionError("--by-cores", "is for the output of sacct alone; add --from sacct, or leave it out")
+            raise OptionError("--by-cores", "works only on the output of sacct; add --from sacct, or leave it out")
         workload, report = _load(file, nodes, cancelled=cancelled)
         _save(workload, report, out, as_json, file_format=to)
         return

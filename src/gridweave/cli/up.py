@@ -189,7 +189,7 @@ def say_batch_notes(read: ReadGrid) -> None:
 def _spec(file: str | None, name: str, address: str | None, fresh: bool) -> tuple[GridSpec, LocalGridState | None]:
     """Return the grid to start, and the recorded state of the last grid of this name, if any.
 
-    Without a file, start the last grid of this name again, or the default grid if there is none or with `fresh`.
+    Without a file, start the last grid of this name again; without one, or with `fresh`, start the default grid.
     """
     from gridweave.grid.config.local_state import read_grid_state
     from gridweave.grid.config.reading import grid_of_text, read_grid

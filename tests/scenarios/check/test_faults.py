@@ -133,7 +133,7 @@ def test_cancelled_jobs_need_not_run() -> None:
 
 
 def test_a_schedule_of_another_trace_is_refused() -> None:
-    with pytest.raises(InputError, match="x: has no job of workload; give the trace that it is a schedule of"):
+    with pytest.raises(InputError, match="x: has no job of workload; give the trace that was scheduled"):
         match(replace(right(), job_id=np.array([1, 2, 3])), JOBS)
     with pytest.raises(InputError, match="x: has no job of workload"):
         match(right(), JOBS.take(np.zeros(0, np.int64)))

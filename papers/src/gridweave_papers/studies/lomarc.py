@@ -82,9 +82,9 @@ class Reading(NamedTuple):
     """One reading of the points that the paper leaves open.
 
     ``formula`` is of the slowdown. ``load`` is a key of `OFFERED`, "weeks" (one factor for the gaps of all workloads,
-    by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as the model has it). ``joins_behind`` is of the
-    policy: the paper has jobs backfilled "onto free nodes (applying same matching as above)". Of a workload the first
-    of ``parts`` is simulated: the queue grows as long as jobs arrive.
+    by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as in the model). ``joins_behind`` is of the policy:
+    the paper has jobs backfilled "onto free nodes (applying same matching as above)". Of a workload the first of
+    ``parts`` is simulated: the queue grows as long as jobs arrive.
     """
 
     formula: str

@@ -1,4 +1,4 @@
-"""Figures 5 to 8 of Zhang et al., recomputed with CTC-SP2 in place of the trace that is not public.
+"""Figures 5 to 8 of Zhang et al., recomputed with CTC-SP2 instead of the trace, which is not public.
 
 Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
 Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), sections 2 to 4. Their model is fitted to CTC-SP2; the

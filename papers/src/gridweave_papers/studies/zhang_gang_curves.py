@@ -1,7 +1,7 @@
 """Figures 11 to 25 and Table 1 of Zhang et al.: sharing nodes in time, with backfilling and migration.
 
-The nine workloads are those of Figures 5 to 8 with 30% large jobs (zhang.py): 320 nodes, 10,000 jobs, CTC-SP2 in place
-of the trace that is not public. Slices take 200 s; estimates follow the Φ model with Φ = 0.2 unless a figure varies
+The nine workloads are those of Figures 5 to 8 with 30% large jobs (zhang.py): 320 nodes, 10,000 jobs, CTC-SP2 instead
+of the trace, which is not public. Slices take 200 s; estimates follow the Φ model with Φ = 0.2 unless a figure varies
 them.
 
 Backfilling in each row is read in two ways: EASY, or conservative ("each waiting job is assigned a maximum starting
@@ -200,7 +200,7 @@ class GangRuns:
         return _quantities(simulate(workload, NODES, line.policy))
 
     def _workload(self, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed; factors change nothing but the run times."""
+        """Return the workload of a seed; factors change only the run times."""
         rng = np.random.default_rng(seed)
         return generate_hyper_erlang(self._model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
