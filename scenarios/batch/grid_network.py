@@ -246,7 +246,7 @@ class GridOutcome(NamedTuple):
         Average slowdown of each job by other traffic.
     transfer_ms : numpy.ndarray of int64, shape (n,)
         How long each job's data was transferred while it held nodes.
-    hopeless : numpy.ndarray of bool, shape (n,)
+    unplaceable : numpy.ndarray of bool, shape (n,)
         Jobs that cannot be placed because of the links.
     """
 

@@ -31,7 +31,7 @@ class PromiseUse(msgspec.Struct, frozen=True):
     ----------
     kind : str
         One of `PROMISES`.
-    made : int
+    promised : int
         Jobs that were promised a start.
     broken : int
         Jobs that started later than promised.
@@ -70,7 +70,7 @@ class Replay(NamedTuple):
     state : SiteState
     plan : Plan or None
         The plan for the promises of conservative backfilling.
-    played : ReplayedSchedule
+    schedule : ReplayedSchedule
     rows : numpy.ndarray of int64, shape (m,)
         The jobs of the workload that ran; the others are left out.
     """

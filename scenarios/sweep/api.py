@@ -59,7 +59,7 @@ class SweepResult:
     ----------
     values : tuple of dict or None
         The metrics of each planned run; None for failed runs.
-    found : int
+    n_reused : int
         Runs that an earlier sweep had finished.
     """
 

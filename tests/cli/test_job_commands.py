@@ -163,7 +163,7 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert "class" not in found
     assert [row[2] for row in rows(out) if len(row) >= 3 and row[1].startswith("+")] == ["submitted", "runs", "ended"]
     shown = json.loads(shell("show", 1, "--json")[1])
-    assert (shown["outcome"], [one["kind"] for one in shown["story"]]) == ("failed", ["submitted", "runs", "ended"])
+    assert (shown["outcome"], [one["kind"] for one in shown["history"]]) == ("failed", ["submitted", "runs", "ended"])
 
 
 def test_what_a_split_costs_and_took_is_shown(here: Elsewhere, shell: Shell) -> None:
@@ -551,7 +551,7 @@ def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:
         ["south", "north", "4 ms", "10,000 Mbps", "as configured"],
     ]
     assert rows(shell("experience", "--splits")[1])[1:] == [["anna", "cfd", "12", "7", "5", "1.30", "1.10", "yes"]]
-    assert shell("experience", "--splits", "--user", "bert")[2].startswith("no job that says nothing of what it sends")
+    assert shell("experience", "--splits", "--user", "bert")[2].startswith("no split job without traffic options")
     assert shell("experience", "--splits", "--site", "north")[2].startswith("gridweave: --splits: works only with")
     assert rows(shell("experience", "--needs")[1])[1:] == [
         ["anna", "cfd", "5", "0.500", "0.300", "0.200", "yes"],
@@ -559,7 +559,7 @@ def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:
     ]
     of_bert = json.loads(shell("experience", "--needs", "--user", "bert", "--json")[1])
     assert [kind["job_class"] for kind in of_bert] == ["ml"]
-    assert shell("experience", "--needs", "--user", "carl")[2].startswith("no job that names its class has finished")
+    assert shell("experience", "--needs", "--user", "carl")[2].startswith("no job with a job class has finished")
     assert shell("experience", "--needs", "--splits")[2].startswith("gridweave: --splits: works only with")
     out = shell("queue", "--limit", 1)[1:]
     assert out[0].startswith("2 waiting, 0 held, 0 starting, 0 running\n")
