@@ -190,7 +190,7 @@ def test_it_is_shown_that_a_limit_counts_work(here: Elsewhere, shell: Shell, mon
     start_ms = here.grid.records_by_id[1].start_ms or 0
     monkeypatch.setattr(job_commands, "now_ms", lambda: start_ms + 10_800_000)
     found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}
-    assert found["limit"] == "4 h of work, not of time on the clock"
+    assert found["limit"] == "4 h of work, not of elapsed time"
     assert found["has done"] == "1 h 12 min of work, at 25% of full speed now, 40% on average"
     assert json.loads(shell("show", 1, "--json")[1])["progress"]["worked_ms"] == 4_320_000
 
@@ -207,7 +207,7 @@ def test_the_elements_of_a_packed_array_are_shown(here: Elsewhere, shell: Shell)
     )
     record.interrupted = (2,)
     found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}
-    assert found["elements"] == "3, 2 have ended, 1 of them failed, 1 interrupted"
+    assert found["array tasks"] == "3, 2 have ended, 1 of them failed, 1 interrupted"
     assert [row[:3] for row in rows(shell("show", 1, "--elements")[1])[1:]] == [["1", "0", "1"], ["2", "3", "2"]]
     command = [sys.executable, "-m", "gridweave.cli", "logs", "1", "--element", "2"]
     assert subprocess.run(command, capture_output=True, check=True).stdout == b"two"

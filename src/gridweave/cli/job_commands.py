@@ -398,7 +398,7 @@ def _print_tasks(record: JobRecord) -> None:
     if not rows:
         say("no array task is known to have ended yet; results arrive when the job or an attempt ends")
         return
-    headings = ("element", "exit code", "starts", "started", "ran for", "CPU", "memory", "bytes written")
+    headings = ("array task", "exit code", "starts", "started", "ran for", "CPU", "memory", "bytes written")
     print_table(rows, headings=headings, left=0)
 
 
@@ -429,9 +429,9 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "user": request.user,
         "class": request.job_class,
         "array": f"{request.array.name}, number {request.array.index}" if request.array else "",
-        "elements": _tasks_text(record),
+        "array tasks": _tasks_text(record),
         "nodes": f"{request.nodes:,}, a rank on {program.ranks.replace('-', ' ')}",
-        "limit": span_text(request.limit_ms) + (" of work, not of time on the clock" if progress else ""),
+        "limit": span_text(request.limit_ms) + (" of work, not of elapsed time" if progress else ""),
         "has done": _progress_text(record, progress) if progress else "",
         "directory": program.working_directory,
         "after": ", ".join(after_texts(request.after)),

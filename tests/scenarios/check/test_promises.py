@@ -50,10 +50,10 @@ def test_promises_equal_the_reference(drawn: tuple[Case, dict[int, int]], kind: 
     workload = to_workload(case.jobs)
     matched = schedule_of(workload, [start[job_id] for job_id in workload.job_id.tolist()])
     assert faults(matched, case.nodes) == []
-    played = new_replay(matched, case.nodes, kind)
-    played.play(int(NEVER_MS))
-    told = dict(zip(workload.job_id.tolist(), played.played.shown_ms.tolist(), strict=True))
-    assert {job_id: when for job_id, when in told.items() if when < NEVER_MS} == promises(
+    replayed = new_replay(matched, case.nodes, kind)
+    replayed.replay_until(int(NEVER_MS))
+    promised = dict(zip(workload.job_id.tolist(), replayed.schedule.shown_ms.tolist(), strict=True))
+    assert {job_id: when for job_id, when in promised.items() if when < NEVER_MS} == promises(
         case.jobs, start, case.nodes, kind
     )
 
