@@ -160,8 +160,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
         ``keep``, ``perfect``, ``omega:X`` or ``phi:X``; applied before the transformations.
     run_times : str
         ``keep``; ``lognormal:X`` to draw run times around those of the trace; or ``experience:FILE.toml`` to draw them
-        for
-        each class of jobs from a file of experience. Applied before the estimates.
+        for each class of jobs from a file of experience. Applied before the estimates.
     priorities : str
         ``keep``, ``COLUMN:VALUE=PRIORITY,...`` or ``shares:PRIORITY=SHARE,...``
         (`gridweave.scenarios.workload.priorities`); applied before the transformations.
