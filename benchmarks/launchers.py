@@ -110,7 +110,7 @@ async def side_by_side(rounds: int, *, forget: bool) -> dict[str, float]:
 
 
 def main(rounds: int) -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     if os.getuid() != 0:
         sys.exit("benchmarks/launchers.py must be run as root: only root can start processes as others")
     become_subreaper()  # so that fork servers are found among the descendants too

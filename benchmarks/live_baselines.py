@@ -283,7 +283,7 @@ def _answer(name: str, jobs: int) -> None:
 
 
 def main() -> None:
-    """Run the selected baselines, print the rates, and write them down."""
+    """Run the selected baselines, print the rates, and save them."""
     parser = argparse.ArgumentParser(description="Measure how fast other tools run `true` on this machine.")
     parser.add_argument("--jobs", type=int, default=JOBS)
     parser.add_argument("--repeat", type=int, default=1, help="measure each this often; the median counts")

@@ -147,7 +147,7 @@ def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     load = os.getloadavg()[0]
     rate, below_ms, own_ms = asyncio.run(node_tasks_per_s(100))
     fresh, fresh_ms = fresh_shims_per_s()

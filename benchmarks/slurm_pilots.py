@@ -91,7 +91,7 @@ async def in_pilots(folder: Path, jobs: int) -> dict[str, object]:
 
 
 def main(jobs: int) -> None:
-    """Run the jobs each way, and write down the results."""
+    """Run the jobs each way, and save the results."""
 
     def one_by_one(cluster: SlurmCluster, script: str) -> None:
         for _ in range(jobs):

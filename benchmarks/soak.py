@@ -305,7 +305,7 @@ def print_work(work: Work, killed: Counter[str]) -> bool:
 
 
 def under_kills(minutes: float, every_s: float, rng: np.random.Generator) -> bool:
-    """Work while processes are killed, and print the results; return whether nothing was lost or run twice."""
+    """Submit jobs while processes are killed, and print the results; return whether nothing was lost or run twice."""
     with own_folder(is_first=False):
         with up() as state:
             before = memory_of(state)

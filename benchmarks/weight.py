@@ -90,7 +90,7 @@ def a_grid(nodes: str) -> Iterator[LocalGridState]:
 
 
 def main() -> None:
-    """Measure a grid, print the figures, and write them down."""
+    """Measure a grid, print the figures, and save them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", choices=("one", "machine"), default="one")
     parser.add_argument("--seconds", type=float, default=30.0)

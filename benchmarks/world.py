@@ -47,7 +47,7 @@ def rates_of(run: Callable[[], SimulationResult]) -> tuple[list[float], Simulati
 
 
 def main() -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     jobs = generate(load_model("ctc-sp2"), 10_000, np.random.default_rng(1), nodes=128, load=2.8)
     policy = GridPolicy(mode="adaptive", overhead=0.3)
     rates: dict[str, list[float]] = {}

@@ -212,7 +212,7 @@ class Ring:
     # -- collective operations ----------------------------------------------------------------------------------------
 
     def all_reduce(self, vector: array[int]) -> Timing:
-        """Replace a vector by the sum of all ranks' vectors; return the time that this took.
+        """Replace a vector by the sum of all ranks' vectors; return the elapsed time.
 
         After exchange s of the first N-1, this rank has the sum of part (rank - s - 1) over s+2 ranks. After all of
         these it has the sum of part (rank + 1) over all ranks, which the other N-1 exchanges pass around.
@@ -453,7 +453,7 @@ def _say(peer: socket.socket, what: dict[str, Any]) -> None:
 
 
 def _hear(peer: socket.socket, until: float, missing: str) -> dict[str, Any]:
-    """Return a line of JSON; read no byte beyond it."""
+    """Read one line of JSON, and no byte beyond it."""
     line = bytearray()
     while not line.endswith(b"\n"):
         peer.settimeout(max(0.001, until - time.monotonic()))

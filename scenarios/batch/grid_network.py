@@ -216,7 +216,7 @@ WHY_UNPLACEABLE = (
 
 
 def why_stuck(job_id: int, since_ms: int, *, of_data: bool) -> str:
-    """Return why a simulation is refused in which a job is paused forever.
+    """Return why a simulation is refused: one of its jobs is paused forever.
 
     Parameters
     ----------

@@ -156,7 +156,7 @@ def begin_to_work(
 
 @kernel_part
 def _pause(work: WorkTable, ends: Ends, row: Int, left: Int, now_ms: Int) -> None:
-    """Pause a job for the transfer of its data, with this work left."""
+    """Pause a job while its data is transferred; ``left`` is its remaining work."""
     job = work[row]
     job.left = left
     job.rate = 0

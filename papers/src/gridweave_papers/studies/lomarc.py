@@ -353,7 +353,7 @@ def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
         for workload, value in published.items():
             cuts = view.cuts(quantity, variant, workload)
             parts.append((abs(float(np.mean(cuts)) - value) <= NEAR_POINTS, f"{workload} {_spread(cuts)} ({value:g}%)"))
-        return all_hold(parts, f"; published in brackets, met within {NEAR_POINTS:g} points", between=", ")
+        return all_hold(parts, f"; published values in brackets, tolerance {NEAR_POINTS:g} points", between=", ")
 
     return check
 
@@ -444,7 +444,7 @@ def _gains(variants: Sequence[str], published: Sequence[float]) -> Callable[[Vie
             gains = [-view.cut("efficiency", name, workload) for name in variants]
             text = f"{workload} {', '.join(f'{gain:.0f}' for gain in gains)}% ({value:g}%)"
             parts.append((all(abs(gain - value) <= NEAR_POINTS for gain in gains), text))
-        return all_hold(parts, f"; published in brackets, met within {NEAR_POINTS:g} points")
+        return all_hold(parts, f"; published values in brackets, tolerance {NEAR_POINTS:g} points")
 
     return check
 
@@ -489,7 +489,7 @@ def _few_candidates(view: View) -> Verdict:
     left = {name: float(view.candidates(name, "W1")[-1]) for name in HYPERTHREADED}
     texts = ", ".join(f"{name} {value:.1f}" for name, value in left.items())
     near = all(5 - NEAR_PLACES <= value <= 7 + NEAR_PLACES for value in left.values())
-    return Verdict(near, f"W1: {texts}; published 5 to 7, met within {NEAR_PLACES:g}")
+    return Verdict(near, f"W1: {texts}; published 5 to 7, tolerance {NEAR_PLACES:g}")
 
 
 def _selected(workloads: Sequence[str]) -> Callable[[View], Verdict]:
@@ -501,13 +501,13 @@ def _selected(workloads: Sequence[str]) -> Callable[[View], Verdict]:
             if workload in workloads:
                 own, other = view.selected(variant, workload), published["number selected"]
                 parts.append((abs(own - other) <= NEAR_PLACES, f"{workload} {variant} {own:.1f} ({other:g})"))
-        return all_hold(parts, f"; published in brackets, met within {NEAR_PLACES:g}", between=", ")
+        return all_hold(parts, f"; published values in brackets, tolerance {NEAR_PLACES:g}", between=", ")
 
     return check
 
 
 def _reluctant(view: View) -> Verdict:
-    """Check that under W3 L-R selects nearer to the head than L-U1, by the published ratio of 4 to 6."""
+    """Check that under W3 L-R selects jobs nearer to the head than L-U1, at the published ratio of 4 to 6."""
     own, other = (view.selected(name, "W3") for name in ("L-R", "L-U1"))
     published = TABLE_5["L-R", "W3"]["number selected"] / TABLE_5["L-U1", "W3"]["number selected"]
     holds = own / other <= (1 + published) / 2

@@ -116,7 +116,8 @@ GangCurves = Mapping[Line, GangCurve]
 
 
 def gang(mpl: int, backfill: str = "easy", switch: float = 0.0, **options: Any) -> Line:
-    """Return a line with slices of 200 s; ``backfill`` is "none" for GS and MGS, otherwise that of the reading."""
+    """Return a line with slices of 200 s; ``backfill`` is "none" for GS and MGS; otherwise the reading determines
+    it."""
     switch_ms = round(switch * SLICE_MS)
     return Line(msgspec.convert({"mpl": mpl, "backfill": backfill, "switch_ms": switch_ms, **options}, GangPolicy))
 
