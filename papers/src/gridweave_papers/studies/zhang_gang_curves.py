@@ -116,8 +116,7 @@ GangCurves = Mapping[Line, GangCurve]
 
 
 def gang(mpl: int, backfill: str = "easy", switch: float = 0.0, **options: Any) -> Line:
-    """Return a line with slices of 200 s; ``backfill`` is "none" for GS and MGS; otherwise the reading determines
-    it."""
+    """Return a line with slices of 200 s; the reading replaces any ``backfill`` except "none" (GS and MGS)."""
     switch_ms = round(switch * SLICE_MS)
     return Line(msgspec.convert({"mpl": mpl, "backfill": backfill, "switch_ms": switch_ms, **options}, GangPolicy))
 
