@@ -1,4 +1,4 @@
-"""Measure what adaptive splitting is worth live: 200 jobs of mixed communication on the shipped grid, at high load.
+"""Measure the benefit of adaptive splitting live: 200 jobs of mixed communication on the shipped grid, at high load.
 
     python benchmarks/adaptive_live.py [--speed 2000]
 
@@ -61,7 +61,7 @@ def groups(run: SimulationResult) -> Mapping[str, np.ndarray[Any, Any]]:
     return {name: rows for name, rows in by_pattern.items() if len(rows)} | {"all": np.arange(len(pattern))}
 
 
-def played(mode: str, speed: float) -> list[dict[str, Any]]:
+def run_jobs(mode: str, speed: float) -> list[dict[str, Any]]:
     """Run the jobs in a mode; return a row for each group of them, live and simulated."""
     done = run_on_ray(scenario(mode), speed=speed)
     print(mode, done.verdict(), *done.warnings(), sep="\n", file=sys.stderr)
@@ -82,7 +82,7 @@ def main() -> None:
     for mode in MODES:
         # A process per run: it can be a client of only one Ray with a token, and each run has its own Ray.
         with ProcessPoolExecutor(1, get_context("spawn")) as apart:
-            found += apart.submit(played, mode, speed).result()
+            found += apart.submit(run_jobs, mode, speed).result()
     for row in found:
         for way in ("live", "simulated"):
             values = row[way]

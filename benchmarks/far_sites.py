@@ -45,7 +45,7 @@ COMMUNICATION = ("none", "light", "nearest-neighbour")
 LIMIT_MS = 1_200_000
 """Limit of a job to be placed; the jobs that it could wait for end within half of it."""
 
-RANKS, ITERATIONS, ELEMENTS = 4, 20, (1_000, 100_000, 500_000)
+RANKS, ITERATIONS, LENGTHS = 4, 20, (1_000, 100_000, 500_000)
 
 
 class FarGrid:
@@ -173,8 +173,8 @@ def rings(far: FarGrid) -> list[dict[str, Any]]:
     rows = []
     for latency_ms in LATENCIES_MS:
         far.set_links({("alpha", "beta"): latency_ms})
-        for array_tasks in ELEMENTS:
-            options = [f"--elements={array_tasks}", f"--iterations={ITERATIONS}", "--rounds=20000"]
+        for length in LENGTHS:
+            options = [f"--elements={length}", f"--iterations={ITERATIONS}", "--rounds=20000"]
             with far.client() as client:
                 found = compare(client, ranks=RANKS, sites=["alpha", "beta"], options=options)
             over = found["overhead"]

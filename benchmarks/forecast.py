@@ -67,7 +67,7 @@ def forecast_ms(core: MetaCore, now_ms: int, job_id: int) -> tuple[float, float,
 
 def main() -> None:
     """Run all measurements, and print a table."""
-    table = Table("policy", "margin [ms]", "jobs wait", "copy", *(f"play at {place:.0%}" for place in PLACES))
+    table = Table("policy", "margin [ms]", "jobs wait", "copy", *(f"simulation at {place:.0%}" for place in PLACES))
     for policy in POLICIES:
         for margin_ms in (0, 500):
             for waiting in WAITING:
@@ -75,15 +75,19 @@ def main() -> None:
                     continue
                 core, now_ms = full_grid(policy, waiting, margin_ms)
                 order = list(core.waiting())
-                copies, plays = [], []
+                copies, simulations = [], []
                 for place in PLACES:
                     job_id = order[min(round(place * len(order)), len(order) - 1)]
                     runs = [forecast_ms(core, now_ms, job_id) for _ in range(3)]
                     copies.append(min(copy_ms for copy_ms, _, _ in runs))
                     bounded = " (bounded)" * runs[0][2].is_bounded
-                    plays.append(f"{min(play_ms for _, play_ms, _ in runs):.1f}{bounded}")
+                    simulations.append(f"{min(simulation_ms for _, simulation_ms, _ in runs):.1f}{bounded}")
                 table.add_row(
-                    f"{policy.label} {policy.backfill}", str(margin_ms), str(len(order)), f"{max(copies):.1f}", *plays
+                    f"{policy.label} {policy.backfill}",
+                    str(margin_ms),
+                    str(len(order)),
+                    f"{max(copies):.1f}",
+                    *simulations,
                 )
     Console(width=160).print(table)
 

@@ -43,7 +43,7 @@ HEADERS = {"Content-Type": "application/msgpack", "Accept": "application/msgpack
 # -- the gateway, in its own process ----------------------------------------------------------------------------------
 
 
-def serve_gateway(address: str, namespace: str, told: Connection) -> None:
+def serve_gateway(address: str, namespace: str, parent: Connection) -> None:
     """Send the URL of a gateway, and serve until the other end sends anything."""
     from gridweave.grid.config.gateway import GatewaySettings
     from gridweave.grid.gateway.server import Gateway
@@ -63,8 +63,8 @@ def serve_gateway(address: str, namespace: str, told: Connection) -> None:
             backend = FakeBackend()
         gateway = Gateway(backend, GatewaySettings(port=0, max_open_jobs=10**7, **ROOMY))
         await gateway.start()
-        told.send(gateway.url)
-        await asyncio.to_thread(told.recv)
+        parent.send(gateway.url)
+        await asyncio.to_thread(parent.recv)
         await gateway.stop()
 
     asyncio.run(serve())
@@ -109,7 +109,7 @@ def batch_of(count: int) -> bytes:
     return msgspec.msgpack.encode(SubmitJobs(jobs=[NewJob(request=request)] * count))
 
 
-async def hand_in(session: aiohttp.ClientSession, url: str, body: bytes) -> Submitted:
+async def submit_batch(session: aiohttp.ClientSession, url: str, body: bytes) -> Submitted:
     """Submit jobs; all must be accepted."""
     async with session.post(f"{url}/v1/jobs", data=body, headers=HEADERS) as response:
         data = await response.read()
@@ -122,12 +122,12 @@ async def hand_in(session: aiohttp.ClientSession, url: str, body: bytes) -> Subm
 async def batches(session: aiohttp.ClientSession, url: str) -> float:
     """Return the rate at which jobs are acknowledged in batches [jobs/s]."""
     body = batch_of(BATCH)
-    await hand_in(session, url, body)
+    await submit_batch(session, url, body)
     left = iter(range(BATCHES))
 
     async def client() -> None:
         for _ in left:
-            await hand_in(session, url, body)
+            await submit_batch(session, url, body)
 
     begin_s = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
@@ -142,7 +142,7 @@ async def singles(session: aiohttp.ClientSession, url: str) -> np.ndarray:
     async def one(number: int) -> float:
         due_s = begin_s + number / SINGLE_RATE
         await asyncio.sleep(due_s - time.perf_counter())
-        await hand_in(session, url, body)
+        await submit_batch(session, url, body)
         return time.perf_counter() - due_s
 
     return np.array(await asyncio.gather(*(one(number) for number in range(SINGLES))))
@@ -186,7 +186,7 @@ async def flood_drained() -> tuple[float, np.ndarray]:
                 await grid.resume(name)
 
 
-async def add_singles(session: aiohttp.ClientSession, url: str, table: Table, what: str, *, asked: str = "") -> None:
+async def add_singles(session: aiohttp.ClientSession, url: str, table: Table, what: str, *, target: str = "") -> None:
     """Add the times of single submissions: the median over several windows, and the smallest and the largest."""
     await singles(session, url)  # not measured: the first run loads modules
     windows_ms = [1000 * await singles(session, url) for _ in range(WINDOWS)]
@@ -194,7 +194,7 @@ async def add_singles(session: aiohttp.ClientSession, url: str, table: Table, wh
         values_ms = np.percentile(windows_ms, quantile, axis=1)
         figure = f"{np.median(values_ms):.1f} ms ({values_ms.min():.1f} to {values_ms.max():.1f})"
         table.add_row(
-            f"single submission at {SINGLE_RATE:.0f}/s, {what}, {quantile}%", figure, asked if quantile == 99 else ""
+            f"single submission at {SINGLE_RATE:.0f}/s, {what}, {quantile}%", figure, target if quantile == 99 else ""
         )
 
 
@@ -242,7 +242,7 @@ async def watched(session: aiohttp.ClientSession, url: str) -> np.ndarray:
     async with watching(url, seen, WATCHERS):
         for number in range(WATCHED):
             job = JobRequest(program=Program(argv=("true",)), limit_ms=60_000, name=repr(time.time()), user="benchmark")
-            await hand_in(session, url, msgspec.msgpack.encode(SubmitJobs(jobs=[NewJob(request=job)])))
+            await submit_batch(session, url, msgspec.msgpack.encode(SubmitJobs(jobs=[NewJob(request=job)])))
             until_s = time.perf_counter() + 10
             while len(seen) < WATCHERS * (number + 1) and time.perf_counter() < until_s:
                 await asyncio.sleep(0.01)
@@ -275,20 +275,20 @@ async def measure(url: str, table: Table) -> None:
     async with aiohttp.ClientSession() as session:
         await settle(session, url)
         async with drained(url):
-            await add_singles(session, url, table, "all wait", asked="20 ms")
+            await add_singles(session, url, table, "all wait", target="20 ms")
     async with aiohttp.ClientSession() as session:
         await settle(session, url)
         seen_ms = 1000 * await watched(session, url)
-        for quantile, asked in ((50, ""), (99, ""), (100, "200 ms")):
+        for quantile, target in ((50, ""), (99, ""), (100, "200 ms")):
             value = np.percentile(seen_ms, quantile)
-            table.add_row(f"{WATCHERS} watchers hear of a job, {quantile}%", f"{value:.1f} ms", asked)
+            table.add_row(f"{WATCHERS} watchers are notified of a job, {quantile}%", f"{value:.1f} ms", target)
 
 
 def main(arguments: list[str]) -> None:
     """Run the measurements, and print the table."""
     is_fake = "--fake" in arguments
     what = "before a grid in memory" if is_fake else "before a grid on Ray, 3 sites of 64 nodes"
-    table = Table("what", "figure", "asked", title=f"The gateway {what}, {os.cpu_count()} cores")
+    table = Table("what", "figure", "target", title=f"The gateway {what}, {os.cpu_count()} cores")
     if "--flood" in arguments:
         table.title = "The gateway of the grid that runs here, its sites drained"
         add_flood(table, *asyncio.run(flood_drained()))

@@ -86,7 +86,7 @@ def growth(watch: Stopwatch) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     watch = Stopwatch()
     grid_network.prepared = watch  # type: ignore[assignment]
     # The first call compiles, and is not measured.

@@ -29,7 +29,7 @@ from gridweave.site.machine.processes import become_subreaper
 from gridweave.site.machine.runner import Runner
 
 PIECES, AT_ONCE, ROUNDS = 200, 100, 5
-ASKED_PERCENT = 20.0
+TARGET_PERCENT = 20.0
 PATIENCE_S = 60.0
 
 
@@ -57,7 +57,9 @@ def worked_s() -> float:
     return total_s
 
 
-async def pieces(runner: Runner, numbers: Callable[[], int], launcher: str, *, forget: bool) -> tuple[float, float]:
+async def run_node_tasks(
+    runner: Runner, numbers: Callable[[], int], launcher: str, *, forget: bool
+) -> tuple[float, float]:
     """Run node tasks to their end; return their rate [1/s], and the processor time of each [ms]."""
     began, before_s = time.perf_counter(), worked_s()
     for _ in range(PIECES // AT_ONCE):
@@ -92,23 +94,23 @@ async def side_by_side(rounds: int, *, forget: bool) -> dict[str, float]:
             numbers = iter(range(1 << 30)).__next__
             for each in range(rounds + 1):
                 for way, (runner, launcher) in ways.items():
-                    rate, cpu_ms = await pieces(runner, numbers, launcher, forget=forget)
+                    rate, cpu_ms = await run_node_tasks(runner, numbers, launcher, forget=forget)
                     if each:  # the first round warms up
                         rates[way].append(rate)
                         cpu[way].append(cpu_ms)
     slower = [1 - user / own for own, user in zip(rates["self"], rates["user"], strict=True)]
     with_end = ", others forgotten" if forget else ""
     return {
-        f"pieces of `true` as self{with_end} [1/s]": statistics.median(rates["self"]),
-        f"pieces of `true` as user{with_end} [1/s]": statistics.median(rates["user"]),
+        f"node tasks of `true` as self{with_end} [1/s]": statistics.median(rates["self"]),
+        f"node tasks of `true` as user{with_end} [1/s]": statistics.median(rates["user"]),
         f"user is slower{with_end} [%]": statistics.median(slower) * 100,
-        "  CPU per piece, self [ms]" + with_end: statistics.median(cpu["self"]),
-        "  CPU per piece, user [ms]" + with_end: statistics.median(cpu["user"]),
+        "  CPU per node task, self [ms]" + with_end: statistics.median(cpu["self"]),
+        "  CPU per node task, user [ms]" + with_end: statistics.median(cpu["user"]),
     }
 
 
 def main(rounds: int) -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     if os.getuid() != 0:
         sys.exit("benchmarks/launchers.py must be run as root: only root can start processes as others")
     become_subreaper()  # so that fork servers are found among the descendants too
@@ -116,8 +118,8 @@ def main(rounds: int) -> None:
     for forget in (False, True):
         figures |= asyncio.run(side_by_side(rounds, forget=forget))
     for label, figure in figures.items():
-        asked = f"   asked: {ASKED_PERCENT:.0f}: {'met' if figure < ASKED_PERCENT else 'NOT MET'}"
-        print(f"{label:70}{figure:>10,.1f}{asked if 'slower' in label else ''}", flush=True)
+        target = f"   target: {TARGET_PERCENT:.0f}: {'met' if figure < TARGET_PERCENT else 'NOT MET'}"
+        print(f"{label:70}{figure:>10,.1f}{target if 'slower' in label else ''}", flush=True)
     write_results("launchers", figures)
 
 

@@ -95,7 +95,7 @@ def placement(table: Table) -> None:
             before = ended(grid)
             drain(grid, True)
             acknowledged = submit_all(grid, requests(rng, waiting + MEASURED), f"{waiting}")
-            assert ended(grid) == before, "a site took jobs while it was drained"
+            assert ended(grid) == before, "a site accepted jobs while it was drained"
             drain(grid, False)
             begin_s = time.perf_counter()
             wait_for(grid, before + MEASURED)
@@ -137,11 +137,11 @@ def processes(table: Table) -> None:
 
 def main(wanted: list[str]) -> None:
     """Run the selected measurements, and print them."""
-    table = Table("what", "figure", "asked", title=f"The live grid, {os.cpu_count()} cores")
+    table = Table("what", "figure", "target", title=f"The live grid, {os.cpu_count()} cores")
     parts = {"placement": placement, "processes": processes}
     for name in wanted or list(parts):
         if name not in parts:
-            sys.exit(f"{name!r} is none of {', '.join(parts)}")
+            sys.exit(f"{name!r} is not one of {', '.join(parts)}")
         parts[name](table)
     Console().print(table)
 

@@ -104,14 +104,14 @@ def rate_of(name: str, jobs: int) -> float:
             start_new_session=True,
         )
         try:
-            told, complaint = child.communicate(timeout=LONGEST_S)
+            text, complaint = child.communicate(timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             raise UnavailableError(f"not done after {LONGEST_S} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    last = (told.strip().splitlines() or ["{}"])[-1]
+    last = (text.strip().splitlines() or ["{}"])[-1]
     answer = json.loads(last) if last.startswith("{") else {}
     if "rate" not in answer:
         ended = (complaint.strip().splitlines() or [f"ended with {child.returncode}"])[-1]
@@ -283,15 +283,15 @@ def _answer(name: str, jobs: int) -> None:
 
 
 def main() -> None:
-    """Run the selected baselines, print the rates, and write them down."""
-    parser = argparse.ArgumentParser(description="What else runs `true` on this machine, and how fast.")
+    """Run the selected baselines, print the rates, and save them."""
+    parser = argparse.ArgumentParser(description="Measure how fast other tools run `true` on this machine.")
     parser.add_argument("--jobs", type=int, default=JOBS)
-    parser.add_argument("--repeat", type=int, default=1, help="the median of so many counts")
+    parser.add_argument("--repeat", type=int, default=1, help="measure each this often; the median counts")
     parser.add_argument("--only", choices=list(BASELINES), action="append")
     parser.add_argument("--inside", choices=list(BASELINES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.jobs < 1 or options.repeat < 1:
-        parser.error("--jobs and --repeat are numbers from 1 up")
+        parser.error("--jobs and --repeat must be at least 1")
     if options.inside:
         _answer(options.inside, options.jobs)
         return

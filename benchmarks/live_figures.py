@@ -2,12 +2,11 @@
 
     python benchmarks/live_figures.py [--first] [--without NAME ...] [--minutes 6]
 
-It brings up a grid of its own with three sites and 18 nodes, measures it, and takes it down. Each line also has an
-earlier value of the figure, and the target. With ``--first`` everything is compiled, as by the first `up` on a
-machine, which takes a minute or two longer. A measurement that fails, or has no time left, reports that in its line,
-and the others continue. `HyperQueue` is measured with the same number of slots when the grid is down. How long a node
-task runs on when its site stops is measured step by step in virtual time, by
-`tests/grid/service/test_gate_drills.py`.
+It starts its own grid of three sites and 18 nodes, measures it, and stops it. Each line also has an earlier value of
+the figure, and the target. With ``--first`` everything is compiled first, as at the first `up` on a machine; this takes
+a minute or two longer. A measurement that fails, or has no time left, reports that in its line, and the others
+continue. `HyperQueue` is measured with the same number of slots when the grid is down. How long a node task runs on
+when its site stops is measured step by step in virtual time, by `tests/grid/service/test_gate_drills.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ BESIDE = ("sites", "status", "queue", "submit --site beta -- true", "submit --si
 """Commands that are measured while the site beta is stopped."""
 STOPPED = "site beta"
 KILLED = {"meta-scheduler": "5 s", "site alpha": "4 s", "gateway": "4 s", "gcs_server": "20 s"}
-"""The processes to kill, each with the target for the time until the grid is well again."""
+"""The processes to kill, each with the target for the time until the grid has recovered."""
 ROUNDS = 7
 SINGLES, ELEMENTS, GROWTH, WIDE_JOBS, WAITING = 3_000, (3_000, 10_000), 4_000, 5, 30_000
 _LOOK_AGAIN_S = 0.05
@@ -65,10 +64,10 @@ class Figures:
         self.rows: list[tuple[str, str, str, str]] = []
         self.grid: LocalGridState | None = None
 
-    def add(self, what: str, now: str, before: str = "", asked: str = "") -> None:
+    def add(self, what: str, now: str, before: str = "", target: str = "") -> None:
         """Print and keep a figure."""
-        self.rows.append((what, before, now, asked))
-        print(f"{what:<62}{before:>18}{now:>42}   {asked}", flush=True)
+        self.rows.append((what, before, now, target))
+        print(f"{what:<62}{before:>18}{now:>42}   {target}", flush=True)
 
     def measure(self, name: str, work: Callable[[Figures], None]) -> None:
         """Run one measurement; report in its line if it fails or has no time left."""
@@ -87,7 +86,7 @@ class Figures:
         return Path(self.grid.folder)
 
 
-def asked(words: str, *, is_well: bool = True) -> tuple[float, float]:
+def timed_command(words: str, *, is_well: bool = True) -> tuple[float, float]:
     """Run a command; return its elapsed time and its processor time [s]."""
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
@@ -134,7 +133,7 @@ def first_up(figures: Figures) -> None:
     assert up.returncode == 0, f"`up` has ended with {up.returncode}"
     figures.grid = read_grid_state(DEFAULT_NAME)
     figures.add("up, as a whole", f"{took_s:.1f} s")
-    figures.add("... the longest silence", f"{silent_s:.1f} s", "58 s", "told every 10 s")
+    figures.add("... the longest silence", f"{silent_s:.1f} s", "58 s", "progress every 10 s")
 
 
 def idle(figures: Figures) -> None:
@@ -149,20 +148,20 @@ def idle(figures: Figures) -> None:
 
 def commands(figures: Figures) -> None:
     """Measure commands that send a single request: medians of elapsed and processor time over several rounds."""
-    asked("submit --wait -- true")  # becomes job 1
+    timed_command("submit --wait -- true")  # becomes job 1
     for words in ("--version", *QUESTIONS):
-        asked(words)  # not measured: the first call reads files from the disk
-        took = [asked(words) for _ in range(ROUNDS)]
+        timed_command(words)  # not measured: the first call reads files from the disk
+        took = [timed_command(words) for _ in range(ROUNDS)]
         wall_s, cpu_s = (statistics.median(each) for each in zip(*took, strict=True))
-        told = f"{wall_s:.2f} s, processor {cpu_s:.2f} s"
-        figures.add(f"gridweave {words}", told, "0.5 to 0.7 s", "" if words == "--version" else "under 0.25 s")
+        figure = f"{wall_s:.2f} s, processor {cpu_s:.2f} s"
+        figures.add(f"gridweave {words}", figure, "0.5 to 0.7 s", "" if words == "--version" else "under 0.25 s")
 
 
 def in_flight(figures: Figures) -> None:
     """Measure single submissions with many in flight; the sites are drained, and no job remains."""
     rate, taken_s = asyncio.run(flood_drained())
-    told = f"{FLOOD:,} single submissions, {IN_FLIGHT} in flight"
-    figures.add(told, f"{rate:,.0f} jobs/s")
+    figure = f"{FLOOD:,} single submissions, {IN_FLIGHT} in flight"
+    figures.add(figure, f"{rate:,.0f} jobs/s")
     p50_s, p99_s = np.percentile(taken_s, (50, 99))
     figures.add("... each, 50% and 99%", f"{1000 * p50_s:.0f} and {1000 * p99_s:.0f} ms", "99%: 3 s")
 
@@ -170,18 +169,18 @@ def in_flight(figures: Figures) -> None:
 def singly(figures: Figures) -> None:
     """Measure single jobs that run `true`, end to end with the command, and how the journals grow."""
     before = _journal_bytes(figures.folder)
-    took_s, _ = asked(f"submit --array 1-{SINGLES} --wait -- true")
+    took_s, _ = timed_command(f"submit --array 1-{SINGLES} --wait -- true")
     figures.add(f"{SINGLES:,} times true as single jobs", f"{SINGLES / took_s:,.0f}/s", "79 to 107/s")
     grown, goes = (_journal_bytes(figures.folder) - before) / SINGLES
-    told = f"{grown:,.0f} bytes a job, {goes:,.0f} of them inputs"
-    figures.add("... journals of grid and sites", told, "2,500 bytes a job", "inputs go when it compacts itself")
+    figure = f"{grown:,.0f} bytes a job, {goes:,.0f} of them inputs"
+    figures.add("... journals of grid and sites", figure, "2,500 bytes a job", "compaction removes the inputs")
 
 
 def packed(figures: Figures) -> None:
     """Measure packed arrays, end to end with the command."""
-    asked(f"submit --array 1-{2 * sum(SITES.values())} --pack --wait -- true")
+    timed_command(f"submit --array 1-{2 * sum(SITES.values())} --pack --wait -- true")
     for count in ELEMENTS:
-        took_s, _ = asked(f"submit --array 1-{count} --pack --wait -- true")
+        took_s, _ = timed_command(f"submit --array 1-{count} --pack --wait -- true")
         figures.add(f"{count:,} times true as a packed array", f"{count / took_s:,.0f}/s", "", "beats HyperQueue")
 
 
@@ -201,8 +200,8 @@ def deaf(figures: Figures) -> None:
     patient = Program(argv=program.argv, grace_ms=300_000)
     with SyncClient() as grid:
         record = grid.submit(program, limit="2s").done(PATIENCE_S)
-        told = span_text((record.end_ms or 0) - (record.start_ms or 0))
-        figures.add("a job that ignores TERM, limit 2 s, grace 2 s: it ran", told, "3 min 46 s")
+        figure = span_text((record.end_ms or 0) - (record.start_ms or 0))
+        figures.add("a job that ignores TERM, limit 2 s, grace 2 s: it ran", figure, "3 min 46 s")
         job = grid.submit(patient, limit="10m")
         assert until(lambda: job.record().state == "running"), "it does not run"
         began_s = time.perf_counter()
@@ -220,17 +219,17 @@ def stopped(figures: Figures) -> None:
     os.kill(pid, signal.SIGSTOP)
     try:
         for words in BESIDE:
-            took_s = statistics.median(asked(words, is_well=False)[0] for _ in range(3))
-            figures.add(f"beside a stopped site: gridweave {words}", f"{took_s:.2f} s", "3.2 to 4.0 s", "under 2 s")
+            took_s = statistics.median(timed_command(words, is_well=False)[0] for _ in range(3))
+            figures.add(f"with a stopped site: gridweave {words}", f"{took_s:.2f} s", "3.2 to 4.0 s", "under 2 s")
     finally:
         os.kill(pid, signal.SIGCONT)
     began_s = time.perf_counter()
-    assert until(lambda: look(DEFAULT_NAME).well), "the grid is not well again"
-    figures.add("... goes on: `status` says that all is well after", f"{time.perf_counter() - began_s:.1f} s")
+    assert until(lambda: look(DEFAULT_NAME).well), "the grid has not recovered"
+    figures.add("... resumed: `status` reports a healthy grid after", f"{time.perf_counter() - began_s:.1f} s")
 
 
 def recovery(figures: Figures) -> None:
-    """Measure the time until the grid is well again after kills, with many jobs waiting."""
+    """Measure the time until the grid has recovered from kills, with many jobs waiting."""
     assert figures.grid is not None
     with SyncClient() as grid:
         for site in SITES:
@@ -239,7 +238,7 @@ def recovery(figures: Figures) -> None:
         jobs = [job.id for job in grid.submit_many([request] * WAITING)]
         for name, bound in KILLED.items():
             took_s = _recovered_s(figures.grid, name)
-            figures.add(f"{name} killed, {len(jobs):,} jobs wait: well again after", f"{took_s:.1f} s", "", bound)
+            figures.add(f"{name} killed, {len(jobs):,} jobs wait: recovered after", f"{took_s:.1f} s", "", bound)
         grid.cancel(jobs)
         for site in SITES:
             grid.resume(site)
@@ -256,7 +255,7 @@ def _recovered_s(state: LocalGridState, name: str) -> float:
     assert pid is not None, f"{name} has no process"
     os.kill(pid, signal.SIGKILL)
     began_s = time.perf_counter()
-    assert until(lambda: pid_now() not in (None, pid) and look(state.name).well), f"{name} does not come back"
+    assert until(lambda: pid_now() not in (None, pid) and look(state.name).well), f"{name} is not restarted"
     return time.perf_counter() - began_s
 
 
@@ -272,7 +271,7 @@ def _journals(folder: Path) -> Iterator[Path]:
     yield from (folder / site / "site.journal" for site in SITES)
 
 
-def _asked_of(path: Path, question: str) -> tuple[int, ...]:
+def _first_row(path: Path, question: str) -> tuple[int, ...]:
     """Return the first row of an SQL query to a journal."""
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         return tuple(value or 0 for value in database.execute(question).fetchone())
@@ -283,13 +282,13 @@ def _journal_bytes(folder: Path) -> np.ndarray:
     whole = "select (page_count - freelist_count) * page_size"
     whole += " from pragma_page_count, pragma_freelist_count, pragma_page_size"
     goes = "select sum(length(events) + coalesce(length(decided), 0)) from gridweave_inputs"
-    return np.sum([[_asked_of(path, what)[0] for what in (whole, goes)] for path in _journals(folder)], axis=0)
+    return np.sum([[_first_row(path, what)[0] for what in (whole, goes)] for path in _journals(folder)], axis=0)
 
 
 def kept(figures: Figures) -> None:
     """Count the inputs that the journals still have; compaction removed the others."""
     for path in _journals(figures.folder):
-        rows, written = _asked_of(path, "select count(*), max(sequence) from gridweave_inputs")
+        rows, written = _first_row(path, "select count(*), max(sequence) from gridweave_inputs")
         what = f"journal {path.relative_to(figures.folder)} keeps, of all its inputs"
         figures.add(what, f"{rows:,} of {written:,}", "all", "those since the last but one snapshot")
 
@@ -349,12 +348,12 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", action="store_true", help="compile all, as the first `up` does")
     parser.add_argument("--without", nargs="*", default=[], choices=[*ON_GRID, *ALONE], metavar="NAME")
-    parser.add_argument("--minutes", type=float, default=6.0, help="nothing is begun after so many")
+    parser.add_argument("--minutes", type=float, default=6.0, help="start no measurement after this many minutes")
     options = parser.parse_args(arguments)
     began_s, load = time.monotonic(), os.getloadavg()[0]
     figures = Figures(began_s + 60 * options.minutes)
     print(f"load {load:.1f}, {os.cpu_count()} cores")
-    print(f"{'':<62}{'before':>18}{'now':>42}   asked")
+    print(f"{'':<62}{'before':>18}{'now':>42}   target")
     with own_folder(options.first):
         try:
             figures.measure("up", first_up)
@@ -362,7 +361,7 @@ def main(arguments: Sequence[str]) -> None:
                 if figures.grid is not None and name not in options.without:
                     figures.measure(name, work)
         finally:
-            asked("down", is_well=False)
+            timed_command("down", is_well=False)
         for name, work in ALONE.items():
             if name not in options.without:
                 figures.measure(name, work)

@@ -52,7 +52,7 @@ HEADINGS = (
 HIGHEST_SPEED = 2_000.0
 
 
-def played(name: str, jobs: int, seconds: float) -> LiveRun:
+def run_jobs(name: str, jobs: int, seconds: float) -> LiveRun:
     """Run the first jobs of a scenario in about `seconds`."""
     changes = CHANGES.get(name, {})
     simulated = run_built(first_jobs(build_scenario(name, changes), jobs))
@@ -89,8 +89,8 @@ def lines_of(done: LiveRun) -> Iterator[str]:
 def main(arguments: Sequence[str]) -> None:
     """Run the selected scenarios, print a table, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", metavar="NAME", help="play this scenario; may be repeated")
-    parser.add_argument("--jobs", type=int, default=20, help="play so many jobs of each [20]")
+    parser.add_argument("--only", action="append", metavar="NAME", help="run this scenario; repeatable")
+    parser.add_argument("--jobs", type=int, default=20, help="number of jobs to run of each scenario [20]")
     parser.add_argument("--seconds", type=float, default=40.0, help="real time of each run, roughly [40]")
     parser.add_argument("--each", action="store_true", help="print a line for each job that differs")
     options = parser.parse_args(arguments)
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> None:
     print(" | ".join(HEADINGS), flush=True)
     for name in options.only or scenario_names():
         try:
-            done = played(name, options.jobs, options.seconds)
+            done = run_jobs(name, options.jobs, options.seconds)
         except GridweaveError as error:
             print(f"{name}: skipped: {str(error).splitlines()[0]}", flush=True)
             continue

@@ -72,7 +72,7 @@ def growth() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     simulate(workload_3().take(np.arange(10)), NODES, "L-U1")
     first, second = [], []
     print(f"{JOBS:,} jobs of workload 3 on {NODES} nodes")

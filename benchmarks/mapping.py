@@ -1,4 +1,4 @@
-"""Measure how long the mapping of jobs to unlike machines takes, how that grows, and how far it is from the optimum.
+"""Measure the time to map jobs to different machines, its growth, and the distance of the result from the optimum.
 
     python benchmarks/mapping.py
 

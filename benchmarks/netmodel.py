@@ -160,7 +160,7 @@ def heuristic_figures(grids: int = 600) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     figures: dict[str, float] = {}
     for name, topology in networks():
         for routes in ("latency", "bandwidth"):

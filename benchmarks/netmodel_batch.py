@@ -130,7 +130,7 @@ def linked_cases(drawn: Workload, bench: Bench) -> list[tuple[Case, Case, Case]]
 
 
 def main() -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else JOBS
     bench = Bench()
     drawn = generate(load_model("ctc-sp2"), jobs, np.random.default_rng(1), nodes=sum(M128), load=LOAD)

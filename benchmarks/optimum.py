@@ -62,12 +62,12 @@ def main() -> None:
     parser.add_argument("nodes", nargs="?", type=int, default=430)
     parser.add_argument("--limit", type=float, default=SHOWN_S[-1], help="seconds for each instant and solver")
     parser.add_argument("--instants", type=int, default=4)
-    parser.add_argument("--jobs", type=int, default=20, help="how many wait, within a tenth")
-    asked = parser.parse_args()
-    workload, _ = load_workload(asked.trace, nodes=asked.nodes, columns=())
-    result = simulate(shrink(workload, SHRINK), asked.nodes, DynPPolicy())
-    instants_ms = instants_by_size(result, [asked.jobs], asked.instants)[asked.jobs]
-    times_s = [until_s for until_s in SHOWN_S if until_s < asked.limit] + [asked.limit]
+    parser.add_argument("--jobs", type=int, default=20, help="number of waiting jobs, within a tenth")
+    options = parser.parse_args()
+    workload, _ = load_workload(options.trace, nodes=options.nodes, columns=())
+    result = simulate(shrink(workload, SHRINK), options.nodes, DynPPolicy())
+    instants_ms = instants_by_size(result, [options.jobs], options.instants)[options.jobs]
+    times_s = [until_s for until_s in SHOWN_S if until_s < options.limit] + [options.limit]
     print(HEADER.format(", ".join(f"{until_s:g}" for until_s in times_s)))
     for solver in (exact, scaled):
         for line in solver(result, instants_ms, times_s):

@@ -246,7 +246,7 @@ def sweep_speedup() -> dict[str, float]:
 
 
 def main() -> None:
-    """Run all measurements, print them, and write them down."""
+    """Run all measurements, print them, and save them."""
     figures: dict[str, Any] = {}
     try:
         workload, _ = load_workload(TRACE, nodes=NODES, columns=())

@@ -17,7 +17,7 @@ from gridweave.site.disciplines.dynp.policy import THREE, DynPPolicy
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.policy import SitePolicy
 
-WANTED = 0.25
+TARGET = 0.25
 """Target for the rate of full tuning, as a fraction of planning's rate divided by the number of candidates."""
 
 
@@ -37,17 +37,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", default="CTC-SP2-1996-3.1-cln")
     parser.add_argument("nodes", nargs="?", type=int, default=430)
-    asked = parser.parse_args()
-    workload, _ = load_workload(asked.trace, nodes=asked.nodes, columns=())
-    plain = {one: jobs_per_s(workload, asked.nodes, SitePolicy(discipline="planning", order=one)) for one in THREE}
+    options = parser.parse_args()
+    workload, _ = load_workload(options.trace, nodes=options.nodes, columns=())
+    plain = {one: jobs_per_s(workload, options.nodes, SitePolicy(discipline="planning", order=one)) for one in THREE}
     for order, speed in plain.items():
         print(f"planning {order:<20} {speed:>10,.0f} jobs/s")
     slowest = min(plain.values())
     for options in ({}, {"decider": "simple"}, {"tuning": "half"}):
         policy = DynPPolicy(**options)
-        speed = jobs_per_s(workload, asked.nodes, policy)
+        speed = jobs_per_s(workload, options.nodes, policy)
         share = speed * len(policy.policies) / slowest
-        print(f"{policy.label:<29} {speed:>10,.0f} jobs/s, {share:.2f} of planning a candidate (wanted: {WANTED})")
+        print(f"{policy.label:<29} {speed:>10,.0f} jobs/s, {share:.2f} of planning a candidate (target: {TARGET})")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure what shared nodes are worth live: 100 jobs that really use CPU, disk and loopback, on a site of two nodes.
+"""Measure the benefit of shared nodes live: 100 jobs that really use CPU, disk and loopback, on a site of two nodes.
 
     python benchmarks/sharing_live.py [--jobs 100]
 
@@ -139,7 +139,7 @@ def slowdowns(records: list[JobRecord]) -> dict[str, dict[str, float]]:
         sharing = record.sharing
         if sharing is not None and sharing.real is not None and len(sharing.beside) == 1:
             partner = kinds.get(sharing.beside[0])
-            found[f"{record.request.name} beside {partner}"].append((sharing.slowdown, sharing.real))
+            found[f"{record.request.name} with {partner}"].append((sharing.slowdown, sharing.real))
     return {
         pair: {"jobs": len(some), "expected": float(np.mean(some, 0)[0]), "real": float(np.mean(some, 0)[1])}
         for pair, some in sorted(found.items())

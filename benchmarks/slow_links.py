@@ -134,7 +134,7 @@ def _ip(*arguments: str) -> None:
 
 @contextmanager
 def within(namespace: str) -> Iterator[None]:
-    """In this context, have this thread in a network namespace."""
+    """Run this thread in a network namespace until the end of the block."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter(descriptor: int) -> None:

@@ -46,14 +46,14 @@ async def own_users(cluster: SlurmCluster, folder: Path) -> list[float]:
     rng = np.random.default_rng(1)
     for number in range(OWN_JOBS):
         script = f"echo {time.time()} $(date +%s.%N) > {folder}/{number}; sleep {rng.uniform(0.5, 2.0):.2f}"
-        asked = ("sbatch", f"-N{rng.integers(1, 3)}", "--exclusive", "-t1", "-o/dev/null", "--wrap", script)
-        await asyncio.to_thread(cluster.run, *asked)
+        command = ("sbatch", f"-N{rng.integers(1, 3)}", "--exclusive", "-t1", "-o/dev/null", "--wrap", script)
+        await asyncio.to_thread(cluster.run, *command)
         await asyncio.sleep(rng.exponential(1.5))
     async with asyncio.timeout(PATIENCE_S):
         while len(list(folder.iterdir())) < OWN_JOBS or not all(each.stat().st_size for each in folder.iterdir()):
             await asyncio.sleep(0.2)
-    told = [list(map(float, each.read_text().split())) for each in folder.iterdir()]
-    return [start_s - submit_s for submit_s, start_s in told]
+    times = [list(map(float, each.read_text().split())) for each in folder.iterdir()]
+    return [start_s - submit_s for submit_s, start_s in times]
 
 
 async def both_alone(clusters: tuple[SlurmCluster, ...], folder: Path, nodes: int) -> list[list[float]]:
@@ -70,8 +70,8 @@ async def both_alone(clusters: tuple[SlurmCluster, ...], folder: Path, nodes: in
 def waits_text(what: str, waits_s: list[list[float]]) -> str:
     """Return the waits of own users as text: mean, median and maximum over both clusters."""
     every = sorted(wait for each in waits_s for wait in each)
-    told = statistics.mean(every), statistics.median(every), every[-1]
-    return f"own users wait {told[0]:6.2f} s (median {told[1]:5.2f}, longest {told[2]:6.2f}) {what}"
+    wait_s = statistics.mean(every), statistics.median(every), every[-1]
+    return f"own users wait {wait_s[0]:6.2f} s (median {wait_s[1]:5.2f}, longest {wait_s[2]:6.2f}) {what}"
 
 
 async def with_grid(clusters: tuple[SlurmCluster, ...], folder: Path, jobs: int) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def main(jobs: int) -> None:
         )
         waits_s = {f"alone on {n} nodes": asyncio.run(both_alone(clusters, folder / f"{n}", n)) for n in (NODES, LEFT)}
         found = asyncio.run(with_grid(clusters, folder / "grid", jobs))
-    waits_s[f"beside a grid that may have {NODES - LEFT} of {NODES}"] = found.pop("own_waits_s")
+    waits_s[f"with a grid that may use {NODES - LEFT} of {NODES}"] = found.pop("own_waits_s")
     found["own_waits_s"] = waits_s
     print(f"{jobs} jobs of the grid, {found['outcomes']}, in {found['s']} s")
     for what, each_s in waits_s.items():

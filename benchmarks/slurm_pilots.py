@@ -34,7 +34,7 @@ JOBS, NODES, PATIENCE_S = 1_000, 4, 1_800.0
 PILOTS = BatchPolicy(pilots=PilotRules(length_ms=1_200_000, job_ms=600_000, idle_ms=2_000))
 
 
-def asked(cluster: SlurmCluster) -> dict[str, int]:
+def request_counts(cluster: SlurmCluster) -> dict[str, int]:
     """Return the number of requests to slurmctld by type since the last reset, without those for the counters."""
     text = cluster.run("sdiag").partition("by message type")[2].partition("by user")[0]
     counts = {name: int(count) for name, count in re.findall(r"(\w+)\s+\(\s*\d+\)\s+count:(\d+)", text)}
@@ -48,10 +48,10 @@ def lines(path: Path) -> int:
     return 0
 
 
-def told(way: str, jobs: int, seconds: float, counts: dict[str, int]) -> dict[str, object]:
+def report_way(way: str, jobs: int, seconds: float, counts: dict[str, int]) -> dict[str, object]:
     """Print the results of one way, and return them."""
     most = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: -one[1])[:4])
-    print(f"{way:16} {seconds:7.1f} s, {jobs / seconds:6.1f} jobs/s, {sum(counts.values()):6} questions ({most})")
+    print(f"{way:16} {seconds:7.1f} s, {jobs / seconds:6.1f} jobs/s, {sum(counts.values()):6} requests ({most})")
     return {"way": way, "jobs": jobs, "s": round(seconds, 2), "questions": sum(counts.values()), "counts": counts}
 
 
@@ -65,7 +65,7 @@ def plain(way: str, folder: Path, jobs: int, submit: Callable[[SlurmCluster, str
         cluster.wait(lambda: lines(written) == jobs, "the last line", PATIENCE_S)
         seconds = time.monotonic() - begin_s
         cluster.wait(lambda: cluster.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(NODES), "idle nodes")
-        return told(way, jobs, seconds, asked(cluster))
+        return report_way(way, jobs, seconds, request_counts(cluster))
 
 
 async def in_pilots(folder: Path, jobs: int) -> dict[str, object]:
@@ -84,14 +84,14 @@ async def in_pilots(folder: Path, jobs: int) -> dict[str, object]:
         seconds = time.monotonic() - begin_s
         core = site.driver.site.core.site
         await site.until(lambda: core.free == 0, "pilots that are given back")
-        result = told("pilots", jobs, seconds, asked(cluster))
+        result = report_way("pilots", jobs, seconds, request_counts(cluster))
         await site.until(lambda: not site.queue(), "an empty queue")
         await site.kill()
         return result
 
 
 def main(jobs: int) -> None:
-    """Run the jobs each way, and write down the results."""
+    """Run the jobs each way, and save the results."""
 
     def one_by_one(cluster: SlurmCluster, script: str) -> None:
         for _ in range(jobs):

@@ -111,7 +111,7 @@ def is_grown(jobs: int, is_real: bool) -> bool:
         seen = asyncio.run(soak(grid, url, jobs))
         rate = jobs / (time.perf_counter() - begin_s)
     headings = [f"{(number + 1) * jobs // FIFTHS:,}" for number in range(FIFTHS)]
-    title = f"{jobs:,} jobs, {rate:,.0f} a second, {os.cpu_count()} cores: memory [MB] after so many"
+    title = f"{jobs:,} jobs, {rate:,.0f} a second, {os.cpu_count()} cores: memory [MB] after this many"
     table = Table("process", *headings, "grown", title=title)
     grown = False
     for name in seen[0]:
@@ -221,7 +221,7 @@ async def kill_some(rng: np.random.Generator, every_s: float, until_s: float) ->
             found = await asyncio.to_thread(victims, local_grid(), kind)
         except (GridweaveError, psutil.Error):
             found = []
-        name, pid = found[rng.integers(len(found))] if found else (f"{kind.strip()}: was not there", 0)
+        name, pid = found[rng.integers(len(found))] if found else (f"{kind.strip()}: not found", 0)
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -290,7 +290,7 @@ def print_work(work: Work, killed: Counter[str]) -> bool:
         table.add_row(f"... {outcome}", f"{count:,}")
     for what, jobs in (
         ("lost", lost),
-        ("run twice whole", doubled),
+        ("run twice to the end", doubled),
         ("run without being accepted", sorted(set(stories.ranks) - work.accepted)),
     ):
         table.add_row(what, " ".join([f"{len(jobs)}", *(f"(job {job})" for job in sorted(jobs)[:10])]))
@@ -305,7 +305,7 @@ def print_work(work: Work, killed: Counter[str]) -> bool:
 
 
 def under_kills(minutes: float, every_s: float, rng: np.random.Generator) -> bool:
-    """Work while processes are killed, and print the results; return whether nothing was lost or run twice."""
+    """Submit jobs while processes are killed, and print the results; return whether nothing was lost or run twice."""
     with own_folder(is_first=False):
         with up() as state:
             before = memory_of(state)
@@ -323,7 +323,9 @@ def under_kills(minutes: float, every_s: float, rng: np.random.Generator) -> boo
         Console(width=120).print(memory, left)
         alive = len(strays(last.marker, (), variable=MARKER_VARIABLE))
         is_there = bool(last.temp) and Path(last.temp).exists()
-        print(f"after `down`: {alive} processes live; the folder of Ray is {'still there' if is_there else 'gone'}")
+        print(
+            f"after `down`: {alive} processes are alive; the folder of Ray is {'still there' if is_there else 'gone'}"
+        )
     return is_well
 
 
@@ -333,12 +335,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--minutes", type=float, help="Kill processes for this many minutes")
-    parser.add_argument("--kill-every", type=float, default=20.0, metavar="S", help="seconds from kill to kill")
+    parser.add_argument("--kill-every", type=float, default=20.0, metavar="S", help="Seconds between two kills")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    if asked.minutes is None:
-        sys.exit(1 if is_grown(asked.jobs, asked.real) else 0)
-    sys.exit(0 if under_kills(asked.minutes, asked.kill_every, np.random.default_rng(asked.seed)) else 1)
+    options = parser.parse_args()
+    if options.minutes is None:
+        sys.exit(1 if is_grown(options.jobs, options.real) else 0)
+    sys.exit(0 if under_kills(options.minutes, options.kill_every, np.random.default_rng(options.seed)) else 1)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Measure the pages: how fast the schedule of 100,000 jobs is drawn, and what 1,000 open pages cost the gateway.
+"""Measure the web pages: the time to draw 100,000 jobs, and the cost of 1,000 open pages to the gateway.
 
     python benchmarks/web.py [--jobs 100000] [--pages 1000]
 
 Needs Chromium. The browser draws the schedule while it is moved and zoomed, by software; a graphics processor is
-faster. On a busy machine the work of a frame says more than its duration: the work is the processor time of the process
-that draws. An open page is a stream of events; the gateway runs with a grid in memory, in a process of its own.
+faster. On a busy machine the work of a frame, the processor time of the drawing process, says more than its duration.
+An open page is a stream of events; the gateway runs with a grid in memory, in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import statistics
 
 import aiohttp
 import psutil
-from gateway import BATCH, HEADERS, batch_of, hand_in, served, watching
+from gateway import BATCH, HEADERS, batch_of, served, submit_batch, watching
 from playwright.async_api import Page, async_playwright
 from rich.console import Console
 from rich.table import Table
 
-ASKED_FPS, ASKED_LESS = 30.0, 10.0
+TARGET_FPS, TARGET_LESS = 30.0, 10.0
 ROUNDS, BATCHES = 5, 40
 
 LAYING_OUT = """
@@ -86,12 +86,12 @@ async def drawn(page: Page, jobs: int, table: Table) -> None:
             times = await page.evaluate(f"window.frames({part}, {moved}, {wider}, {FRAMES})")
             work_ms = 1000 * (_renderer_s() - before_s) / (FRAMES + 1)
             middle, worst = statistics.median(times), sorted(times)[int(0.95 * len(times))]
-            met = "met" if worst <= 1000 / ASKED_FPS else "NOT MET"
-            told = (
+            met = "met" if worst <= 1000 / TARGET_FPS else "NOT MET"
+            cells = (
                 f"{middle:.1f}, 95% below {worst:.1f}",
-                f"asked: {1000 / ASKED_FPS:.0f}: {met}; {work_ms:.1f} of work",
+                f"target: {1000 / TARGET_FPS:.0f}: {met}; {work_ms:.1f} of work",
             )
-            table.add_row(f"a frame, {part:.1%} of the time in view, {how} [ms]", *told)
+            table.add_row(f"a frame, {part:.1%} of the time in view, {how} [ms]", *cells)
 
 
 async def jobs_per_s(session: aiohttp.ClientSession, url: str) -> float:
@@ -99,7 +99,7 @@ async def jobs_per_s(session: aiohttp.ClientSession, url: str) -> float:
     body = batch_of(BATCH)
     begin_s = asyncio.get_running_loop().time()
     for _ in range(BATCHES):
-        await hand_in(session, url, body)
+        await submit_batch(session, url, body)
     return BATCH * BATCHES / (asyncio.get_running_loop().time() - begin_s)
 
 
@@ -130,11 +130,11 @@ async def with_pages(url: str, pages: int, table: Table) -> None:
     )
     less, more = 100 * (1 - other / one), 100 * (beside / alone - 1)
     table.add_row(
-        "jobs taken in, no page open [1/s]", f"{one:,.0f}", f"{min(rates[False]):,.0f} to {max(rates[False]):,.0f}"
+        "jobs accepted, no page open [1/s]", f"{one:,.0f}", f"{min(rates[False]):,.0f} to {max(rates[False]):,.0f}"
     )
-    met = "met" if less < ASKED_LESS else "NOT MET"
-    said = f"{min(rates[True]):,.0f} to {max(rates[True]):,.0f}; {less:.1f}% less; asked: 10: {met}"
-    table.add_row(f"jobs taken in, {pages:,} pages open [1/s]", f"{other:,.0f}", said)
+    met = "met" if less < TARGET_LESS else "NOT MET"
+    summary = f"{min(rates[True]):,.0f} to {max(rates[True]):,.0f}; {less:.1f}% less; target: 10: {met}"
+    table.add_row(f"jobs accepted, {pages:,} pages open [1/s]", f"{other:,.0f}", summary)
     table.add_row(
         "processor time of the gateway for a job [us]", f"{alone:.1f}; {beside:.1f}", f"{more:+.1f}% with pages"
     )
@@ -162,8 +162,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--pages", type=int, default=1_000, help="0: only the drawing is timed")
-    asked = parser.parse_args()
-    Console(width=140).print(asyncio.run(measure(asked.jobs, asked.pages)))
+    options = parser.parse_args()
+    Console(width=140).print(asyncio.run(measure(options.jobs, options.pages)))
 
 
 if __name__ == "__main__":

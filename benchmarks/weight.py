@@ -2,9 +2,9 @@
 
     python benchmarks/weight.py [--nodes one|machine] [--seconds 30] [--grid NAME]
 
-It brings up a grid of its own, leaves it idle, prints what each process uses, and takes it down. With ``--grid`` it
-measures a running grid of that name. Memory is PSS: shared memory counts once. The first grid on a machine compiles,
-and uses more: run it twice.
+It starts its own grid, leaves it idle, prints the use of each process, and stops it. With ``--grid`` it measures a
+running grid of that name. Memory is PSS: shared memory counts once. The first grid on a machine compiles, and uses
+more: run it twice.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def a_grid(nodes: str) -> Iterator[LocalGridState]:
         try:
             subprocess.run([*command, "up", str(file)], check=True, stdout=subprocess.DEVNULL)
             state = read_grid_state()
-            assert state is not None, "the grid that has come up is written down"
+            assert state is not None, "the started grid has recorded its state"
             yield state
         finally:
             subprocess.run([*command, "down"], check=True, stdout=subprocess.DEVNULL)
 
 
 def main() -> None:
-    """Measure a grid, print the figures, and write them down."""
+    """Measure a grid, print the figures, and save them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", choices=("one", "machine"), default="one")
     parser.add_argument("--seconds", type=float, default=30.0)
@@ -100,7 +100,7 @@ def main() -> None:
     if options.grid and here is None:
         parser.error(f"there is no grid {options.grid}")
     with contextlib.nullcontext(here) if here is not None else a_grid(options.nodes) as state:
-        time.sleep(0 if options.grid else 10)  # the work that follows a start is over
+        time.sleep(0 if options.grid else 10)  # wait for the work that follows a start
         load, rows = os.getloadavg()[0], weigh(state, options.seconds)
     table = Table("", "process", "PSS [MB]", "of a core [%]", title=f"An idle grid, load of the machine {load:.1f}")
     for what, pid, memory, percent in rows:
@@ -109,7 +109,7 @@ def main() -> None:
     table.add_row("all", str(len(rows)), f"{memory:.0f}", f"{percent:.2f}")
     Console().print(table)
     for figure, most, unit in ((memory, MOST_MB, "MB"), (percent, MOST_PERCENT, "% of a core")):
-        print(f"asked: under {most:,.0f} {unit}: {'met' if figure < most else 'NOT MET'}")
+        print(f"target: under {most:,.0f} {unit}: {'met' if figure < most else 'NOT MET'}")
     write_results("weight", {"load": load, "MB": memory, "percent": percent, "processes": rows})
 
 

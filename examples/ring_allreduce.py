@@ -1,7 +1,7 @@
-"""A parallel job that sums vectors around a ring of its ranks, on one site or several: a program in a single file.
+"""A parallel job in a single file: its ranks, on one or several sites, sum vectors around a ring.
 
-Every rank of a gridweave job runs this program. It needs Python 3.11 and nothing else. A rank finds all that it needs
-in its environment (docs/live-processes.md, "Environment of a rank"):
+Every rank of a gridweave job runs this program. It needs Python 3.11 and nothing else. A rank reads its settings from
+its environment (docs/live-processes.md, "Environment of a rank"):
 
 1. The ranks meet. Rank 0 listens at GRIDWEAVE_RENDEZVOUS. All others connect to it and send the address at which they
    listen themselves: the local address of that connection, so that others can reach it. Rank 0 sends back the list.
@@ -13,8 +13,8 @@ in its environment (docs/live-processes.md, "Environment of a rank"):
 
     gridweave submit --nodes 4 -- python3 examples/ring_allreduce.py --iterations 20
 
-Without gridweave it runs as one rank. Any failure (a rank that does not come, a rank that dies, a broken connection, a
-wrong sum) ends the rank with status 1 and one line of text; its neighbours notice, and end as well.
+Without gridweave it runs as one rank. Any failure (a missing rank, a rank that dies, a broken connection, a wrong sum)
+ends the rank with status 1 and one line of text; its neighbours notice, and end as well.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Place:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Place:
-        """Return what a rank finds in its environment."""
+        """Read the settings of a rank from its environment."""
         return cls(
             rank=int(environment.get("GRIDWEAVE_RANK", "0")),
             size=int(environment.get("GRIDWEAVE_SIZE", "1")),
@@ -156,8 +156,8 @@ class Ring:
         RingError
             If a neighbour is gone or silent.
         """
-        assert self._before is not None, "one rank alone exchanges nothing"
-        assert self._after is not None, "one rank alone exchanges nothing"
+        assert self._before is not None, "a single rank exchanges nothing"
+        assert self._after is not None, "a single rank exchanges nothing"
         size = self.place.size
         ahead, behind = (self.place.rank + 1) % size, (self.place.rank - 1) % size
         outgoing = [memoryview(_HEADER.pack(len(data), time.monotonic_ns())), memoryview(data)]
@@ -212,7 +212,7 @@ class Ring:
     # -- collective operations ----------------------------------------------------------------------------------------
 
     def all_reduce(self, vector: array[int]) -> Timing:
-        """Replace a vector by the sum of all ranks' vectors; return the time that this took.
+        """Replace a vector by the sum of all ranks' vectors; return the elapsed time.
 
         After exchange s of the first N-1, this rank has the sum of part (rank - s - 1) over s+2 ranks. After all of
         these it has the sum of part (rank + 1) over all ranks, which the other N-1 exchanges pass around.
@@ -299,7 +299,7 @@ def join(place: Place, *, timeout_s: float = 60.0, stand_in: StandIn | None = No
     Raises
     ------
     RingError
-        If the other ranks do not come or cannot be reached.
+        If the other ranks do not connect or cannot be reached.
     """
     if place.size == 1:
         return Ring(place)
@@ -332,7 +332,7 @@ def _prove(place: Place, peer: socket.socket, *, asks: bool) -> None:
             for step in steps if asks else reversed(steps):
                 step(line, place.key.encode())
     except (OSError, EOFError, AuthenticationError) as error:
-        raise RingError(f"the other end is none of job {place.job}: {error}") from error
+        raise RingError(f"the other end does not belong to job {place.job}: {error}") from error
 
 
 def _hello(place: Place, to: int) -> dict[str, Any]:
@@ -350,9 +350,7 @@ def _be_met(place: Place, listener: socket.socket, until: float) -> list[Any]:
     try:
         while len(came) < place.size - 1:
             missing = ", ".join(str(rank) for rank in range(1, place.size) if rank not in came)
-            peer, told = _accept(
-                place, listener, until, f"of {place.size} ranks have not come: {missing}", gathers=True
-            )
+            peer, told = _accept(place, listener, until, f"of {place.size} ranks are missing: {missing}", gathers=True)
             before = came.pop(int(told["rank"]), None)  # the rank has connected twice
             if before is not None:
                 before[0].close()
@@ -380,7 +378,7 @@ def _close_ring(
     try:
         _say(after, _hello(place, ahead))
         while True:
-            before, told = _accept(place, listener, until, f"rank {behind} has not come")
+            before, told = _accept(place, listener, until, f"rank {behind} is missing")
             if told["rank"] == behind:
                 break
             before.close()
@@ -421,7 +419,7 @@ def _reach(address: tuple[str, int], who: str, until: float) -> socket.socket:
             return socket.create_connection(address, timeout=max(_AGAIN_S, left_s))
         except OSError as error:
             if left_s <= 0:
-                raise RingError(f"{who} is not reached at {address[0]}:{address[1]}: {error}") from error
+                raise RingError(f"{who} cannot be reached at {address[0]}:{address[1]}: {error}") from error
         time.sleep(_AGAIN_S)
 
 
@@ -451,11 +449,11 @@ def _say(peer: socket.socket, what: dict[str, Any]) -> None:
     try:
         peer.sendall(json.dumps(what).encode() + b"\n")
     except OSError as error:
-        raise RingError(f"a rank that came is gone again: {error}") from error
+        raise RingError(f"a rank connected and is gone again: {error}") from error
 
 
 def _hear(peer: socket.socket, until: float, missing: str) -> dict[str, Any]:
-    """Return a line of JSON; read no byte beyond it."""
+    """Read one line of JSON, and no byte beyond it."""
     line = bytearray()
     while not line.endswith(b"\n"):
         peer.settimeout(max(0.001, until - time.monotonic()))
@@ -548,16 +546,20 @@ def run(ring: Ring, *, elements: int, iterations: int, rounds: int) -> dict[str,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one rank; return its exit status."""
     parser = argparse.ArgumentParser(description="Adds up vectors around a ring of the ranks of a gridweave job.")
-    parser.add_argument("--elements", type=int, default=100_000, help="numbers in the vector")
+    parser.add_argument("--elements", type=int, default=100_000, help="length of the vector")
     parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=20_000, help="of computation in each iteration")
-    parser.add_argument("--timeout-s", type=float, default=60.0, help="so long a rank may be late, or silent")
     parser.add_argument(
-        "--stand-in", metavar="MS,MBPS", help="hold back what crosses sites, as a link of that latency and bandwidth"
+        "--rounds", type=int, default=20_000, help="number of hashes that each rank computes per iteration"
+    )
+    parser.add_argument("--timeout-s", type=float, default=60.0, help="seconds for which a rank may be late or silent")
+    parser.add_argument(
+        "--stand-in",
+        metavar="MS,MBPS",
+        help="delay messages between sites like a link of this latency (ms) and bandwidth (Mbit/s), e.g. 5,1000",
     )
     options = parser.parse_args(arguments)
     if min(options.elements, options.iterations, options.rounds) < 0 or options.timeout_s <= 0:
-        parser.error("numbers are from 0 up, and the timeout is above 0")
+        parser.error("numbers must be at least 0, and the timeout above 0")
     stand_in = None
     if options.stand_in:
         try:
@@ -565,7 +567,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (ValueError, TypeError):
             parser.error(f"--stand-in {options.stand_in!r}: write milliseconds and Mbit/s, such as 5,1000")
         if not (0 <= stand_in.latency_ms < 1e6 and 0 < stand_in.bandwidth_mbps < 1e9):
-            parser.error(f"--stand-in {options.stand_in!r}: the latency is from 0 up, the bandwidth above 0")
+            parser.error(f"--stand-in {options.stand_in!r}: the latency must be at least 0, the bandwidth above 0")
     place = Place.of_environment(os.environ)
     try:
         ring = join(place, timeout_s=options.timeout_s, stand_in=stand_in)

@@ -3,10 +3,10 @@
     gridweave up examples/ring_grid.toml
     python examples/ring_two_sites.py --stand-in 5,1000
 
-submits examples/ring_allreduce.py twice, with the same number of ranks, to the grid that the configuration names
+submits examples/ring_allreduce.py twice, with the same number of ranks, to the grid that the configuration selects
 (docs/cli.md, "Which grid"); it needs a token that may read, submit and cancel. The job carries the text of the program,
 so machines need Python and nothing else. To make the grid place the first job on one site and the second on two, jobs
-of the sites' own users, which only sleep, fill the other nodes of all sites; they are cancelled at the end.
+of the sites' own users fill the other nodes of all sites. These jobs only sleep, and are cancelled at the end.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def run_once(grid: gridweave.SyncClient, request: gridweave.JobRequest, sites: i
         grid.cancel([job.id])
         raise
     if len(record.places) != sites:
-        raise gridweave.InputError(f"job {job.id} ran on {places_text(record)}; it was to run on {sites}")
+        raise gridweave.InputError(f"job {job.id} ran on {places_text(record)}; expected {sites}")
     return Run(record, json.loads(job.output()))
 
 
@@ -167,7 +167,7 @@ def traffic_of(one: Run) -> Traffic:
 
 
 def links_of(one: Run, two: Run) -> Links:
-    """Return the links as the ring measured them, by exchanges of nothing and of one part, on one site and on two.
+    """Return the links as the ring measured them, with exchanges of no data and of one part, on one site and on two.
 
     An exchange on two sites takes the mean time of all messages; two of the ring's connections cross between the sites.
     """
@@ -185,7 +185,7 @@ def links_of(one: Run, two: Run) -> Links:
 
 
 def model_factor(traffic: Traffic, links: Links, parts: Sequence[int]) -> float:
-    """Return the factor by which this split makes the job longer, by netmodel."""
+    """Return the factor by which this split lengthens the job, by netmodel."""
     text = _NET.format(**{name: getattr(links, name) for name in Links.__slots__})
     table, topology = parse_network(text, "timed.toml", read_text=str)
     model = NetworkModel.of_table(table, topology)
@@ -194,7 +194,7 @@ def model_factor(traffic: Traffic, links: Links, parts: Sequence[int]) -> float:
 
 
 def quoted_factor(forecast: Forecast) -> float | None:
-    """Return the factor by which a split makes the job longer, by the grid's quote; None if it would not split it."""
+    """Return the factor by which a split lengthens the job, by the grid's quote; None if it would not split the job."""
     return forecast.length_ms / LIMIT_MS if len(forecast.places) > 1 else None
 
 
@@ -256,16 +256,16 @@ def print_report(found: dict[str, Any]) -> None:
     for run in (one, two):
         print(
             f"job {run['job']} on {run['places']}: {run['iterations']} iterations, "
-            f"{run['quickest_s']:.4f} s the quickest, {run['median_s']:.4f} s the median; every sum is exact"
+            f"fastest {run['quickest_s']:.4f} s, median {run['median_s']:.4f} s; every sum is exact"
         )
     print(
-        f"messages: {found['traffic']['fraction']:.1%} of the quickest iteration on one site; an exchange of "
+        f"messages: {found['traffic']['fraction']:.1%} of the fastest iteration on one site; an exchange of "
         f"{one['part_bytes']:,} bytes takes {one['part_exchange_ms']:.3f} ms there, "
         f"{two['part_exchange_ms']:.3f} ms on two sites"
     )
     print(f"between the sites: {links['latency_ms']:.2f} ms, {links['bandwidth_bps'] / 1e6:,.0f} Mbit/s, as timed")
     for label, value in (
-        ("overhead of the quickest iteration, measured", over["measured"]),
+        ("overhead of the fastest iteration, measured", over["measured"]),
         ("... of the median, measured", over["measured_of_medians"]),
         ("... of the whole job, measured", over["measured_of_jobs"]),
         ("... forecast, links as the grid has them", over["forecast_by_grid"]),
@@ -276,15 +276,17 @@ def print_report(found: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison; return the exit status."""
-    parser = argparse.ArgumentParser(description="What one parallel job takes on one site and on two.")
-    parser.add_argument("--url", help="of the grid's gateway; left out: as for all commands")
+    parser = argparse.ArgumentParser(description="Compare the time of one parallel job on one site and on two.")
+    parser.add_argument("--url", help="URL of the grid's gateway; by default as for all commands")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--sites", default="", help="two names with a comma; left out: those with the most free nodes")
-    parser.add_argument("--json", action="store_true", help="print for machines")
+    parser.add_argument(
+        "--sites", default="", help="two names with a comma; by default the sites with the most free nodes"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--elements", type=int, default=100_000)
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=20_000)
-    parser.add_argument("--stand-in", help="MS,MBPS: hold back what crosses sites, as such a link would")
+    parser.add_argument("--stand-in", help="MS,MBPS: delay messages between sites like such a link")
     given = parser.parse_args(arguments)
     options = [f"--{name}={getattr(given, name)}" for name in ("elements", "iterations", "rounds")]
     options += [f"--stand-in={given.stand_in}"] * (given.stand_in is not None)

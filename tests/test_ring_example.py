@@ -148,7 +148,7 @@ def test_a_link_that_is_not_there_holds_back() -> None:
 def test_a_rank_that_does_not_come() -> None:
     """If a rank stays away, those that came end with an error that names it, and do not wait forever."""
     found = together(places(3)[:2], lambda one: None, timeout_s=0.5)
-    assert "have not come: 2" in str(found[0])
+    assert "are missing: 2" in str(found[0])
     assert "rank 0 has not gathered all ranks" in str(found[1])
 
 
@@ -201,8 +201,8 @@ def test_a_rank_without_the_key_is_none_of_the_job() -> None:
     ranks = places(2)
     ranks[1] = ring.Place(1, 2, "a", ranks[0].rendezvous, "7.1", "another key")
     first, second = together(ranks, lambda one: one.all_gather({}), timeout_s=2.0)
-    assert str(second).startswith("the other end is none of job 7.1")
-    assert str(first) == "of 2 ranks have not come: 1"
+    assert str(second).startswith("the other end does not belong to job 7.1")
+    assert str(first) == "of 2 ranks are missing: 1"
 
 
 def test_a_neighbour_that_leaves() -> None:

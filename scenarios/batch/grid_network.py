@@ -102,7 +102,7 @@ class GridNet:
         for option, allowed in (("contention", CONTENTIONS), ("split", SPLITS), ("data", tuple(STAGINGS))):
             check_known(option, getattr(self, option), allowed)
         if self.exact_up_to < 0:
-            raise OptionError("exact_up_to", f"is {self.exact_up_to}; placements, from 0 up")
+            raise OptionError("exact_up_to", f"is {self.exact_up_to}; expected a number of placements, at least 0")
         check_max_split_factor(self.max_split_factor)
         if self.timetable is not None and self.timetable.topology is not self.model.topology:
             raise OptionError("timetable", "has another topology than the model")
@@ -216,7 +216,7 @@ WHY_UNPLACEABLE = (
 
 
 def why_stuck(job_id: int, since_ms: int, *, of_data: bool) -> str:
-    """Return why a simulation is refused in which a job is paused forever.
+    """Return why a simulation is refused: one of its jobs is paused forever.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class GridOutcome(NamedTuple):
         Average slowdown of each job by other traffic.
     transfer_ms : numpy.ndarray of int64, shape (n,)
         How long each job's data was transferred while it held nodes.
-    hopeless : numpy.ndarray of bool, shape (n,)
+    unplaceable : numpy.ndarray of bool, shape (n,)
         Jobs that cannot be placed because of the links.
     """
 

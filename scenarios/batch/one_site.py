@@ -61,7 +61,7 @@ def simulate_one_site(
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate_site`."""
     entry = entry_of(policy)
     if entry.lender is not None:
-        raise OptionError("discipline", f"{entry.name!r} is for live sites alone: {entry.about}")
+        raise OptionError("discipline", f"{entry.name!r} works only on live sites: {entry.about}")
     _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
     check_node_events(node_events, nodes)
@@ -146,7 +146,7 @@ def _by_needs(workload: Workload, nodes: int, outcome: Stepped) -> dict[str, flo
 
 
 def _chunks(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
-    """Yield the number of jobs up to which to simulate next, and report progress after each piece.
+    """Yield the next number of jobs to simulate up to, and report progress after each part.
 
     Without jobs, nothing is yielded, but progress is reported once.
     """
@@ -158,7 +158,7 @@ def _chunks(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
 
 
 def week_for(workload: Workload, policy: Policy, timezone: str | None = None) -> WeekClock:
-    """Return the local time of the week, as `week_clock`, where the policy asks for it.
+    """Return the local time of the week, as `week_clock`, if the policy requires it.
 
     An unknown time zone is an error only if the policy uses it.
     """
@@ -239,17 +239,17 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
     try:
         number = operator.index(nodes)
     except TypeError:
-        raise OptionError("nodes", f"is {nodes!r}; a whole number from 1 to {MAX_WIDTH}") from None
+        raise OptionError("nodes", f"is {nodes!r}; expected a whole number from 1 to {MAX_WIDTH}") from None
     if not 1 <= number <= MAX_WIDTH:
-        raise OptionError("nodes", f"is {number}; a site has from 1 to {MAX_WIDTH} nodes")
+        raise OptionError("nodes", f"is {number}; expected 1 to {MAX_WIDTH} nodes")
     return number
 
 
 def _outages(events: Sequence[NodeEvent], workload: Workload, site: CompiledSite, nodes: int) -> Outages | None:
-    """Convert node events to arrays for compiled code; None if there are none."""
+    """Convert node events to arrays for compiled code, or return None without events."""
     if not events:
         return None
-    assert site.keys_at is not None, "nodes that fail where none may"
+    assert site.keys_at is not None, "this policy does not support node events"
     ordered = sorted(events, key=lambda event: event.at_ms)
     first = np.array([event.first_node for event in ordered], np.int64)
     at_0, at_1, jobs = site.keys_at(0), site.keys_at(1), len(site.rows)
@@ -268,7 +268,7 @@ def _outages(events: Sequence[NodeEvent], workload: Workload, site: CompiledSite
 
 
 class SiteRun:
-    """A simulation of a workload on one site in the compiled loop, which can be run piece by piece.
+    """A simulation of a workload on one site in the compiled loop, which can be run in parts.
 
     Parameters
     ----------
@@ -320,7 +320,7 @@ class SiteRun:
         prepared(run_batch, *arguments)(*arguments)
 
     def next_instant_ms(self) -> int:
-        """Return the time of the next event or due decision; `NEVER_MS` if there is none."""
+        """Return the time of the next event or due decision, or `NEVER_MS`."""
         jobs, clock, ends = self.site.state.jobs, self._run.clock[0], self._run.ends
         rules: Any = self.site.rules
         instants = [int(rules.wakeup_ms(self.site.state))]
@@ -383,7 +383,7 @@ def week_clock(workload: Workload, timezone: str | None = None) -> WeekClock:
 
 
 def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
-    """Return when jobs of these rows are cancelled if they still wait; None if none is.
+    """Return when the jobs of these rows are cancelled if they still wait, or None if no job is.
 
     The times come from the column ``cancel_ms``, where -1 means never. InputError if a job is cancelled at or before
     its submission.

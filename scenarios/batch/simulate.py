@@ -83,7 +83,7 @@ def simulate(
         be given as keyword arguments: ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms``,
         ``limits``.
     **inputs
-        As for `simulate_site` or `simulate_grid`; what the policy does not use is an error.
+        As for `simulate_site` or `simulate_grid`; inputs that the policy does not use are an error.
 
     Returns
     -------
@@ -229,7 +229,7 @@ def simulate_grid(
         1.
     net : GridNet, optional
         The links between the sites. They determine the overhead of a split, together with the columns ``pattern``,
-        ``communication_fraction`` and ``message_bytes`` of the workload, in place of the policy's overhead and the
+        ``communication_fraction`` and ``message_bytes`` of the workload, instead of the policy's overhead and the
         sensitivities. Jobs' data comes from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
 
     Returns

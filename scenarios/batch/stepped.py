@@ -218,7 +218,7 @@ class _SteppedSite:
         return self._submitted - len(self._refused)
 
     def next_instant_ms(self) -> int | None:
-        """Return the time of the next event; None if there is none."""
+        """Return the time of the next event, or None."""
         self._pass_over_cancelled()
         instants = [self._running.next_end_ms(), self.core.next_wakeup_ms()]
         instants += [when_ms for when_ms, _ in itertools.islice(self._arrivals, 1)]
@@ -255,7 +255,7 @@ class _SteppedSite:
     def _pass_over_cancelled(self) -> None:
         """Skip cancellations of jobs that have started for good or were refused."""
         while self._arrivals and self._is_too_late(event := self._arrivals[0][1]):
-            assert isinstance(event, JobCancelled), "too late for what is no cancellation"
+            assert isinstance(event, JobCancelled), "only cancellations can be too late"
             if self.core.traits.evicts and self._end_ms[self._row_of[event.job_id]] == NEVER:
                 return  # it may wait again by then
             self._arrivals.popleft()
@@ -360,7 +360,7 @@ class RunningWork:
         self._unused.append(row)
 
     def next_end_ms(self) -> int | None:
-        """Return the time at which the next job ends; None if none does."""
+        """Return the time at which the next job ends, or None."""
         return int(self._ends.heap[0]["end_ms"]) if self._ends.size[0] else None
 
     def ended(self, now_ms: int) -> list[int]:

@@ -66,7 +66,7 @@ def match(schedule: Schedule, workload: Workload) -> Matched:
     """
     indices = np.flatnonzero(np.isin(schedule.job_id, workload.job_id))
     if not len(indices):
-        raise InputError(f"{schedule.path}: has no job of {workload.name}; give the trace that it is a schedule of")
+        raise InputError(f"{schedule.path}: has no job of {workload.name}; give the trace that was scheduled")
     order = np.argsort(workload.job_id, kind="stable")
     row = np.full(len(schedule), -1)
     row[indices] = order[np.searchsorted(workload.job_id, schedule.job_id[indices], sorter=order)]
@@ -182,7 +182,7 @@ def _of_starts(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[
         cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)[row]
         late = ran & (cancel_ms >= 0) & (schedule.start_ms >= cancel_ms + tolerance_ms)
         yield _fault(
-            "ran though cancelled",
+            "ran although cancelled",
             late,
             lambda i: f"job {ids[i]} starts at {_s(schedule.start_ms[i])}; it was cancelled at {_s(cancel_ms[i])}",
         )

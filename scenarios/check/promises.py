@@ -31,7 +31,7 @@ class PromiseUse(msgspec.Struct, frozen=True):
     ----------
     kind : str
         One of `PROMISES`.
-    made : int
+    promised : int
         Jobs that were promised a start.
     broken : int
         Jobs that started later than promised.
@@ -70,7 +70,7 @@ class Replay(NamedTuple):
     state : SiteState
     plan : Plan or None
         The plan for the promises of conservative backfilling.
-    played : ReplayedSchedule
+    schedule : ReplayedSchedule
     rows : numpy.ndarray of int64, shape (m,)
         The jobs of the workload that ran; the others are left out.
     """
@@ -165,7 +165,7 @@ class Parting(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         other = "never starts it" if self.other_ms is None else f"starts it at {_s(self.other_ms)}"
         return (
-            f"alike until {_s(self.at_ms)}, when {self.path} starts job {self.job_id}; the other {other}\n"
+            f"the same until {_s(self.at_ms)}, when {self.path} starts job {self.job_id}; the other {other}\n"
             f"{self.why}\n{self.jobs:,} jobs start at different times"
         )
 
@@ -209,7 +209,7 @@ def _of_easy(replayed: Replay, slot: int, at_ms: int) -> str:
     head, shadow_ms, extra, starts = chance_under_easy(state, replayed.schedule, np.int64(slot), np.int64(at_ms))
     job, first, counters = state.jobs[slot], state.jobs[head], state.counters[0]
     verdict = "starts it" if starts else "does not start it"
-    text = f"easy: {verdict}; {counters['free']} of {counters['nodes']} nodes are free, and it takes {job['width']}"
+    text = f"easy: {verdict}; {counters['free']} of {counters['nodes']} nodes are free, and it needs {job['width']}"
     if head == slot:
         return f"{text}; it is first in the queue"
     name = f"job {first['job_id']} ({first['width']} nodes)"

@@ -85,7 +85,7 @@ def read_schedule(path: str | Path) -> Schedule:
     for form in _FORMS:
         if form.is_of(rows[0][1]):
             return _schedule(path, form, rows)
-    raise TraceError(path, "is in no known format; docs/check.md has those of gridweave, Batsim, Alea, AccaSim and SWF")
+    raise TraceError(path, "is in an unknown format; expected gridweave, Batsim, Alea, AccaSim or SWF (docs/check.md)")
 
 
 class _Form(NamedTuple):

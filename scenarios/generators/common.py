@@ -109,7 +109,7 @@ def resolution_ms(workload: Workload) -> int:
 
 
 def plain_name(name: str) -> str:
-    """Convert a name to what a model file can hold: one line of 1 to 200 characters."""
+    """Convert a name to the form that a model file can hold: one line of 1 to 200 characters."""
     line = "".join(letter if letter.isprintable() else " " for letter in name)
     return " ".join(line.split())[:200] or "workload"
 

@@ -124,9 +124,8 @@ def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
     -----
     The k-th moment of an Erlang distribution of order n and mean a is a^k n (n + 1) ... (n + k - 1) / n^k. Dividing the
     observed moments by these factors gives the moments t1, t2, t3 of a two-point distribution of branch means. Let it
-    have mean t1, variance V and third central moment K. Then the two means are t1 + d, where d are the roots of d^2 -
-    (K / V) d
-    - V = 0, and the probability of the smaller one is d+ / (d+ - d-).
+    have mean t1, variance V and third central moment K. Then the two means are t1 + d, where d are the two roots of
+    d^2 - (K / V) d - V = 0, and the probability of the smaller one is d+ / (d+ - d-).
 
     This works with positive means if and only if t2 > t1^2 and t1 t3 > t2^2, i.e. (Johnson and Taaffe, 1989) if n >
     m1^2 / (m2 - m1^2) and (n + 2) / (n + 1) < m1 m3 / m2^2. Both hold for large n for any data, unless all values, or

@@ -47,15 +47,17 @@ _STEPS = 5, 2, 1
 def check_speed(speed: float) -> None:
     """Raise OptionError unless the speed, in ms of the scenario per real ms, is within `SPEEDS`."""
     if not SPEEDS[0] <= speed <= SPEEDS[1]:
-        raise OptionError("speed", f"is {speed:g}; a number from {SPEEDS[0]:g} to {SPEEDS[1]:,.0f}, 1 for real time")
+        raise OptionError(
+            "speed", f"is {speed:g}; expected a number from {SPEEDS[0]:g} to {SPEEDS[1]:,.0f}, 1 for real time"
+        )
 
 
 def first_jobs(built: Built, jobs: int | None) -> Built:
-    """Return a scenario with its first ``jobs`` jobs only, or with all if ``jobs`` is None."""
+    """Return a scenario with only its first ``jobs`` jobs; None keeps all of them."""
     if jobs is None:
         return built
     if jobs < 1:
-        raise OptionError("jobs", f"is {jobs}; at least 1 is needed")
+        raise OptionError("jobs", f"is {jobs}; expected at least 1")
     rows = np.arange(min(jobs, len(built.workload)))
     return replace(
         built, workload=built.workload.take(rows), home=built.home[rows].copy(), to_grid=built.to_grid[rows].copy()

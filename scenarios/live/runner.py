@@ -71,7 +71,7 @@ LEAD_REAL_MS = 300
 TOLERANCE = 0.05
 """Highest relative difference of makespans at which a live run on a running grid matches its simulation."""
 
-PLAYING = "Playing on the grid"
+PLAYING = "Running on the grid"
 
 _LOOK_EVERY_S, _LOOK_AGAIN_S = 0.5, 0.02
 _SILENCE_S = 30.0

@@ -127,7 +127,7 @@ def line_of(instance: Instance, solution: Solution, course: Sequence[GapPoint] =
 def instants_of(result: SimulationResult, every: int, *, most: int = 1_000) -> list[int]:
     """Return the instant of every ``every``-th submission at which 2 to ``most`` jobs wait."""
     if every < 1:
-        raise OptionError("every", f"is {every}; at least 1")
+        raise OptionError("every", f"is {every}; expected at least 1")
     chosen, waiting = _waiting(result, every)
     return [int(when_ms) for when_ms in chosen[(waiting >= 2) & (waiting <= most)]]
 
@@ -146,9 +146,9 @@ def instants_by_size(result: SimulationResult, sizes: Sequence[int], count: int)
     """
     for size in sizes:
         if size < 2:
-            raise OptionError("sizes", f"has {size}; at least 2 jobs")
+            raise OptionError("sizes", f"has {size}; expected at least 2 jobs")
     if count < 1:
-        raise OptionError("per_size", f"is {count}; at least 1")
+        raise OptionError("per_size", f"is {count}; expected at least 1")
     chosen, waiting = _waiting(result, 1)
     instants = {}
     for size in sizes:

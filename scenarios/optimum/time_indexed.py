@@ -65,7 +65,7 @@ def solve_time_indexed(
     scale_s : int, optional
         The time scale; by default that of equation 4.7.
     limit_s : float
-        Time limit of the solver. When it expires, the best plan so far is used, or the best policy's if there is none.
+        Time limit of the solver. When it expires, the best plan so far is used, or else the best policy's.
 
     Returns
     -------
@@ -74,8 +74,7 @@ def solve_time_indexed(
 
     Notes
     -----
-    A variable says that a job starts at the beginning of an interval. Run times are rounded up to full intervals, so
-    that
+    A variable is 1 if a job starts at the beginning of an interval. Run times are rounded up to full intervals, so that
     solutions are feasible. The repair places the jobs in the order of their starts, each as early as it fits.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -108,7 +107,7 @@ def solve_time_indexed(
 def _program(instance: Instance, weights: FloatArray, scale_ms: int) -> tuple[FloatArray, list[Any], IntArray]:
     """Return the costs of the variables, the two constraints as sparse matrices, and the free nodes by interval.
 
-    Variable i * slots + t says that job i starts at the beginning of interval t.
+    Variable i * slots + t is 1 if job i starts at the beginning of interval t.
     """
     from scipy.sparse import csr_array, kron
 

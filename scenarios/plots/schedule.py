@@ -45,8 +45,7 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
     Notes
     -----
     Node numbers come from replaying the schedule with a `NodePool`: at each instant ended jobs release their nodes,
-    then
-    started jobs take the lowest free nodes, in the order of the workload.
+    then started jobs take the lowest free nodes, in the order of the workload.
     """
     steps = step_functions(*result.schedule())
     begin_ms, until_ms = _chosen_window(result, steps, start_ms, end_ms)
@@ -69,9 +68,8 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
     Notes
     -----
     The window is narrowed from one round duration to the next, from years to a second. Each step chooses the part of
-    the
-    previous window with the most node time requested by running and waiting jobs, until at most `STARTS_AT_MOST` jobs
-    start. If fewer than `STARTS_AT_LEAST` jobs start, the window grows again within the previous one.
+    the previous window with the most node time requested by running and waiting jobs, until at most `STARTS_AT_MOST`
+    jobs start. If fewer than `STARTS_AT_LEAST` jobs start, the window grows again within the previous one.
     """
     begin_ms, until_ms = span(result)
     requested = np.zeros(len(steps.time_ms))  # node time up to each row; computed in place to save memory

@@ -191,10 +191,8 @@ def need_metrics(workload: Workload, nodes: int, start_ms: IntArray, end_ms: Int
     Notes
     -----
     Source: Stillwell, sections 2 and 5.3.1. All work was allocated at some time, however jobs were paused or slowed, so
-    the
-    underutilization, integral of min(nodes, demand) - allocated, needs only the submit and end times of jobs. While a
-    job
-    pays for a pause or a move, its CPU counts as idle.
+    the underutilization, integral of min(nodes, demand) - allocated, needs only the submit and end times of jobs. While
+    a job pays for a pause or a move, its CPU counts as idle.
     """
     ran = start_ms >= 0
     flow_ms, run_ms = (end_ms - workload.submit_ms)[ran], workload.run_ms[ran]

@@ -257,7 +257,7 @@ class MeasuredSchedule:
         end = _integers("end_ms", end_ms, len(submit))
         wide = _integers("width", width, len(submit))
         if nodes < 1:
-            raise InputError(f"nodes is {nodes}; a site has at least 1")
+            raise InputError(f"nodes is {nodes}; expected at least 1")
         order: IntArray | slice = slice(None)
         if (submit[1:] < submit[:-1]).any():
             order = np.argsort(submit, kind="stable")

@@ -443,10 +443,8 @@ class SimulationResult(MadeAnew):
         -------
         dict from str to numpy.ndarray of shape (k,), and for "site" to str or list of str
             ``run_ms`` is how long the job ran, including the overhead of a split; ``width`` is the width of the whole
-            job, and
-            ``fragments`` the number of its fragments, 0 if it never started. ``site`` has one text per job if sites
-            have
-            names. The result's own columns follow.
+            job, and ``fragments`` the number of its fragments, 0 if it never started. ``site`` has one text per job if
+            sites have names. The result's own columns follow.
         """
         jobs, start_ms, end_ms = self.workload, self.start_ms[rows], self.end_ms[rows]
         values = (

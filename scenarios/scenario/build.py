@@ -231,7 +231,8 @@ def _check_grid_node(draft: Draft, topology: Topology) -> None:
     at = draft.scenario.grid.at
     if at is not None and at not in topology.nodes and at not in topology.sites:
         draft.report.add(
-            ("grid", "at"), f"{at!r} is neither a node of the network nor a site; there are {named(topology.nodes)}"
+            ("grid", "at"),
+            f"{at!r} is neither a node of the network nor a site; expected one of {named(topology.nodes)}",
         )
 
 
@@ -480,7 +481,7 @@ def _report_wide(
     if not drop:
         report.add(("workload",), f"{reason}; split them (transform), or leave them out (drop_wide = true)")
         return False
-    remarks.append(f"{reason}; left out, as drop_wide says")
+    remarks.append(f"{reason}; left out because of drop_wide")
     if not fits.any():
         report.add(("workload",), f"no job is left; {reason}")
     return bool(fits.any())

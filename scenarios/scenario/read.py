@@ -373,7 +373,7 @@ def _check_faults(scenario: Scenario, report: FileReport) -> None:
     for number, fault in sorted(read, key=lambda item: item[1].at_ms):
         place, kind = ("faults", "planned", number), (fault.site, fault.action)
         if names and fault.site not in names:
-            report.add((*place, "site"), f"there is no site {fault.site!r}; there are {', '.join(names)}")
+            report.add((*place, "site"), f"there is no site {fault.site!r}; expected one of {', '.join(names)}")
         if fault.action not in FAULTS:
             report.add((*place, "action"), not_known(fault.action, FAULTS))
         elif fault.at_ms <= ends_ms.get(kind, -1):
@@ -386,14 +386,14 @@ def _check_home(scenario: Scenario, report: FileReport) -> None:
     home, place, names = scenario.workload.home, ("workload", "home"), _names_of_all(scenario)
     for name in scenario.workload.traces or ():
         if names and name not in names:
-            report.add(("workload", "traces", name), f"there is no site {name!r}; there are {', '.join(names)}")
+            report.add(("workload", "traces", name), f"there is no site {name!r}; expected one of {', '.join(names)}")
     if isinstance(home, str):
         if home not in HOMES:
             report.add(place, f"{home!r} is not known; give {' or '.join(HOMES)}, or shares such as {{alpha = 0.6}}")
         return
     for name, share in home.items():
         if names and name not in names:
-            report.add((*place, name), f"there is no site {name!r}; there are {', '.join(names)}")
+            report.add((*place, name), f"there is no site {name!r}; expected one of {', '.join(names)}")
         if not np.isfinite(share):
             report.add((*place, name), f"is {share}; expected a finite number, at least 0")
     if not sum(home.values()) > 0:
@@ -472,7 +472,7 @@ def _set(place: Any, path: KeyPath, names: list[str], value: object) -> KeyPath 
     if isinstance(place, list) and path == ("sites",):
         sites = [site.get("name") if isinstance(site, dict) else None for site in place]
         if name not in sites:
-            return f"there is no site {name!r}; there are {', '.join(str(site) for site in sites)}"
+            return f"there is no site {name!r}; expected one of {', '.join(str(site) for site in sites)}"
         if not rest:
             return f"is a site; set one of its keys, such as sites.{name}.nodes"
         return _set(place[sites.index(name)], (*path, sites.index(name)), rest, value)
@@ -593,7 +593,7 @@ def _with_machines(raw: dict[str, Any], report: FileReport) -> dict[str, Any]:
         return raw | {"sites": msgspec.to_builtins(configurations[name].sites())}
     report.add(
         ("sites",),
-        f"{name!r} is not a machine configuration; there are {', '.join(configurations)}; or write [[sites]]",
+        f"{name!r} is not a machine configuration; use one of {', '.join(configurations)}, or write [[sites]]",
     )
     return raw | {"sites": []}
 

@@ -107,7 +107,7 @@ class CommunicationTable(Table, frozen=True, kw_only=True):
         Size of a message; from a range it is drawn for each job, uniformly in the logarithm.
     """
 
-    pattern: Annotated[str, one_of(tuple(PATTERNS), "Who sends to whom.")] | dict[str, Share]
+    pattern: Annotated[str, one_of(tuple(PATTERNS), "Which nodes exchange messages.")] | dict[str, Share]
     fraction: (
         Annotated[float, Meta(description="Part of the run time that goes into communication, 0 to 1.")]
         | Annotated[Range, Meta(description="Drawn uniformly from this range.")]
@@ -160,8 +160,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
         ``keep``, ``perfect``, ``omega:X`` or ``phi:X``; applied before the transformations.
     run_times : str
         ``keep``; ``lognormal:X`` to draw run times around those of the trace; or ``experience:FILE.toml`` to draw them
-        for
-        each class of jobs from a file of experience. Applied before the estimates.
+        for each class of jobs from a file of experience. Applied before the estimates.
     priorities : str
         ``keep``, ``COLUMN:VALUE=PRIORITY,...`` or ``shares:PRIORITY=SHARE,...``
         (`gridweave.scenarios.workload.priorities`); applied before the transformations.
@@ -178,10 +177,10 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     data : DataTable, optional
         The data that jobs read and write, for ``[net]``.
     resources : str, optional
-        Which CPU, network, disk and memory jobs need, for sites whose jobs share nodes: a mix to draw from
-        (M1, M2, M3 or per cent), or a file as written by ``gridweave trace resources``.
+        CPU, network, disk and memory that jobs need, for sites whose jobs share nodes: a mix to draw from (M1, M2, M3
+        or per cent), or a file as written by ``gridweave trace resources``.
     needs : str, optional
-        Which CPU and memory of a node tasks need, for sites that give parts of nodes: one of
+        Parts of a node's CPU and memory that tasks need, for sites that give parts of nodes: one of
         `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file as read by `gridweave.scenarios.traces.resources`.
     """
 

@@ -59,7 +59,7 @@ class SweepResult:
     ----------
     values : tuple of dict or None
         The metrics of each planned run; None for failed runs.
-    found : int
+    n_reused : int
         Runs that an earlier sweep had finished.
     """
 
@@ -241,8 +241,8 @@ def sweep(
     address : str, optional
         Address of a Ray cluster; by default this machine is used.
     workers : int, optional
-        How many runs go on at the same time; by default the number of cores. With 1 and no address, all runs take place
-        in this process.
+        Number of parallel runs; by default the number of cores. With 1 and no address, all runs take place in this
+        process.
     progress : callable, optional
         Receives the progress at intervals.
 

@@ -119,7 +119,7 @@ def _of_los_alamos(path: str | Path, rows: _Rows, system: str | None) -> list[Ou
     if system is None and len(systems) > 1:
         raise TraceError(path, f"has the systems {', '.join(systems)}; choose one")
     if system is not None and system not in systems:
-        raise TraceError(path, f"has no system {system!r:.40}; there are {', '.join(systems)}")
+        raise TraceError(path, f"has no system {system!r:.40}; expected one of {', '.join(systems)}")
 
     def instant(text: str) -> dt.datetime:
         return dt.datetime.strptime(text, _LOS_ALAMOS_DATE)  # noqa: DTZ007 - the clock of the log

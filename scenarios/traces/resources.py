@@ -179,7 +179,7 @@ def _check_header(path: str | Path, line: int, names: list[str], columns: Mappin
     """Check that the header names each required column, no unknown column, and no column twice."""
     for number, name in enumerate(names):
         if name not in columns:
-            problem = f"{short(name)!a} is not the name of a column; there are {', '.join(columns)}"
+            problem = f"{short(name)!a} is not the name of a column; expected one of {', '.join(columns)}"
             raise TraceError(path, problem, line=line)
         if name in names[:number]:
             raise TraceError(path, "this column appears twice", line=line, field=name)

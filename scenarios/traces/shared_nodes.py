@@ -49,7 +49,7 @@ class LoggedJob(Protocol):
 
 
 def sharing_problem(jobs: Sequence[LoggedJob], nodes: int | None) -> str | None:
-    """Return one line of evidence that jobs shared nodes, or may have; None if there is none.
+    """Return one line of evidence that jobs shared nodes, or may have shared them; None without evidence.
 
     Uses the names of nodes if the log has them. Otherwise jobs may have shared nodes if their numbers of cores per node
     differ; without cores, if more nodes were in use at the same time than the machine has (``nodes``, if given).

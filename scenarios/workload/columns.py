@@ -28,7 +28,7 @@ from gridweave.site.job import SUM_TOLERANCE
 from gridweave.site.service.zones import load_zone
 
 AT_HOME: Final = "home"
-"""Used in place of a site name: the home site of the job's user."""
+"""Stands for the home site of the job's user, instead of a site name."""
 
 PATTERN_NAMES = tuple(PATTERNS)
 """Pattern names; the column ``pattern`` holds indices into this tuple."""
@@ -207,7 +207,7 @@ def _ends(option: str, value: Range, most: float, right: str) -> tuple[float, fl
         if not 0 <= end <= most:
             raise OptionError(option, f"is {end:g}; {right}")
     if len(ends) not in (1, 2) or ends[0] > ends[-1]:
-        raise OptionError(option, f"is {[*ends]}; one number, or the lower and the upper end of a range")
+        raise OptionError(option, f"is {[*ends]}; expected one number, or the lower and the upper end of a range")
     return ends[0], ends[-1]
 
 

@@ -183,7 +183,7 @@ def with_load(workload: Workload, nodes: int, load: float) -> Workload:
         If all jobs are submitted at once.
     """
     if not 0 < load < np.inf:
-        raise OptionError("load", f"is {load:g}; above 0")
+        raise OptionError("load", f"is {load:g}; expected a number above 0")
     first_ms = int(workload.submit_ms[0])
     since_first = with_cancels_moved(workload.replace(submit_ms=workload.submit_ms - first_ms), -first_ms)
     span_ms = int(since_first.submit_ms[-1])

@@ -100,7 +100,8 @@ def _by_column(workload: Workload, column: str, pairs: list[tuple[str, str]]) ->
     if len(workload) and not is_covered.any():
         present = ", ".join(map(str, np.unique(values if values is not None else [])[:8].tolist()))
         raise OptionError(
-            "priorities", f"no job of {workload.name} has one of the listed values of {column}; there are {present}"
+            "priorities",
+            f"no job of {workload.name} has one of the listed values of {column}; its values are {present}",
         )
     return priority
 

@@ -29,7 +29,7 @@ class ReservationAnswer(msgspec.Struct, frozen=True, kw_only=True):
         The requested reservation.
     accepted : bool
     earliest_ms : int or None
-        If refused: the earliest start, no earlier than requested, that would have been accepted; None if there is none.
+        If refused: the earliest start, no earlier than requested, that would have been accepted, if any.
     reason : str or None
         Why it was refused.
     """
@@ -99,7 +99,7 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise InputError(f"kind {not_known(self.kind, KINDS)}")
         for name, low, high in (("at_ms", 0, MAX_TIME_MS), ("first_node", 0, MAX_WIDTH), ("nodes", 1, MAX_WIDTH)):
             if not low <= getattr(self, name) <= high:
-                raise InputError(f"{name} is {getattr(self, name)}; from {low} to {high}")
+                raise InputError(f"{name} is {getattr(self, name)}; expected {low} to {high}")
 
 
 def check_node_events(events: Sequence[NodeEvent], nodes: int) -> None:

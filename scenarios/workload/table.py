@@ -162,7 +162,9 @@ class Workload(MadeAnew):
     def _refuse_at(self, name: str, values: npt.NDArray[np.generic], wrong: BoolArray) -> None:
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise InputError(f"{self.name}: {name}[{row}] is {values[row]}; whole numbers only, times in milliseconds")
+            raise InputError(
+                f"{self.name}: {name}[{row}] is {values[row]}; expected whole numbers, with times in milliseconds"
+            )
 
     def _check(self, n: int) -> None:
         unknown = sorted(set(self.columns) - set(OPTIONAL_COLUMNS))
@@ -186,7 +188,7 @@ class Workload(MadeAnew):
         self.refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
         self._check_order(n)
         if self.nodes is not None and self.nodes < 1:
-            raise InputError(f"{self.name}: nodes is {self.nodes}; a machine has at least 1")
+            raise InputError(f"{self.name}: nodes is {self.nodes}; expected at least 1")
 
     def _check_order(self, n: int) -> None:
         later = np.zeros(n, np.bool_)

@@ -1,4 +1,4 @@
-"""Pure functions that change a workload's load, cut out a part of it, or split wide jobs.
+"""Pure functions that change a workload's load, cut a part out of it, or split wide jobs.
 
 A time multiplied by a factor is rounded to whole milliseconds, half to even. Rounding is monotonic, so a run time stays
 within its estimate; jobs whose submit times become equal are ordered by id.
@@ -129,7 +129,7 @@ def _rows_by_number(n: int, first: int, last: int) -> slice:
     if first > n:
         raise OptionError("first", f"{first} is beyond the last job, which is number {n}")
     if last < first:
-        raise OptionError("last", f"{last} is before the first job of the piece, {first}; give {first} or more")
+        raise OptionError("last", f"{last} is before the first job to keep, {first}; give {first} or more")
     return slice(first - 1, last)
 
 

@@ -32,8 +32,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     duplicate : float
         Probability that a message arrives twice, within [0, 1].
     look_ms : int
-        Interval at which sites send to the grid, as sites do that poll a batch system; 0 to send
-        at once.
+        Interval at which sites send to the grid, as sites do that poll a batch system; 0 to send at once.
 
     Raises
     ------

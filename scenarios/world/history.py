@@ -25,7 +25,7 @@ class _Run(msgspec.Struct, gc=False):
 
     On sites that share nodes in time, a run with rate 0 is paused, and other jobs may use its nodes. On sites that give
     parts of nodes, ``tasks`` lists the node of every task, group by group, so that a node with several tasks appears
-    several times, and ``needs`` is what the tasks need.
+    several times, and ``needs`` has the needs of the tasks.
     """
 
     attempt: int

@@ -65,7 +65,7 @@ def simulate_world(
     owners : sequence of OwnerPolicy, optional
         What each owner grants the grid; everything by default.
     timezones : sequence of str or None, optional
-        IANA name of each site's time zone, for windows of the week; the workload's time zone where it is None.
+        IANA name of each site's time zone, for windows of the week; the workload's time zone for None.
     home : array_like of int, shape (n,), optional
         The site of each job's user; round robin in the order of submission by default.
     to_grid : array_like of bool, shape (n,), optional
@@ -94,7 +94,8 @@ def simulate_world(
     Raises
     ------
     OptionError
-        If an array does not have the length of the workload or of the sites, or the network does not suit the policy.
+        If an array does not have the length of the workload or of the sites, or the policy does not support the
+        network.
     InputError
         If a job is cancelled before it is submitted, or the workload lacks the needs of jobs on a site that gives parts
         of nodes. With a network: if a column of the workload is invalid, a job runs over links that fail forever, or a

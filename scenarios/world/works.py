@@ -87,7 +87,7 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorldLengths(NamedTuple):
-    """How long a job takes in several fragments, and how long it holds its nodes before and after its work."""
+    """The run time of a job in several fragments, and how long it holds its nodes before and after its work."""
 
     split_length_ms: Callable[[int, int, float], int]
     around_ms: int = 0
@@ -188,7 +188,7 @@ class Works:
     def granted(self, site: int, job_id: int, attempt: int) -> None:
         """Record that a site has reserved the nodes of a fragment until the agreed start."""
         start_ms = self._attempts[job_id, attempt].start_ms
-        assert start_ms is not None, "a site reserves what is to start at once"
+        assert start_ms is not None, "a site reserves nodes for a job that starts at once"
         self._history.reserved(site, job_id, attempt, start_ms)
 
     # -- commands of the sites -------------------------------------------------------------------------------------

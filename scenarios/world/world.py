@@ -3,7 +3,7 @@
 The world stands in for users, networks and nodes. It knows the run times, carries the messages, injects faults and
 keeps the history. It makes no scheduling decision: the cores decide which job starts where, as in a live grid.
 
-A watchdog ends a run that would go on forever: one without progress for longer than any job or fault can last.
+A watchdog ends a run that would never end: one without progress for longer than any job or fault can last.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 
 def _named(path: str, changeable: Changeable) -> str | None:
-    """Return the entry that covers a setting, by its own path or a path above it; None if there is none."""
+    """Return the entry that covers a setting, by its own path or a path above it, or None."""
     plain = re.sub(r"\[\d+\]", "", path)
     return next((name for name in changeable if plain == name or plain.startswith(f"{name}.")), None)
 

@@ -130,7 +130,7 @@ def _check_options(entry: Entry, nodes: int) -> None:
         entry.read(nodes, {"no_such_option": 1}, {})
     except OptionError:
         return
-    raise AssertionError(f"{entry.name} takes an option that it cannot know: no_such_option")
+    raise AssertionError(f"{entry.name} accepts an unknown option: no_such_option")
 
 
 def _check_methods(discipline: Discipline, traits: Traits) -> None:
@@ -156,9 +156,9 @@ def _check_elastic(entry: Entry, policy: Policy, nodes: int) -> None:
     everything, job = (1 << nodes) - 1, Job(job_id=1, width=1, estimate_ms=1_000)
     _resize(discipline, traits, 0, -nodes)
     discipline.submit(0, job)
-    assert not discipline.run_pass(0).starts, "a job starts though no node is there"
+    assert not discipline.run_pass(0).starts, "a job starts although all nodes are gone"
     _resize(discipline, traits, everything, nodes)
-    assert discipline.run_pass(1).starts, "no job starts though all nodes are back"
+    assert discipline.run_pass(1).starts, "no job starts although all nodes are back"
 
 
 def _resize(discipline: Discipline, traits: Traits, nodes: int, by: int) -> None:
@@ -229,7 +229,9 @@ class _Run:
                 self._nodes_of.pop(event.job_id)
         commands = self._site.handle(self.now_ms, *events)
         assert dump_state(bystander) == before, "a copy changes when the original does"
-        assert self._second.handle(self.now_ms, *events) == commands, "a site that heard the same decides otherwise"
+        assert self._second.handle(self.now_ms, *events) == commands, (
+            "a second site with the same events decides differently"
+        )
         self._site.check_invariants()
         for command in commands:
             self._carry_out(command)
@@ -246,37 +248,41 @@ class _Run:
                 count = sum(stop - start for start, stop in nodes)
                 assert count == self._jobs[job_id].width or traits.forms, "a job has more or fewer nodes than its width"
                 assert count == bits_of(nodes).bit_count() or traits.fractions, "a start names a node twice"
-                assert bool(threads) == traits.assigns_threads, "threads are named, or are not, against the traits"
+                assert bool(threads) == traits.assigns_threads, "threads are named or left out, contrary to the traits"
             case MoveJob(job_id, nodes):
-                assert traits.moves, "a job moves, against the traits"
+                assert traits.moves, "a job moves, contrary to the traits"
                 self._nodes_of[job_id] = bits_of(nodes)
             case EvictJob(job_id, keeps_work):
-                assert traits.evicts, "a job is evicted, against the traits"
-                assert traits.saves_work or not keeps_work, "an evicted job keeps its work, against the traits"
+                assert traits.evicts, "a job is evicted, contrary to the traits"
+                assert traits.saves_work or not keeps_work, "an evicted job keeps its work, contrary to the traits"
                 self._rate.pop(job_id)
                 self._nodes_of.pop(job_id)
             case ChangeRate(job_id, rate):
                 pauses = traits.slices_time or traits.shares_time or traits.pauses
-                assert rate or pauses, "a job pauses, against the traits"
-                assert rate == RATE_ONE or pauses or traits.shares_nodes or traits.forms, "a rate changes, against them"
+                assert rate or pauses, "a job pauses, contrary to the traits"
+                assert rate == RATE_ONE or pauses or traits.shares_nodes or traits.forms, (
+                    "a rate changes, contrary to the traits"
+                )
                 self._rate[job_id] = rate
 
     def _check_running(self) -> None:
         """Check the running jobs that the site reports against its commands."""
         running, nodes_of = list(self._site.running()), self._site.source.nodes_of
-        assert {run.job.job_id for run in running} == self._rate.keys(), "other jobs run than were started"
+        assert {run.job.job_id for run in running} == self._rate.keys(), (
+            "the running jobs are not those that were started"
+        )
         assert nodes_of == self._nodes_of, "a job runs on other nodes than were commanded"
         ends = [(run.end_by_estimate_ms, run.job.job_id) for run in running]
         assert ends == sorted(ends), "the running jobs are not in the order of their ends"
         held, n_held = self._site.source.held(), sum(map(int.bit_count, nodes_of.values()))
-        assert held.bit_count() == n_held or self._traits.overlaps, "two jobs have one node, against the traits"
+        assert held.bit_count() == n_held or self._traits.overlaps, "two jobs have one node, contrary to the traits"
         if self._traits.slices_time:
             working = [nodes for job_id, nodes in nodes_of.items() if self._rate[job_id]]
             n_working = functools.reduce(operator.or_, working, 0).bit_count()
             assert n_working == sum(map(int.bit_count, working)), "two time-sliced jobs work on one node at once"
         for job_id, speed, work_ms in self._site.progress(self.now_ms):
             assert speed == self._rate[job_id] / RATE_ONE, "a job works at another speed than was commanded"
-            assert work_ms >= 0, "a job has done less than nothing"
+            assert work_ms >= 0, "a job has done a negative amount of work"
 
     def _job(self) -> Job:
         """Return a random job."""
@@ -315,7 +321,7 @@ class _Run:
             assert site_reason.reason, "a waiting job has no reason"
             if keeps_limits and site_reason.is_bound and site_reason.start_ms is not None:
                 start_ms = _start_by_limits(self._site.copy(), self.now_ms, waiting.job_id)
-                assert start_ms <= site_reason.start_ms, f"job {waiting.job_id} starts later than a promise that binds"
+                assert start_ms <= site_reason.start_ms, f"job {waiting.job_id} starts later than a binding promise"
         copy.quote(self.now_ms, job)
         copy.sharing_offered(self.now_ms, job)
         copy.nodes_ready(self.now_ms)
@@ -323,7 +329,7 @@ class _Run:
             self._check_quote(copy, job)
         self._check_moved_limit(copy)
         copy.handle(self.now_ms, JobSubmitted(job), *(JobFinished(job_id) for job_id in self._rate))
-        assert dump_state(self._site) == before, "a question, or a copy that continues, leaves a trace"
+        assert dump_state(self._site) == before, "a question, or a copy that continues, changes the site"
 
     def _check_quote(self, copy: SiteCore, job: Job) -> None:
         """Check that a job quoted a start now does start, and that `startable` agrees with `earliest_start_ms`."""
@@ -335,10 +341,10 @@ class _Run:
             starts = {command.job_id for command in commands if isinstance(command, StartJob)}
             assert job.job_id in starts, "a job does not start though its quote was for now"
         width = copy.startable(self.now_ms, job.estimate_ms)
-        assert 0 <= width <= copy.free, "more nodes could be had at once than are free"
+        assert 0 <= width <= copy.free, "more nodes are startable than are free"
         if width:
             start_ms = copy.earliest_start_ms(self.now_ms, width, job.estimate_ms)
-            assert start_ms == self.now_ms, f"{width} nodes could be had at once, and yet not before {start_ms} ms"
+            assert start_ms == self.now_ms, f"{width} nodes are startable, but a start is quoted for {start_ms} ms"
 
     def _check_moved_limit(self, copy: SiteCore) -> None:
         """Check that `expect_end` moves the expected end of a running job, unless its discipline counts work."""
@@ -349,7 +355,7 @@ class _Run:
             end_ms = self.now_ms + 12_345
             copy.source.discipline.expect_end(self.now_ms, job_id, end_ms)
             ends = {run.job.job_id: run.end_by_estimate_ms for run in copy.running()}
-            assert ends[job_id] == end_ms, "a limit that was moved is where it was"
+            assert ends[job_id] == end_ms, "a limit that was moved has not changed"
 
 
 def _start_by_limits(site: SiteCore, now_ms: int, job_id: int) -> float:

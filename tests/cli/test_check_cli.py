@@ -91,10 +91,10 @@ def test_against_another(folder: Path) -> None:
     given = ("--trace", folder / "trace.swf", "--nodes", NODES)
     result = run(easy, *given, "--against", other)
     assert result.exit_code == 1
-    assert "alike until" in result.stdout
+    assert "the same until" in result.stdout
     assert "start at different times" in result.stdout
     parted = json.loads(run(easy, *given, "--against", other, "--json").stdout)["parting"]
     assert parted["path"] in (str(easy), str(other))
     same = run(easy, *given, "--against", easy)
     assert same.exit_code == 0
-    assert same.stdout.endswith("both schedules are alike\n")
+    assert same.stdout.endswith("both schedules are the same\n")

@@ -190,7 +190,7 @@ def test_it_is_shown_that_a_limit_counts_work(here: Elsewhere, shell: Shell, mon
     start_ms = here.grid.records_by_id[1].start_ms or 0
     monkeypatch.setattr(job_commands, "now_ms", lambda: start_ms + 10_800_000)
     found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}
-    assert found["limit"] == "4 h of work, not of time on the clock"
+    assert found["limit"] == "4 h of work, not of elapsed time"
     assert found["has done"] == "1 h 12 min of work, at 25% of full speed now, 40% on average"
     assert json.loads(shell("show", 1, "--json")[1])["progress"]["worked_ms"] == 4_320_000
 
@@ -207,12 +207,12 @@ def test_the_elements_of_a_packed_array_are_shown(here: Elsewhere, shell: Shell)
     )
     record.interrupted = (2,)
     found = {row[0]: row[1] for row in rows(shell("show", 1)[1]) if len(row) == 2}
-    assert found["elements"] == "3, 2 have ended, 1 of them failed, 1 interrupted"
+    assert found["array tasks"] == "3, 2 have ended, 1 of them failed, 1 interrupted"
     assert [row[:3] for row in rows(shell("show", 1, "--elements")[1])[1:]] == [["1", "0", "1"], ["2", "3", "2"]]
     command = [sys.executable, "-m", "gridweave.cli", "logs", "1", "--element", "2"]
     assert subprocess.run(command, capture_output=True, check=True).stdout == b"two"
-    assert "has no element 3 that has ended" in shell("logs", 1, "--element", 3)[2]
-    assert "--element: goes with none of" in shell("logs", 1, "--element", 2, "--rank", 1)[2]
+    assert "has no array task 3 that is known to have ended" in shell("logs", 1, "--element", 3)[2]
+    assert "--element: does not work with" in shell("logs", 1, "--element", 2, "--rank", 1)[2]
 
 
 def test_a_job_that_has_ended_is_explained_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +244,7 @@ def test_a_job_is_explained(here: Elsewhere, shell: Shell) -> None:
     assert status == 0
     assert lines[0] == "job 1 waits: no site has 12 nodes free, and a split would end 4 minutes later"
     assert re.fullmatch(r"it starts in 10 min \(.*\) on north 12, for at most 10 min", lines[1])
-    assert lines[2] == "2 jobs stand before it in the queue"
+    assert lines[2] == "2 jobs ahead of it in the queue"
     table = rows("\n".join(lines[3:-1]))
     assert table[0] == ["site", "nodes", "free", "alone there", "why"]
     assert table[1][:3] == ["north", "16", "3"]
@@ -263,10 +263,10 @@ def test_it_is_asked_what_would_become_of_the_grid(here: Elsewhere, shell: Shell
     status, out, err = shell("what-if", "--drain", "north", "--nodes", "west=8", "--load", 2)
     assert (status, err) == (0, "")
     table = rows(out)
-    assert table[0] == ["If each job takes as long as it may"]
-    assert ["wait, in the mean", "1 min", "2 min"] in table
+    assert table[0] == ["If each job runs up to its limit"]
+    assert ["mean wait", "1 min", "2 min"] in table
     assert ["west", "-", "50.0% of 8"] in table
-    assert "How sure: both plays come to longer waits" in out
+    assert "Certainty: both plays come to longer waits" in out
     assert out.splitlines()[-1] == "Assumed: what runs goes on where it is."
     assert json.loads(shell("what-if", "--policy", "overhead=0.2,0.3", "--json")[1])["plays"][0]["length"] == 1
 
@@ -297,7 +297,7 @@ def test_jobs_are_changed(here: Elsewhere, shell: Shell) -> None:
     assert shell("cancel", "--all", "--user", "berta")[1:] == ("", "no matching jobs\n")
     status, out, err = shell("cancel", "--all")
     assert (status, out) == (2, "")
-    assert "would cancel 2 jobs; if that is meant, add --yes" in err
+    assert "would cancel 2 jobs; add --yes to confirm" in err
     assert shell("cancel", "--all", "--yes")[1] == "cancelled: 6-7\n"
     status, out, err = shell("cancel", 77)
     assert (status, out, err) == (2, "", "gridweave: 77: already ended, or not one of your jobs\n")
@@ -338,9 +338,9 @@ def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell:
         (["cancel", "1", "--all"], "JOB: give job numbers or selection options, not both"),
         (["cancel", "1", "--user", "anna"], "JOB: give job numbers or selection options, not both"),
         (["cancel", "nothing-such"], "there is no array 'nothing-such'; name jobs as 17, 3-9"),
-        (["hold", "9-3"], "JOB: '9-3' names no jobs; write 17 or 3-9"),
-        (["hold", "0"], "JOB: '0' names no jobs"),
-        (["hold", "1-99999999"], "of at most 100,000 jobs"),
+        (["hold", "9-3"], "JOB: '9-3' is not a range of jobs; write 17 or 3-9"),
+        (["hold", "0"], "JOB: '0' is not a range of jobs"),
+        (["hold", "1-99999999"], "at most 100,000 jobs"),
         (["show", "99"], "there is no job 99"),
         (["explain", "0"], "Invalid value for 'JOB': must be at least 1; see: "),
         (["logs", "99"], "there is no job 99"),
@@ -358,7 +358,7 @@ def test_running_jobs_are_ended_at_once_or_sent_a_signal(here: Elsewhere, shell:
         (["drain", "a\udcff"], "'a\\udcff' is not UTF-8, and cannot be sent; write it as UTF-8"),
         (["jobs", "--name", "a\udcff"], "'a\\udcff' is not UTF-8, and cannot be sent; write it as UTF-8"),
         (["cancel", "1", "--signal", "9" * 5000], "is not a signal that jobs can be sent; one of HUP"),
-        (["cancel", f"{2**63}"], "JOB: '9223372036854775808' names no jobs"),
+        (["cancel", f"{2**63}"], "JOB: '9223372036854775808' is not a range of jobs"),
         (["jobs", "--since", "25:00"], "--since: '25:00' is not a time; write 2026-11-23"),
         (["quote", "-n", "0"], "Invalid value for '--nodes' / '-n': must be at least 1; see: "),
         (["quote", "-t", "soon"], "--time: 'soon' is not a time"),
@@ -502,9 +502,9 @@ def test_a_machine_is_given_up(here: Elsewhere, shell: Shell) -> None:
     """With --yes at once, without it and without a terminal not; mistakes are told in a line."""
     given_up = here.grid.given_up
     status, out, err = shell("give-up", "north", "m1")
-    told = "gridweave: give-up: what ran on m1 would run again; if that is meant, add --yes\n"
+    told = "gridweave: give-up: the jobs of m1 would run again; add --yes to confirm\n"
     assert (status, out, err, given_up) == (2, "", told, [])
-    assert shell("give-up", "north", "m1", "--yes")[1:] == ("north has given up m1; what ran there runs again\n", "")
+    assert shell("give-up", "north", "m1", "--yes")[1:] == ("north has given up m1; its jobs run again\n", "")
     assert json.loads(shell("give-up", "north", "m1", "-y", "--json")[1]) == {"site": "north", "machine": "m1"}
     assert given_up == 2 * [("north", "m1")]
     for site, machine, says in (
@@ -530,7 +530,7 @@ def test_it_is_asked_before_a_machine_is_given_up(
     monkeypatch.setattr(typer, "confirm", confirm)
     err = shell("give-up", "north", "m1")[2]
     assert err == ("" if answer else "gridweave: nothing was given up\n")
-    question = "Give up m1 of north? What ran there runs again, and twice if the machine was alive after all."
+    question = "Give up m1 of north? Its jobs run again, and so twice if the machine is still alive."
     assert (asked, here.grid.given_up) == ([question], expected)
 
 
@@ -538,33 +538,33 @@ def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:
     """Sites, queue and who one is are shown; drained sites say so."""
     shell("submit", "-n", 3, "--", "true")
     shell("submit", "-n", 4, "--", "true")
-    assert shell("drain", "north")[1] == "north takes nothing new of the grid\n"
+    assert shell("drain", "north")[1] == "north takes no new jobs from the grid\n"
     assert rows(shell("sites", "--machines")[1])[1:] == [
         ["north", "drains", "4", "4", "4", "0", "0"],
         ["south", "works", "8", "8", "8", "0", "0"],
     ]
-    assert shell("resume", "north")[1] == "north takes jobs of the grid again\n"
+    assert shell("resume", "north")[1] == "north takes jobs from the grid again\n"
     assert json.loads(shell("drain", "north", "--json")[1]) == {"site": "north", "draining": True}
     assert [site["draining"] for site in json.loads(shell("sites", "--json")[1])] == [True, False]
     assert rows(shell("sites", "--links")[1])[1:] == [
         ["north", "south", "4.5 ms", "10,000 Mbps", "measured"],
-        ["south", "north", "4 ms", "10,000 Mbps", "as written down"],
+        ["south", "north", "4 ms", "10,000 Mbps", "as configured"],
     ]
     assert rows(shell("experience", "--splits")[1])[1:] == [["anna", "cfd", "12", "7", "5", "1.30", "1.10", "yes"]]
-    assert shell("experience", "--splits", "--user", "bert")[2].startswith("no job that says nothing of what it sends")
-    assert shell("experience", "--splits", "--site", "north")[2].startswith("gridweave: --splits: goes with")
+    assert shell("experience", "--splits", "--user", "bert")[2].startswith("no split job without traffic options")
+    assert shell("experience", "--splits", "--site", "north")[2].startswith("gridweave: --splits: works only with")
     assert rows(shell("experience", "--needs")[1])[1:] == [
         ["anna", "cfd", "5", "0.500", "0.300", "0.200", "yes"],
         ["bert", "ml", "1", "1.000", "0.000", "0.000", "after 5 runs"],
     ]
     of_bert = json.loads(shell("experience", "--needs", "--user", "bert", "--json")[1])
     assert [kind["job_class"] for kind in of_bert] == ["ml"]
-    assert shell("experience", "--needs", "--user", "carl")[2].startswith("no job that names its class has finished")
-    assert shell("experience", "--needs", "--splits")[2].startswith("gridweave: --splits: goes with")
+    assert shell("experience", "--needs", "--user", "carl")[2].startswith("no job with a job class has finished")
+    assert shell("experience", "--needs", "--splits")[2].startswith("gridweave: --splits: works only with")
     out = shell("queue", "--limit", 1)[1:]
-    assert out[0].startswith("2 wait, 0 are held, 0 are starting, 0 run\n")
+    assert out[0].startswith("2 waiting, 0 held, 0 starting, 0 running\n")
     assert rows(out[0])[2] == ["1", "1", "anna", "3", "1 h", "1 min", "in 9 min", "no node is free"]
-    assert out[1] == "1 more wait; see them with --limit 10\n"
+    assert out[1] == "1 more are waiting; see them with --limit 10\n"
     assert json.loads(shell("queue", "--json")[1])["waiting"] == 2
     assert rows(shell("whoami")[1])[2] == ["may", "operate"]
     assert json.loads(shell("whoami", "--json")[1])["url"] == here.url
@@ -620,10 +620,10 @@ def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.Monke
         (["submit", "--priority", "nan", "--", "true"], "--priority is nan; a number from"),
         (["submit", "--account", "\udcff", "--", "true"], "is not UTF-8, and cannot be sent"),
         (["submit", "-a", "5-1", "--", "true"], "--array: '5-1' of '5-1' are not indexes"),
-        (["submit", "--pack", "--", "true"], "--pack: goes with --array"),
-        (["submit", "--after", "9-3", "--", "true"], "JOB: '9-3' names no jobs"),
+        (["submit", "--pack", "--", "true"], "--pack: works only with --array"),
+        (["submit", "--after", "9-3", "--", "true"], "JOB: '9-3' is not a range of jobs"),
         (["submit", "-o", "/a/%y", "--", "true"], "the pattern '%y' is not known"),
-        (["hold", "9-3"], "JOB: '9-3' names no jobs"),
+        (["hold", "9-3"], "JOB: '9-3' is not a range of jobs"),
         (["experience", "--site", "north", "--set", "bad"], "--set: 'bad' is not a run time"),
         (["experience", "--site", "north", "--forget", "@"], "--forget: '@' names no run time"),
     ],

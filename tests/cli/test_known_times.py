@@ -102,7 +102,7 @@ def test_a_site_is_shown_and_edited(shell: Shell, elsewhere: Elsewhere, tmp_path
         (("--set", "user:7@old=1s"), "--set: 'user:7@old' names no run time; write CLASS@RESOURCE, CLASS or user:NAME"),
         (("--forget", "dna"), "--forget: 'dna' is not known; there are user:7, 1@west x 8, cfd"),
         (("--forget", "cfd", "--set", "cfd=1s"), "--set, --forget: name the same times twice"),
-        (("north.journal",), "give journals, one FILE.toml or --site, not several of these"),
+        (("north.journal",), "give only one of these: journals, one FILE.toml, or --site"),
     ],
 )
 def test_bad_input_ends_in_one_line_and_changes_nothing(
@@ -126,7 +126,7 @@ def test_files_that_are_none_are_told(shell: Shell, tmp_path: Path) -> None:
     file.write_text('algorithm = "sjs"\n' + experience_text(KNOWN))
     assert len(rows(shell("experience", file)[1])) == 3
     assert (
-        "has algorithm as well; edit it as text, or write elsewhere with --out"
+        "also has algorithm; edit it by hand, or write to another file with --out"
         in shell("experience", file, "--forget", "cfd")[2]
     )
     assert "journals are not changed" in shell("experience", "north.journal", "--forget", "cfd")[2]

@@ -207,10 +207,10 @@ def test_all_problems_have_a_line(shell: Shell, table: Path) -> None:
         (["show", "{folder}/words.gml"], "words.gml: cannot be read as GML"),
         (
             ["show", "{gml}", "--out", "map.doc"],
-            "--out: map.doc is no picture by its name; let it end in .png, .svg or .pdf",
+            "--out: map.doc is not the name of a picture; end it in .png, .svg or .pdf",
         ),
         (["show", "{gml}", "--out", "{folder}/no/map.png"], "cannot be written"),
-        (["path", "{gml}", "NL", "ZZ"], "there is no site or node 'ZZ'; there are NL, BE, DE, UA"),
+        (["path", "{gml}", "NL", "ZZ"], "there is no site or node 'ZZ'; expected one of NL, BE, DE, UA"),
         (["path", "{gml}", "NL", "BE", "--by", "hops"], "--by: 'hops' is not known; one of latency, bandwidth"),
         (["path", "{gml}", "NL", "BE", "-k", "0"], "-k: is 0; routes, from 1 up"),
         (["path", "{gml}", "NL"], "Missing argument"),

@@ -64,16 +64,19 @@ def test_a_run_of_dynp_tells_what_it_lost(tmp_path: Path) -> None:
 def test_wrong_questions_are_refused_in_a_line(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another discipline, no number, two ways at once, and no solver: each is said before anything is played."""
     for arguments, line in (
-        (("simulate", trace, "--optimum-every", 5), "--optimum-every: goes with --discipline dynp"),
-        (("simulate", trace, "--discipline", "dynp", "--optimum-every", 0), "--optimum-every: is 0; at least 1"),
+        (("simulate", trace, "--optimum-every", 5), "--optimum-every: works only with --discipline dynp"),
+        (
+            ("simulate", trace, "--discipline", "dynp", "--optimum-every", 0),
+            "--optimum-every: is 0; expected at least 1",
+        ),
         (("optimum", trace, "--sizes", "a"), "--sizes: 'a' is not a list of numbers; write 5,10,20"),
-        (("optimum", trace, "--sizes", "1"), "sizes: has 1; at least 2 jobs"),
+        (("optimum", trace, "--sizes", "1"), "sizes: has 1; expected at least 2 jobs"),
         (
             ("optimum", trace, "--at", "1d", "--every", 3),
-            "--at: says which instants, or --every or --sizes does; give one",
+            "--at: selects the instants, as --every and --sizes do; give exactly one",
         ),
         (("optimum", trace, "--at", ""), "--at: '' is not a time"),
-        (("optimum", trace, "--every", 0), "--every: is 0; at least 1"),
+        (("optimum", trace, "--every", 0), "--every: is 0; expected at least 1"),
         (("optimum", trace, "--sizes", ""), "--sizes: '' is not a list of numbers; write 5,10,20"),
     ):
         error = refused(*arguments)

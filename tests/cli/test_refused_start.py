@@ -199,7 +199,7 @@ def test_up_says_which_settings_change(shell: Shell, tmp_path: Path) -> None:
     )
     (tmp_path / "GRID.toml").write_text(text)
     status, out, err = shell("up", tmp_path / "GRID.toml", "--check")
-    assert (status, "is fine" in out) == (0, True)
+    assert (status, "is valid" in out) == (0, True)
     lines = err.splitlines()
     assert "grid.journal: policy.order is 'sjf', and was 'fcfs'; margin_ms is 2000, and was 500; alone_ms" in lines[0]
     assert "site.journal: machines[0].ports[0] is 30000, and was 20000; " in lines[1]

@@ -20,9 +20,9 @@ Shell = Callable[..., tuple[int, str, str]]
         (("--on", "ray", "--speed", "nan"), "--speed: is nan;"),
         (("--on", "ray", "--jobs", "0"), "--jobs: is 0;"),
         (("--on", "ray", "--address", " "), "--address: is empty"),
-        (("--speed", "10"), "--speed: goes with --on ray, --on grid or --on URL"),
-        (("--jobs", "10"), "--jobs: goes with --on ray, --on grid or --on URL"),
-        (("--address", "auto"), "--address: goes only with --on ray"),
+        (("--speed", "10"), "--speed: works only with --on ray, --on grid or --on URL"),
+        (("--jobs", "10"), "--jobs: works only with --on ray, --on grid or --on URL"),
+        (("--address", "auto"), "--address: works only with --on ray"),
     ],
 )
 def test_bad_options_are_one_line(shell: Shell, arguments: tuple[str, ...], says: str) -> None:

@@ -48,7 +48,7 @@ def test_no_option_is_taken_and_then_ignored(name: str) -> None:
     typed = f"--{'no-' * (default is True)}{name.replace('_', '-')}"
     value = () if isinstance(default, bool) else ("7",)
     result = CliRunner().invoke(app, ["simulate", "jobs.swf", "--discipline", "lomarc", typed, *value])
-    assert str(result.exception) == f"{typed}: does not go with --discipline lomarc; leave it out"
+    assert str(result.exception) == f"{typed}: does not work with --discipline lomarc; leave it out"
 
 
 def test_variants_are_compared_in_one_table(jobs: Path) -> None:
@@ -91,7 +91,7 @@ def test_measured_slowdowns_replace_the_formula(jobs: Path, tmp_path: Path) -> N
     ("arguments", "want"),
     [
         (("--variants", "PSS,X"), "--variants: 'X' is not known; one of PSS"),
-        (("--variants", ","), "--variants: names none"),
+        (("--variants", ","), "--variants: names no variant"),
         (("--resources", "M9"), "--resources: 'M9' is not known"),
         (("--resources", "missing.csv"), "missing.csv: there is no such file"),
         (("--max-slowdown", "0.5"), "--max-slowdown: is 0.5"),

@@ -103,7 +103,7 @@ def test_bad_traces(shell: Shell, tmp_path: Path, kind: str) -> None:
         ("--discipline sling", "--discipline: 'sling' is not known"),
         ("--slack nan", "--slack: is nan; a number from 0 to 10,000"),
         ("--slack -1", "--slack: is -1.0"),
-        ("--aging 0", "--aging: '0' is too short to wait"),
+        ("--aging 0", "--aging: '0' is too short"),
         ("--aging soon", "--aging: 'soon' is not a time"),
         ("--limit max-jobs=1", "--limit: are only for planning sites; use the discipline planning"),
         ("--discipline planning --limit wider-than=75%", "--limit: 'wider-than=75%' limits nothing"),
@@ -116,7 +116,7 @@ def test_bad_traces(shell: Shell, tmp_path: Path, kind: str) -> None:
         ("--shrink 0", "--shrink: 0.0 cannot be used; give a number greater than 0"),
         ("--shrink nan", "--shrink: nan cannot be used"),
         ("--shrink 1e300", "--shrink: 1e+300 times 2000 ms is more than"),
-        ("--seed -1", "--seed: is -1; a whole number from 0 up"),
+        ("--seed -1", "--seed: is -1; expected a whole number, at least 0"),
     ],
 )
 def test_bad_options(shell: Shell, trace: Path, tmp_path: Path, arguments: str, message: str) -> None:
@@ -135,7 +135,7 @@ def test_bad_names_are_found_before_a_trace_is_read(shell: Shell, tmp_path: Path
     [
         ("four.swf", "four.swf is a file; name a folder"),
         ("four.swf/sub/folder", "which is a file; name a folder"),
-        ("", "'' names no folder"),
+        ("", "'' is not the name of a folder"),
         ("x" * 300, "cannot be the name of a folder"),
         ("dangling", "dangling is a file; name a folder"),
     ],

@@ -446,14 +446,14 @@ def test_nodes_that_fail(good: Callable[..., str], shell: Shell, trace: Path, tm
     assert status == 2
     assert err.splitlines()[-1] == "gridweave: node 4 goes down at 20000 ms, but the site has nodes 0 to 3"
     status, _, err = shell("simulate", trace, "--discipline", "lomarc", "--node-events", file)
-    assert (status, err) == (2, "gridweave: --node-events: does not go with --discipline lomarc; leave it out\n")
+    assert (status, err) == (2, "gridweave: --node-events: does not work with --discipline lomarc; leave it out\n")
 
 
 def test_matrix_of_a_site_that_shares_time(good: Callable[..., str], shell: Shell, trace: Path) -> None:
     """The options of gang, its metrics, and the matrix at an instant; of another discipline there is none."""
     out = good(trace, "--discipline", "gang", "--option", "mpl=2", "--option", "slice_ms=10000", "--show-matrix", "5s")
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert any(line.endswith("(*: the slice that goes on)") for line in lines)
+    assert any(line.endswith("(*: the running slice)") for line in lines)
     assert [line for line in lines if line[:2] in ("P0", "ti")] == [
         "P0-P2 P3",
         "time-slice 0 * J1 J4",
@@ -466,7 +466,7 @@ def test_matrix_of_a_site_that_shares_time(good: Callable[..., str], shell: Shel
     assert said == ["max_tasks = 1 is below the 4 nodes of the widest job: no such job is moved once it runs"]
     status, _, err = shell("simulate", trace, "--show-matrix", "5s")
     assert status != 0
-    assert "--show-matrix: goes with --discipline gang; no other has a matrix" in err
+    assert "--show-matrix: works only with --discipline gang; no other has a matrix" in err
     status, _, err = shell("simulate", trace, "--discipline", "gang", "--option", "mpl=0")
     assert "mpl: is 0; a matrix has from 1 row, which shares space alone, to 62" in err
 
@@ -510,7 +510,7 @@ def test_saving_from_the_shell(shell: Shell, trace: Path, tmp_path: Path) -> Non
     assert not saved.exists()
     for given, said in (
         (("--save", saved, "--resume", saved), "--resume: saves to its file as well; leave --save out"),
-        (("--save", saved, "--order", "fcfs,sjf"), "--save: goes with one policy, and these are 2"),
+        (("--save", saved, "--order", "fcfs,sjf"), "--save: works with one policy, not 2"),
         (("--resume", saved), f"{saved}: cannot be read as a saved simulation"),
         (("--save", saved, "--discipline", "gang"), "--save: works with discipline queue or planning"),
     ):

@@ -100,7 +100,7 @@ def test_memory_is_said_once(shell: Shell) -> None:
     """The memory of a job is in --resources or in --memory-need."""
     status, _, err = shell("submit", "--resources", "cpu=1", "--memory-need", "0.5", "--", "true")
     assert status == 2
-    assert err == "gridweave: --memory-need: is given together with --resources; write memory=... there\n"
+    assert err == "gridweave: --memory-need: conflicts with --resources; write memory=... there\n"
 
 
 def test_options_reach_the_grid(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_packed_arrays(here: Elsewhere, shell: Shell) -> None:
     assert (len(counts), sum(counts), max(counts)) == (2 * nodes, 1000, 42)
     status, _, err = shell("submit", "--pack", "--", "./step")
     assert status == 2
-    assert "--pack: goes with --array" in err
+    assert "--pack: works only with --array" in err
 
 
 def test_a_site_of_ones_own(here: Elsewhere, shell: Shell) -> None:

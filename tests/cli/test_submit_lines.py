@@ -58,12 +58,15 @@ def test_a_script_in_an_allocation_of_slurm_keeps_the_numbers_of_slurm(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("#!/bin/sh\n#PBS -N sample\n#PBS -l nodes=2\n", ["2: #PBS -N sample: is not read, as it is for another", "3"]),
-        ("#!/bin/sh\n#$ -pe mpi 8\n#BSUB -n 4\n", ["2: #$ -pe mpi 8: is not read, as it is for another", "3: #BSUB"]),
-        ("#!/bin/sh\n  #SBATCH -N 3\n", ["2: #SBATCH -N 3: is not read, as it does not begin with exactly #SBATCH"]),
-        ("#!/bin/sh\n#sbatch -N 3\n#SBATCH: -N 3\n", ["2: #sbatch -N 3: is not read, as it does not", "3: #SBATCH: "]),
-        ("#!/bin/sh\ntrue\n\n#SBATCH -N 3\n", ["4: #SBATCH -N 3: is not read, as it stands after the first command"]),
-        ("#!/bin/sh\ntrue\n#GRIDWEAVE -n 3\n", ["3: #GRIDWEAVE -n 3: is not read, as it stands after the first"]),
+        ("#!/bin/sh\n#PBS -N sample\n#PBS -l nodes=2\n", ["2: #PBS -N sample: is ignored: it is for another", "3"]),
+        ("#!/bin/sh\n#$ -pe mpi 8\n#BSUB -n 4\n", ["2: #$ -pe mpi 8: is ignored: it is for another", "3: #BSUB"]),
+        ("#!/bin/sh\n  #SBATCH -N 3\n", ["2: #SBATCH -N 3: is ignored: it does not begin with exactly #SBATCH"]),
+        ("#!/bin/sh\n#sbatch -N 3\n#SBATCH: -N 3\n", ["2: #sbatch -N 3: is ignored: it does not", "3: #SBATCH: "]),
+        (
+            "#!/bin/sh\ntrue\n\n#SBATCH -N 3\n",
+            ["4: #SBATCH -N 3: is ignored: it comes after the script's first command"],
+        ),
+        ("#!/bin/sh\ntrue\n#GRIDWEAVE -n 3\n", ["3: #GRIDWEAVE -n 3: is ignored: it comes after the script's first"]),
         ("#!/bin/sh\n# SBATCH -N 3\n##SBATCH -N 3\n#$(date)\n# PBS\n", []),
     ],
 )
@@ -87,7 +90,7 @@ def test_options_may_follow_without_a_space(here: Elsewhere, shell: Shell) -> No
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("\ufeff#!/bin/sh\n#SBATCH -N 3\n", ":1: begins with a byte order mark, so its first line"),
+        ("\ufeff#!/bin/sh\n#SBATCH -N 3\n", ":1: begins with a byte order mark, so its #! line"),
         ("\n#!/bin/bash\n#SBATCH -N 3\n", ":2: #!/bin/bash is not at the beginning of the file"),
         ("  #!/bin/bash\n#SBATCH -N 3\n", ":1: #!/bin/bash is not at the beginning of the file"),
     ],
@@ -161,7 +164,7 @@ def test_options_of_slurm(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("#SBATCH --partition=debug", "job.sh:3: #SBATCH --partition: is not supported; there are --account, --array"),
+        ("#SBATCH --partition=debug", "job.sh:3: #SBATCH --partition: is not supported; use one of --account, --array"),
         ("#SBATCH -N 1 -p debug", "job.sh:3: #SBATCH -p: is not supported"),
         ("#SBATCH --tmp 4G -N 2", "job.sh:3: #SBATCH --tmp: is not supported"),
         ("#SBATCH --n 4", "job.sh:3: #SBATCH --n: is not supported"),
@@ -244,7 +247,10 @@ def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
         (["--task-group", "tasks=2,memory=1.5"], "--task-group: memory 1.5 is not above 0 and up to 1, a node's"),
         (["--task-group", "tasks=2", "--cpu-need", "0.5"], "leave out --cpu-need, --memory-need and --resources"),
         (["--task-group", "tasks=2", "--resources", "cpu=1"], "leave out --cpu-need, --memory-need and --resources"),
-        (["-n", "3", "--task-group", "tasks=2"], "the groups have 2 tasks, and the job 3; say the same, or leave"),
+        (
+            ["-n", "3", "--task-group", "tasks=2"],
+            "the groups have 2 tasks, but the job has 3 nodes; make them equal, or leave",
+        ),
         (["--form", "wide=4"], "--form: 'wide=4': 'wide=4' is not understood; write for example width=4,on=sparc+x86"),
         (["--form", "width=4: "], "--form: 'width=4: ': no command after the colon; write for example width=4: ./so"),
         (["--form", "width=4: ./x 'a"], "the command cannot be read: No closing quotation"),

@@ -186,7 +186,7 @@ def test_output_without_a_place_is_kept_by_the_grid(here: Elsewhere, shell: Shel
     """A relative name without --chdir would be in a folder that goes: the grid keeps the output, and says so."""
     _, _, err = shell("submit", script("#!/bin/sh\n#SBATCH -o slurm-%j.out\necho out\n"))
     assert err.startswith(
-        "--output slurm-%j.out: the grid keeps it, as no --chdir is given; read it with: gridweave logs"
+        "--output slurm-%j.out: without --chdir the grid keeps this output; read it with: gridweave logs"
     )
     assert run_rank(handed_in(here)[0], tmp_path / "rank").stdout == "out\n"
 

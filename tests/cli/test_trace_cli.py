@@ -215,7 +215,7 @@ def test_fetch_says_when_a_trace_is_there(trace: Path, tmp_path: Path, monkeypat
     path = tmp_path / "cache" / "traces" / "KTH-SP2-1996-2.swf.gz"
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress(trace.read_bytes()))
-    assert f"KTH-SP2-1996-2: already there, and right: {path}" in run("fetch", "kth").stdout
+    assert f"KTH-SP2-1996-2: already there, checksum correct: {path}" in run("fetch", "kth").stdout
     values = json.loads(run("fetch", "kth", "--json").stdout)
     assert values == {"name": "KTH-SP2-1996-2", "path": str(path), "downloaded": False, "nodes": 100}
 
@@ -239,7 +239,7 @@ def test_fetch_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (["info", "{in}", "--nodes", 0], r"^--nodes: 0 is not the size of a machine"),
         (
             ["info", "{in}", "--plot", "{dir}/p.xyz"],
-            r"^--plot: .*p\.xyz is no picture by its name; let it end in \.png",
+            r"^--plot: .*p\.xyz is not the name of a picture; end it in \.png",
         ),
         (
             ["outages", "{in}", "{dir}/o.csv", "--start", "2005-06-01T00:00+02:00"],

@@ -37,7 +37,7 @@ def test_the_example_is_checked(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "GRID.toml").write_text(out)
     status, out, err = shell("up", tmp_path / "GRID.toml", "--check")
     assert (status, err) == (0, "")
-    assert out.endswith("GRID.toml is fine: 3 sites with 18 nodes\n")
+    assert out.endswith("GRID.toml is valid: 3 sites with 18 nodes\n")
     assert not (tmp_path / "state").exists()
 
 
@@ -74,7 +74,7 @@ def test_more_nodes_than_slurm_has_are_told_when_a_file_is_checked(
     file.write_text(f"{head.format(folder=tmp_path)}name = 'cluster'\n{SLURM_SITE.format(tmp_path)}{more}")
     status, out, err = shell(command, file, "--check")
     assert (status, err.splitlines()) == (0, [TOO_FEW])
-    assert "is fine" in out
+    assert "is valid" in out
     slurm.fails["view"] = UnavailableError("sinfo does not answer")
     assert shell(command, file, "--check")[::2] == (0, "site cluster: sinfo does not answer\n")
     slurm.fails["view"] = InputError("there is no partition main")
@@ -120,14 +120,14 @@ def test_a_bad_file_is_told_line_by_line(shell: Shell, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("up", "--yes"), "--yes: goes only with --fresh"),
+        (("up", "--yes"), "--yes: works only with --fresh"),
         (("up", "--address", " "), "--address: is empty"),
         (("up", "--name", "a/b"), "--grid: 'a/b' cannot be the name of a grid"),
         (("up", "missing.toml"), "missing.toml: there is no such file"),
         (("down", "--name", "a b"), "--grid: 'a b' cannot be the name"),
         (("status", "--grid", ".."), "--grid: '..' cannot be the name"),
         (("up", "--grid", "grid.toml"), "--grid: is the name of the grid; give the file without it: gridweave up grid"),
-        (("demo", " "), "names no folder"),
+        (("demo", " "), "is not the name of a folder"),
     ],
 )
 def test_bad_options_are_one_line(shell: Shell, arguments: tuple[str, ...], says: str) -> None:

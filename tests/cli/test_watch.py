@@ -85,7 +85,7 @@ def test_what_a_screen_shows() -> None:
     assert "16 of 16" in lines[3]
     assert lines[4].split()[-2:] == ["drains", "│"]
     assert "does not answer" in lines[5]
-    assert "queue: 12 wait, 0 held, 0 starting, 0 run" in text
+    assert "queue: 12 waiting, 0 held, 0 starting, 0 running" in text
     (row,) = [line.split()[1:-1] for line in lines if "1000001" in line]
     assert row == ["1000001", "a-user-with-a-name", "4", "10", "min", "1", "min", "1", "s", "waiting"]
     events = [line.split("job ")[1].split()[0] for line in lines if "  job " in line and "user" not in line]

@@ -45,9 +45,7 @@ def failure_of(app: typer.Typer, *arguments: object) -> GridweaveError:
 
 # -- submit -----------------------------------------------------------------------------------------------------------
 
-OF_ITS_OWN = (
-    "job works in a folder of its own: the machines cannot see this folder; use --chdir to name one of theirs\n"
-)
+OF_ITS_OWN = "job runs in a folder of its own: the machines cannot see this folder; choose one on them with --chdir\n"
 
 
 def handed_in(here: Elsewhere) -> list[JobRequest]:

@@ -27,15 +27,16 @@ FULL = "dfrs (100 synthetic traces, all weeks) and streit-load (10 workloads of 
 _Tables = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[TABLE]...", help="E.g. streit-5.1 or zhang-5; or streit, zhang, all. Without a name, list them."
+        metavar="[TABLE]...",
+        help="Tables to recompute, e.g. streit-5.1 or zhang-5; or streit, zhang, all. \\[default: list them]",
     ),
 ]
 _Seeds = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="For zhang, lomarc, dfrs, collins and streit-load: number of workloads to average over; 10 for dfrs, "
-        "5 for lomarc and 3 for others if left out.",
+        help="For zhang, lomarc, dfrs, collins and streit-load: number of workloads to average over. \\[default: "
+        "10 for dfrs, 5 for lomarc, 3 for others]",
     ),
 ]
 _Out = Annotated[
@@ -47,12 +48,13 @@ def reproduce(
     tables: _Tables = None,
     seeds: _Seeds = None,
     full: Annotated[
-        bool, typer.Option("--full", help=f"For {FULL}. Takes hours; if interrupted, run it again to continue.")
+        bool,
+        typer.Option("--full", help=f"For {FULL}. Takes hours; after an interrupt, run the same command to continue."),
     ] = False,
     out: _Out = None,
     as_json: Json = False,
 ) -> None:
-    """Recompute published tables and figures, and print published numbers beside ours; without a name, list them.
+    """Recompute published tables and figures, and print published numbers next to ours; without a name, list them.
 
     Example: gridweave reproduce streit-3.6 streit-5.1 streit-A zhang --out published
     """
@@ -63,7 +65,7 @@ def reproduce(
 
     ids = resolve(tables)
     if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
-        raise OptionError("--seeds", f"is {seeds}; a number from 1 to {MAX_SEEDS}")
+        raise OptionError("--seeds", f"is {seeds}; expected a number from 1 to {MAX_SEEDS}")
     folder = None if out is None else check_folder(out)
     with delayed_progress("Reading") as progress:
         bench = Bench(seeds=seeds, full=full, progress=progress)
@@ -92,7 +94,7 @@ def _list(*, as_json: bool) -> None:
         missing = [trace for trace, is_available in at_hand[name].items() if not is_available]
         state = "at hand" if not missing else f"missing: {', '.join(missing)}"
         rows.append((name, table.title, table.source, state))
-    print_table(rows, headings=("table", "what it shows", "published in", "traces"), left=4)
+    print_table(rows, headings=("table", "content", "published in", "traces"), left=4)
     for trace in dict.fromkeys(
         trace for traces in at_hand.values() for trace, is_available in traces.items() if not is_available
     ):
@@ -103,7 +105,7 @@ def _check_something(reports: Iterable[Report]) -> None:
     if all(report.empty for report in reports):
         missing = list(dict.fromkeys(name for report in reports for name in report.missing))
         commands = ", ".join(f"`gridweave trace fetch {name}`" for name in missing)
-        raise UnavailableError(f"none of the traces that this needs is on this machine; get them with {commands}")
+        raise UnavailableError(f"none of the required traces is on this machine; get them with {commands}")
 
 
 def _tally(reports: Iterable[Report]) -> dict[str, dict[str, int]]:

@@ -295,7 +295,7 @@ def plot_overhead(runs: NetworkRuns) -> Figure:
         _line(right, [weighted_overhead(result)], [awrt_s(result)], number, pattern)
     left.set_xscale("log")
     left.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    _name(left, "p = factor − 1", "Part of the multi-site jobs with at most so much")
+    _name(left, "p = factor − 1", "Part of the multi-site jobs up to this value")
     highest = max(weighted_overhead(result) for result in results.values())
     upto = [p for p in OVERHEADS if p <= 1.3 * highest]
     constant = [awrt_s(runs.constant(p)) for p in upto]
@@ -340,7 +340,7 @@ def plot_contention(runs: NetworkRuns) -> Figure:
         )
         for axes, label in zip(row, ("AWRT [s]", "p, mean by area"), strict=True):
             _name(axes, "", label, f"mode {mode}")
-        if mode == "multi-site":  # queues that grow without end beside others
+        if mode == "multi-site":  # queues that grow without end, next to others
             row[0].set_ylim(bottom=5_000)
             row[0].set_yscale("log")
     legend_below(figure)
@@ -421,7 +421,7 @@ def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]
 
 
 def _place(labels: dict[str, str], panel: str) -> str:
-    """Return the label below the bars of a row, without what the panel's title says."""
+    """Return the label below the bars of a row, without the text of the panel's title."""
     slack = labels.pop("slackness", "0")
     parts = [part for part in labels.values() if part != panel]
     return "\n".join([*parts, f"slackness {slack}%"] if slack != "0" else parts)

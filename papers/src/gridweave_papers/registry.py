@@ -1,6 +1,6 @@
 """List, recompute and draw the published tables and figures, by the ids that the command uses.
 
-The group ``beyond`` has evaluations that the papers call for but do not make.
+The group ``beyond`` has evaluations that the papers suggest but do not carry out.
 
 To add a table, add a line to ``studies/data/tables.csv`` and a module with ``report(id, runs)`` to ``studies``. Modules
 are imported when a table is computed, since simulations are heavy to import.
@@ -42,7 +42,7 @@ class Bench:
     """The available traces and their simulations, shared by all tables so that no simulation runs twice."""
 
     def __init__(self, *, seeds: int | None = None, full: bool = False, progress: Progress | None = None) -> None:
-        self._seeds = {} if seeds is None else {"seeds": len(seeds_of(seeds))}  # else as many as each study has
+        self._seeds = {} if seeds is None else {"seeds": len(seeds_of(seeds))}  # None: the default of each study
         self._full = full
         self._progress = progress
         self._ctc = path_of(_CTC)

@@ -61,8 +61,7 @@ class Contention(NamedTuple):
         Whether jobs are affected by all traffic at any time; otherwise only by the traffic at their start.
     flows : Flows
         Flows of running jobs, owned by their rows, and of moves.
-    filling : Filling
-    slowdown : numpy.ndarray of float64, shape (n + room for moves,)
+    filling : Filling slowdown : numpy.ndarray of float64, shape (n + capacity of moves,)
         Slowdown of each owner of a flow, as of the last sharing.
     moves : Moves
         Transfers of input and output.
@@ -157,7 +156,7 @@ def begin_to_work(
 
 @kernel_part
 def _pause(work: WorkTable, ends: Ends, row: Int, left: Int, now_ms: Int) -> None:
-    """Pause a job for the transfer of its data, with this work left."""
+    """Pause a job while its data is transferred; ``left`` is its remaining work."""
     job = work[row]
     job.left = left
     job.rate = 0

@@ -55,13 +55,13 @@ class Moves(NamedTuple):
         First move of each job's list; `NO_MOVE` if it is empty.
     under_way : numpy.ndarray of int64, shape (jobs,)
         Number of moves in transfer of a started job.
-    following : numpy.ndarray of int64, shape (room,)
+    following : numpy.ndarray of int64, shape (capacity,)
         Next move of the same job; for an unused row, the next unused row.
-    row, site, kind, path : numpy.ndarray of int64, shape (room,)
+    row, site, kind, path : numpy.ndarray of int64, shape (capacity,)
         Job, site, kind and path of each move.
-    demand : numpy.ndarray of float64, shape (room,)
+    demand : numpy.ndarray of float64, shape (capacity,)
         Rate on idle links, in bits per millisecond.
-    work : numpy.ndarray of WORK, shape (room,)
+    work : numpy.ndarray of WORK, shape (capacity,)
         Remaining work; a move that is not in transfer has no end.
     ends : Ends
         Ends of the moves in transfer.
@@ -323,9 +323,7 @@ def set_move_rates(moves: Moves, flows: Flows, slowdown: npt.NDArray[np.float64]
 
     Parameters
     ----------
-    moves : Moves
-    flows : Flows
-    slowdown : numpy.ndarray of float64, shape (jobs + room,)
+    moves : Moves flows : Flows slowdown : numpy.ndarray of float64, shape (jobs + capacity,)
         Slowdown of each owner of a flow.
     dynamic : bool
     now_ms : int

@@ -36,7 +36,7 @@ class Outages(NamedTuple):
     holder : numpy.ndarray of int64, shape (nodes,)
         Row of the last job on each node; the job still holds the node if it runs.
     is_out : numpy.ndarray of bool, shape (nodes,)
-        Whether the node is unavailable for new jobs.
+        Whether the node is unavailable to new jobs.
     width : numpy.ndarray of int64, shape (n,)
         Width of each job.
     new_key : numpy.ndarray of float64, shape (n,)

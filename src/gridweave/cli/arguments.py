@@ -18,14 +18,14 @@ Trace = Annotated[
     str,
     typer.Argument(metavar="TRACE", help="Trace file (SWF or MuPSiE; plain, .gz or .xz) or name of a known trace."),
 ]
-Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site. \\[default: as the trace says]")]
+Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the site. \\[default: from the trace]")]
 Needs = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What tasks need of a node, if the trace does not say: lublin (drawn; quad-core nodes), lublin-root (the "
-        "same, but one task needs more memory than the others), hpc2n (from the trace's memory use; dual-core nodes), "
-        "whole (all of a node), or a file (.csv).",
+        help="Needs of each task if the trace has none: lublin (drawn; quad-core nodes), lublin-root (the same, "
+        "but one task needs more memory), hpc2n (from the trace's memory use; dual-core nodes), "
+        "whole (a whole node), or a .csv file.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

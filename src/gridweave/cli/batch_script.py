@@ -110,7 +110,7 @@ def beginning_problem(text: str) -> str | None:
     '2: #!/bin/bash is not at the beginning of the file, so it names no interpreter; move it there'
     """
     if text.startswith("\ufeff"):
-        return "1: begins with a byte order mark, so its first line counts for nothing; save it as UTF-8 without one"
+        return "1: begins with a byte order mark, so its #! line has no effect; save it as UTF-8 without one"
     if text.startswith("#!"):
         return None
     for number, line in enumerate(text.split("\n"), start=1):
@@ -128,7 +128,7 @@ def unread_lines(text: str, file: str) -> list[str]:
     Examples
     --------
     >>> unread_lines("#!/bin/sh\n  #SBATCH -N 3\n", "job.sh")
-    ['job.sh:2: #SBATCH -N 3: is not read, as it does not begin with exactly #SBATCH or #GRIDWEAVE']
+    ['job.sh:2: #SBATCH -N 3: is ignored: it does not begin with exactly #SBATCH or #GRIDWEAVE']
     """
     warnings = []
     is_head = True
@@ -137,11 +137,11 @@ def unread_lines(text: str, file: str) -> list[str]:
         if _OF_OTHERS.match(line):
             why = "it is for another batch system; write #SBATCH or #GRIDWEAVE"
         elif _DIRECTIVE.match(line):
-            why = "" if is_head else "it stands after the first command of the script"
+            why = "" if is_head else "it comes after the script's first command"
         else:
             why = "it does not begin with exactly #SBATCH or #GRIDWEAVE" if _MEANT.match(line) else ""
         if why:
-            warnings.append(f"{file}:{number}: {line.strip()}: is not read, as {why}")
+            warnings.append(f"{file}:{number}: {line.strip()}: is ignored: {why}")
     return warnings
 
 
@@ -198,7 +198,7 @@ def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
     supported = ", ".join(f"--{name}" for name in sorted({option.how.names[0] for option in SBATCH.values()}))
     error = place.error(
         f"#SBATCH {shown}",
-        f"is not supported; there are {supported}; to go on without it give --ignore-unsupported",
+        f"is not supported; use one of {supported}, or submit without it: --ignore-unsupported",
     )
     if ignored is None:
         raise error

@@ -31,19 +31,20 @@ File = Annotated[
 OfTrace = Annotated[
     str, typer.Option("--trace", metavar="TRACE", help="The trace that was scheduled: a file, or a known name.")
 ]
-Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the machine. \\[default: as the trace says]")]
+Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of the machine. \\[default: from the trace]")]
 Promise = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Policy it claims to follow, easy or conservative; a broken promise is then an error."
+        metavar="NAME",
+        help="Policy that the schedule claims to follow: easy or conservative. A broken promise is then an error.",
     ),
 ]
 Against = Annotated[
     str | None,
-    typer.Option(metavar="OTHER", help="Another schedule of the trace: say where the two first differ, and why."),
+    typer.Option(metavar="OTHER", help="Another schedule of the trace; report where the two first differ, and why."),
 ]
 Tolerance = Annotated[
-    str, typer.Option(metavar="TIME", help="By how much times may be off, such as 1s where a simulator rounds.")
+    str, typer.Option(metavar="TIME", help="Tolerated error of times, e.g. 1s if the simulator rounds to seconds.")
 ]
 
 
@@ -118,7 +119,7 @@ def _print_rest(uses: list[PromiseUse], parted: Parting | None, *, compared: boo
     for use in uses:
         typer.echo(str(use))
     if compared:
-        typer.echo("both schedules are alike" if parted is None else str(parted))
+        typer.echo("both schedules are the same" if parted is None else str(parted))
 
 
 def _print_json(
@@ -160,5 +161,5 @@ def view(
     except OSError as error:
         raise OptionError("--out", f"{path}: {error.strerror}; name a file in a folder that you may write to") from None
     if out is None and not webbrowser.open(path.resolve().as_uri()):
-        say("no browser can be started here")
+        say("cannot start a browser here")
     say(f"the report is in {path}")

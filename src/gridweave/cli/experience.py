@@ -62,11 +62,13 @@ Sets = Annotated[
     ),
 ]
 Forgets = Annotated[
-    list[str] | None, typer.Option("--forget", metavar="WHOSE", help="Forget what is known of WHOSE. Repeatable.")
+    list[str] | None, typer.Option("--forget", metavar="WHOSE", help="Forget the run times of WHOSE. Repeatable.")
 ]
 Splits = Annotated[
     bool,
-    typer.Option("--splits", help="Show what splits of jobs really cost on the live grid, against what was expected."),
+    typer.Option(
+        "--splits", help="Show what splitting jobs really cost on the live grid, compared with the expected cost."
+    ),
 ]
 NeedsOption = Annotated[
     bool,
@@ -158,7 +160,7 @@ def experience(
     edit = _Edit(sets or [], forgets or [], user, job_class, out)
     files = [place for place in journals or () if place.endswith(".toml")]
     if len(files) + (site is not None) > 1 or ((files or site) and len(files) != len(journals or ())):
-        raise InputError("give journals, one FILE.toml or --site, not several of these")
+        raise InputError("give only one of these: journals, one FILE.toml, or --site")
     if site is not None:
         _show_site(reach, site, edit)
     elif files:
@@ -179,7 +181,7 @@ def experience(
 def _show_of_grid(reach: Reach, user: str | None, job_class: str | None, option: str, *, is_alone: bool) -> None:
     """Show what the live grid has learned, for `option`: ``--splits`` or ``--needs``."""
     if not is_alone:
-        raise OptionError(option, "goes with --user, --job-class and --json alone")
+        raise OptionError(option, "works only with --user, --job-class and --json")
 
     def of_these(kinds: Sequence[Any]) -> list[Any]:
         return [kind for kind in kinds if user in (None, kind.user) and job_class in (None, kind.job_class)]
@@ -192,7 +194,7 @@ def _show_of_grid(reach: Reach, user: str | None, job_class: str | None, option:
 
 def _print_splits(splits: Sequence[LearntSplit]) -> None:
     if not splits:
-        say("no job that says nothing of what it sends has been split")
+        say("no split job without traffic options has finished yet")
         return
     rows = [
         (
@@ -215,7 +217,7 @@ def _print_needs(kinds: Sequence[NeedsExperience]) -> None:
     from gridweave.site.needs.estimates import LEAST_RUNS
 
     if not kinds:
-        say("no job that names its class has finished on nodes of its own")
+        say("no job with a job class has finished on unshared nodes yet")
         return
     rows = [
         (
@@ -369,7 +371,7 @@ def _show_file(reach: Reach, file: str, edit: _Edit) -> None:
     times, others = read_known_times(Path(file))
     changes = edit.changes(times)
     if changes and others and edit.out is None:
-        raise InputError(f"{file} has {', '.join(others)} as well; edit it as text, or write elsewhere with --out")
+        raise InputError(f"{file} also has {', '.join(others)}; edit it by hand, or write to another file with --out")
     by_key = {entry.key: entry for entry in (*times, *changes)}
     times = in_order(entry for entry in by_key.values() if entry.runs)
     _show_times(reach, times, edit, edit.out or (file if changes else None))
@@ -388,7 +390,7 @@ def _show_times(reach: Reach, times: Sequence[KnownTimes], edit: _Edit, out: str
 
 def _print_times(times: Sequence[KnownTimes]) -> None:
     if not times:
-        say("nothing is known yet")
+        say("no run times are known yet")
         return
     rows = [
         (

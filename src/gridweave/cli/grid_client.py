@@ -101,7 +101,7 @@ class Reach:
 
 
 at_grid = options_of(Reach)
-"""Decorator that gives a command the options of `Reach`, in place of its first parameter ``reach``."""
+"""Decorator that replaces the first parameter of a command, ``reach``, by the options of `Reach`."""
 
 
 def may(info: TokenInfo) -> str:
@@ -172,14 +172,14 @@ def job_numbers(text: str) -> Sequence[int] | None:
     first = int(match[1])
     last = int(match[2]) if match[2] else first
     if first < 1 or last < first or last - first >= MOST_JOBS or last > _LAST_NUMBER:
-        raise OptionError("JOB", f"{text!r} names no jobs; write 17 or 3-9, of at most {MOST_JOBS:,} jobs")
+        raise OptionError("JOB", f"{text!r} is not a range of jobs; write 17 or 3-9, at most {MOST_JOBS:,} jobs")
     return [first] if match[2] is None else range(first, last + 1)
 
 
 def agreed(option: str, would: str, question: str, otherwise: str) -> None:
     """Ask the user to confirm an action that cannot be undone; without a terminal, OptionError asks for --yes."""
     if not sys.stdin.isatty():
-        raise OptionError(option, f"{would}; if that is meant, add --yes")
+        raise OptionError(option, f"{would}; add --yes to confirm")
     if not typer.confirm(question, err=True):
         raise InputError(otherwise)
 
@@ -307,7 +307,7 @@ def complete_sites(incomplete: str) -> list[str]:
 
 
 def job_options(*, quoted: bool = False) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command the options of a job, in place of its parameter ``options``.
+    """Return a decorator that replaces the parameter ``options`` of a command by the options of a job.
 
     The parameter gets the values that are given, by their keys in `SubmitOptions`. With `quoted` there are only the
     options on which a quote depends.
@@ -389,7 +389,7 @@ def _lines(forecast: Forecast) -> list[str]:
     else:
         lines += _start_lines(forecast)
     if forecast.ahead:
-        lines.append(f"{forecast.ahead:,} job{'s stand' if forecast.ahead > 1 else ' stands'} before it in the queue")
+        lines.append(f"{counted(forecast.ahead, 'job')} ahead of it in the queue")
     return lines
 
 
@@ -402,7 +402,7 @@ def _start_lines(forecast: Forecast) -> list[str]:
         where = f" on {places_text(forecast.places)}" if forecast.places and not is_in_reason else ""
         return [f"it {begins} {_start(forecast.start_ms, forecast)}{where}{length}"]
     if forecast.state == "waiting":
-        return ["when it starts is not known" + length]
+        return ["its start is unknown" + length]
     if forecast.places and forecast.state in PLACED:
         return [f"it is on {places_text(forecast.places)}{length}"]
     return []
@@ -429,7 +429,7 @@ def _start(start_ms: int | None, forecast: Forecast) -> str:
 def _split_text(split: SplitReason, forecast: Forecast) -> str:
     """Return the line about a split, without facts that other lines have already; may be empty."""
     if not split.places:
-        return f"a split: {split.reason or 'it is not possible'}"
+        return f"a split: {split.reason or 'not possible'}"
     if split.cost is not None:
         if not _names_split(forecast):
             return f"a split: {split.reason}"
@@ -437,7 +437,7 @@ def _split_text(split: SplitReason, forecast: Forecast) -> str:
         return f"the split {rest}" if rest else ""
     text = f"a split: {places_text(split.places)}, {_start(split.start_ms, forecast)}"
     if split.length_ms and split.whole_ms and not split.reason:
-        text += f", takes {span_text(split.length_ms)} in place of {span_text(split.whole_ms)}"
+        text += f", takes {span_text(split.length_ms)} instead of {span_text(split.whole_ms)}"
     if split.gain_ms is not None:
         end = "sooner" if split.gain_ms > 0 else "later"
         text += f", ends {span_text(abs(split.gain_ms))} {end}" if split.gain_ms else ", ends at the same time"

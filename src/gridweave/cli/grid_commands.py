@@ -49,11 +49,11 @@ SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.
 @at_grid
 def sites(
     reach: Reach,
-    machines: Annotated[bool, typer.Option("--machines", "-m", help="Show the machines of each site, too.")] = False,
+    machines: Annotated[bool, typer.Option("--machines", "-m", help="Also show the machines of each site.")] = False,
     links: Annotated[
         bool,
         typer.Option(
-            "--links", "-l", help="Show latency and bandwidth between the sites, as the grid decides by them."
+            "--links", "-l", help="Show the latencies and bandwidths between sites that the grid uses in its decisions."
         ),
     ] = False,
 ) -> None:
@@ -81,7 +81,7 @@ def _print_links(network: KnownNetwork) -> None:
             *ends,
             "-" if way.latency_ms is None else f"{way.latency_ms:.3g} ms",
             "-" if way.bandwidth_bps is None else f"{way.bandwidth_bps / 1e6:,.5g} Mbps",
-            "measured" if way.measured else "as written down",
+            "measured" if way.measured else "as configured",
         )
         for *ends, way in ways
     ]
@@ -133,10 +133,10 @@ def queue(reach: Reach, limit: _Limit = 20) -> None:
 
 def _print_queue(queue: Queue) -> None:
     typer.echo(
-        f"{queue.waiting:,} wait, {queue.held:,} are held, {queue.starting:,} are starting, {queue.running:,} run"
-        + (f", {queue.ending:,} are ending" if queue.ending else "")
+        f"{queue.waiting:,} waiting, {queue.held:,} held, {queue.starting:,} starting, {queue.running:,} running"
+        + (f", {queue.ending:,} ending" if queue.ending else "")
     )
-    for message in (queue.problem and f"no jobs are taken: {queue.problem}", fault_text(queue.fault)):
+    for message in (queue.problem and f"no jobs are accepted: {queue.problem}", fault_text(queue.fault)):
         if message:
             typer.echo(message)
     if not queue.jobs:
@@ -158,7 +158,7 @@ def _print_queue(queue: Queue) -> None:
     headings = ("place", "job", "user", "nodes", "limit", "has waited", "starts", "why not now")
     print_table(rows, headings=headings, right=(0, 1, 3, 4, 5, 6), wrap=True)
     if queue.waiting > len(queue.jobs):
-        more = f"{queue.waiting - len(queue.jobs):,} more wait"
+        more = f"{queue.waiting - len(queue.jobs):,} more are waiting"
         limit = min(10 * len(queue.jobs), MOST_LISTED)
         say(f"{more}; see them with --limit {limit}" if limit > len(queue.jobs) else more)
 
@@ -166,7 +166,7 @@ def _print_queue(queue: Queue) -> None:
 @at_grid
 @job_options(quoted=True)
 def quote(reach: Reach, options: SubmitOptions) -> None:
-    """Ask when and where a job would start, without submitting it; exits with status 2 if it can never run.
+    """Ask when and where a job would start, without submitting it; exit with status 2 if it can never run.
 
     Example: gridweave quote -n 4 -t 10m --communication nearest-neighbour
     """
@@ -221,7 +221,7 @@ def what_if(
 ) -> None:
     """Ask how long jobs would wait, and how busy nodes would be, if the grid were changed. Nothing is changed.
 
-    The grid plays its queue forward from now, as it is and as it would be. Only operators may ask.
+    The grid simulates its queue from now on, with and without the change. Only operators may ask.
 
     Example: gridweave what-if --drain north --load 2
     """
@@ -271,15 +271,15 @@ def _setting(text: str) -> tuple[str, Any]:
 def _print_answer(answer: WhatIfAnswer) -> None:
     for outlooks in answer.plays:
         print_table(_rows(outlooks), headings=("", "now", "then"), title=_length(outlooks))
-    typer.echo(f"How sure: {answer.sure}.")
+    typer.echo(f"Certainty: {answer.sure}.")
     for assumed in answer.assumed:
         typer.echo(f"Assumed: {assumed}.")
 
 
 def _length(outlooks: Outlooks) -> str:
     if outlooks.length == 1:
-        return "If each job takes as long as it may"
-    return f"If jobs take {outlooks.length:.0%} of their limits, as those did that ended"
+        return "If each job runs up to its limit"
+    return f"If jobs run for {outlooks.length:.0%} of their limits, like the jobs that ended"
 
 
 def _rows(outlooks: Outlooks) -> list[tuple[str, str, str]]:
@@ -288,11 +288,11 @@ def _rows(outlooks: Outlooks) -> list[tuple[str, str, str]]:
 
     sites = dict.fromkeys(site.site for site in (*outlooks.now.sites, *outlooks.then.sites))
     return [
-        row("jobs that wait or come", lambda outlook: f"{outlook.jobs:,}"),
+        row("jobs waiting or arriving", lambda outlook: f"{outlook.jobs:,}"),
         row("start", lambda outlook: f"{outlook.started:,}"),
         row("could never start", lambda outlook: f"{outlook.never:,}"),
-        row("wait, in the mean", lambda outlook: span_text(outlook.wait_ms)),
-        row("wait, at most", lambda outlook: span_text(outlook.longest_ms)),
+        row("mean wait", lambda outlook: span_text(outlook.wait_ms)),
+        row("longest wait", lambda outlook: span_text(outlook.longest_ms)),
         row("nodes used", lambda outlook: f"{outlook.used:.1%}"),
         *((f"  {site}", _use(outlooks.now, site), _use(outlooks.then, site)) for site in sites),
     ]
@@ -329,7 +329,7 @@ def resume(reach: Reach, site: SiteName) -> None:
 
 def _drain(site: str, draining: bool, reach: Reach) -> None:
     reach.ask(lambda grid: grid.drain(site) if draining else grid.resume(site))
-    message = f"{site} takes " + ("nothing new of the grid" if draining else "jobs of the grid again")
+    message = f"{site} takes " + ("no new jobs from the grid" if draining else "jobs from the grid again")
     reach.show({"site": site, "draining": draining}, lambda _: typer.echo(message))
 
 
@@ -338,23 +338,21 @@ def give_up(
     reach: Reach,
     site: SiteName,
     machine: Annotated[
-        str, typer.Argument(metavar="MACHINE", help="Name of the machine, as `gridweave sites -m` says.")
+        str, typer.Argument(metavar="MACHINE", help="Name of the machine, as listed by `gridweave sites -m`.")
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Give up on a machine that will not come back; its jobs run again.
 
-    Only a machine that is away can be given up. If it was alive after all, its jobs run twice.
+    Only a machine that is away can be given up. If it is still alive, its jobs run twice.
 
     Example: gridweave give-up north m1 --yes
     """
     if not yes:
-        question = (
-            f"Give up {machine} of {site}? What ran there runs again, and twice if the machine was alive after all."
-        )
-        agreed("give-up", f"what ran on {machine} would run again", question, "nothing was given up")
+        question = f"Give up {machine} of {site}? Its jobs run again, and so twice if the machine is still alive."
+        agreed("give-up", f"the jobs of {machine} would run again", question, "nothing was given up")
     reach.ask(lambda grid: grid.give_up(site, machine))
-    message = f"{site} has given up {machine}; what ran there runs again"
+    message = f"{site} has given up {machine}; its jobs run again"
     reach.show({"site": site, "machine": machine}, lambda _: typer.echo(message))
 
 
@@ -372,7 +370,7 @@ def whoami(reach: Reach) -> None:
             return
         until = "" if info.until_ms is None else f", until {clock(info.until_ms)} ({relative(info.until_ms, now_ms())})"
         rows = [("grid", grid.connection.url), ("user", info.user or "-"), ("may", may(info) + until)]
-        rows += [("token", info.token_id)] if info.token_id else [("token", "none: this gateway asks for none")]
+        rows += [("token", info.token_id)] if info.token_id else [("token", "none: this gateway requires no token")]
         print_table(rows, left=2)
 
     reach.ask(work)
@@ -395,5 +393,5 @@ def open_pages(
     elif webbrowser.open(link):
         say("the grid is open in your browser")
     else:
-        say("no browser can be started here; open this address within a minute:")
+        say("cannot start a browser here; open this address within a minute:")
         typer.echo(link)

@@ -69,19 +69,19 @@ _OfUser = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", hel
 _Since = Annotated[
     str | None,
     typer.Option(
-        metavar="WHEN", help="Only jobs that ended after this: 2026-11-23, 2026-11-23T14:00, 14:00, or 2d (ago)."
+        metavar="WHEN", help="Only jobs that ended after this time: 2026-11-23, 2026-11-23T14:00, 14:00, or 2d (ago)."
     ),
 ]
 _Until = Annotated[
-    str | None, typer.Option(metavar="WHEN", help="Only jobs submitted before this; written like --since.")
+    str | None, typer.Option(metavar="WHEN", help="Only jobs submitted before this time, written like --since.")
 ]
 _EndedUntil = Annotated[
-    str | None, typer.Option(metavar="WHEN", help="Only jobs that ended before this; written like --since.")
+    str | None, typer.Option(metavar="WHEN", help="Only jobs that ended before this time, written like --since.")
 ]
 _Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are in ms since 1970.")]
 
 EXPLAINED = 50
-"""The grid is asked for the expected starts of this many jobs at the front of the queue."""
+"""Number of jobs at the front of the queue whose expected starts are shown."""
 
 BY = ("user", "account", "class", "name", "site", "day", "month")
 """What `gridweave usage` can group by."""
@@ -157,7 +157,7 @@ def _selection(
 
 
 def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -> None:
-    """Print jobs as a table; `starts_ms` has the expected starts of waiting jobs, as far as they are known."""
+    """Print jobs as a table; `starts_ms` has the expected starts of waiting jobs, if known."""
     at_ms = now_ms()
     rows = [
         (
@@ -255,7 +255,9 @@ def parse_when_ms(option: str, text: str, at_ms: int) -> int:
 # -- usage
 
 
-_By = Annotated[str, typer.Option(metavar="WHAT", help=f"Sum up by these, separated by commas: {', '.join(BY)}.")]
+_By = Annotated[
+    str, typer.Option(metavar="WHAT", help=f"Sum up by one or several of these, separated by commas: {', '.join(BY)}.")
+]
 
 
 @at_grid
@@ -328,7 +330,7 @@ All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended."
 
 
 _Tasks = Annotated[
-    bool, typer.Option("--elements", help="For a packed array: how each element ended, and what it used.")
+    bool, typer.Option("--elements", help="For a packed array: show how each array task ended, and what it used.")
 ]
 
 
@@ -394,9 +396,9 @@ def _print_tasks(record: JobRecord) -> None:
         for task in sorted(record.array_tasks, key=lambda task: task.index)
     ]
     if not rows:
-        say("no element is known to have ended yet; results arrive when the job or an attempt ends")
+        say("no array task is known to have ended yet; results arrive when the job or an attempt ends")
         return
-    headings = ("element", "exit code", "starts", "started", "ran for", "CPU", "memory", "bytes written")
+    headings = ("array task", "exit code", "starts", "started", "ran for", "CPU", "memory", "bytes written")
     print_table(rows, headings=headings, left=0)
 
 
@@ -427,9 +429,9 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "user": request.user,
         "class": request.job_class,
         "array": f"{request.array.name}, number {request.array.index}" if request.array else "",
-        "elements": _tasks_text(record),
+        "array tasks": _tasks_text(record),
         "nodes": f"{request.nodes:,}, a rank on {program.ranks.replace('-', ' ')}",
-        "limit": span_text(request.limit_ms) + (" of work, not of time on the clock" if progress else ""),
+        "limit": span_text(request.limit_ms) + (" of work, not of elapsed time" if progress else ""),
         "has done": _progress_text(record, progress) if progress else "",
         "directory": program.working_directory,
         "after": ", ".join(after_texts(request.after)),
@@ -455,7 +457,7 @@ def _used_text(used: Used) -> str:
 
 
 def _split_text(record: JobRecord) -> str:
-    """Return the expected cost of a job's split, and the run time it really had."""
+    """Return the expected cost of a job's split, and its real run time."""
     from gridweave.site.explain import took_text
 
     if record.split is None:
@@ -474,7 +476,7 @@ def _sharing_text(record: JobRecord) -> str:
 
 
 def _sends_text(record: JobRecord) -> str:
-    """Return a job's traffic over the links: as the grid assumes, or as the user specified until the grid knows."""
+    """Return a job's traffic over the links: what the grid assumes, or before that what the user specified."""
     traffic = record.request.traffic
     parts = []
     if record.split is not None and record.split.communication:
@@ -498,7 +500,7 @@ def _end_text(record: JobRecord) -> str:
     if ended_ms is None or record.end_ms is None:
         return ""
     late_ms = record.end_ms - ended_ms
-    return clock(ended_ms) + (f", heard {span_text(late_ms)} later" if late_ms > _HEARD_LATE_MS else "")
+    return clock(ended_ms) + (f", reported {span_text(late_ms)} later" if late_ms > _HEARD_LATE_MS else "")
 
 
 def _command(record: JobRecord) -> str:
@@ -546,11 +548,11 @@ def cancel(
     state: States = None,
     now: _Now = False,
     signal: _Signal = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: do not ask for confirmation.")] = False,
 ) -> None:
     """Cancel waiting and running jobs: those named, or all that the options select.
 
-    A running job is told to exit (TERM), and killed after a while; with --now it is killed at once.
+    A running job gets TERM, and is killed if it does not exit; with --now it is killed at once.
 
     Example: gridweave cancel 17 20-29 sweep-1f0c9a77
 
@@ -562,7 +564,7 @@ def cancel(
     from gridweave.site.lifecycle import OPEN
 
     if now and signal is not None:
-        raise OptionError("--now", "ends jobs, and --signal does not; give only one of them")
+        raise OptionError("--now", "ends jobs, but --signal does not; give only one of them")
     states = checked_values("--state", state, OPEN)
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     has_selection = all_jobs or bool(user or name or states)
@@ -663,22 +665,26 @@ def _apply_action(
 
 
 _Element = Annotated[
-    int | None, typer.Option(metavar="N", min=0, help="For a packed array: print only this element's output.")
+    int | None, typer.Option(metavar="N", min=0, help="For a packed array: print only the output of this array task.")
 ]
 
-_Raw = Annotated[bool, typer.Option("--raw", help="Print control sequences on a terminal as well.")]
+_Raw = Annotated[bool, typer.Option("--raw", help="Print control sequences even on a terminal.")]
 
 
 def logs(
     job: OneJob,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
-    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Which rank's output.")] = 0,
+    rank: Annotated[int, typer.Option(metavar="N", min=0, help="Rank whose output is printed.")] = 0,
     stderr: Annotated[bool, typer.Option("--stderr", help="Print standard error instead of standard output.")] = False,
     element: _Element = None,
     raw: _Raw = False,
     attempt: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Which attempt's output, as in GRIDWEAVE_TRY. \\[default: the last]"),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Attempt whose output is printed, numbered as in GRIDWEAVE_TRY. \\[default: the last]",
+        ),
     ] = None,
     url: Url = None,
     here: Here = None,
@@ -686,10 +692,9 @@ def logs(
 ) -> None:
     """Print the output of a job.
 
-    On a terminal, control sequences are left out: colours, but also what would change the terminal. A file or a pipe
-    gets all bytes as they are.
+    On a terminal, control sequences such as colours are left out. A file or a pipe gets all bytes unchanged.
 
-    If the machine has removed the output, say when and why, and end with status 2.
+    If the machine has removed the output, report when and why, and exit with status 2.
 
     Example: gridweave logs 17 -f --rank 2
     """
@@ -710,7 +715,7 @@ def logs(
             sys.stdout.buffer.write(shown.end())
 
     if element is not None and (follow or rank or attempt):
-        raise OptionError("--element", "goes with none of --follow, --rank and --attempt")
+        raise OptionError("--element", "does not work with --follow, --rank or --attempt")
     Reach(url, here, profile).ask(work, waits=True)
 
 
@@ -718,5 +723,5 @@ def _element(record: JobRecord, index: int) -> ArrayTask:
     """Return the record of one task of a packed array; OptionError if it has not ended."""
     task = next((candidate for candidate in record.array_tasks if candidate.index == index), None)
     if task is None:
-        raise OptionError("--element", f"job {record.job_id} has no element {index} that has ended, as far as is known")
+        raise OptionError("--element", f"job {record.job_id} has no array task {index} that is known to have ended")
     return task

@@ -186,7 +186,7 @@ def run() -> None:
         # The reader of the output has closed it (`gridweave ... | head`), which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    if status == INTERRUPTED_STATUS:  # what typer returns for Ctrl-C
+    if status == INTERRUPTED_STATUS:  # typer's exit code for Ctrl-C
         _end_interrupted()
     sys.exit(status)
 

@@ -27,7 +27,7 @@ File = Annotated[
 
 
 _Out = Annotated[
-    str | None, typer.Option("--out", metavar="OUT.png", help="Draw it to this file (.png, .svg or .pdf).")
+    str | None, typer.Option("--out", metavar="OUT.png", help="Draw the network to this file (.png, .svg or .pdf).")
 ]
 
 
@@ -111,7 +111,7 @@ def _end(topology: Topology, name: str) -> int:
     if name in topology.nodes:
         return topology.node_number(name)
     names = [*topology.sites, *(node for node in topology.nodes if node not in topology.sites)]
-    raise InputError(f"{topology.name}: there is no site or node {name!r}; there are {named(names, 50)}")
+    raise InputError(f"{topology.name}: there is no site or node {name!r}; expected one of {named(names, 50)}")
 
 
 def _title(topology: Topology) -> str:

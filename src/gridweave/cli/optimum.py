@@ -43,7 +43,9 @@ At = Annotated[
 ]
 Every = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Every Nth submission at which several jobs are waiting, instead of one instant."),
+    typer.Option(
+        metavar="N", help="Solve at every Nth submission with several waiting jobs, instead of at one instant."
+    ),
 ]
 Sizes = Annotated[
     str | None,
@@ -52,17 +54,19 @@ Sizes = Annotated[
 PerSize = Annotated[
     int, typer.Option(metavar="N", help="With --sizes: instants for each length, spread over the trace.")
 ]
-Metric = Annotated[str, typer.Option(metavar="NAME", help="What the plan minimises: artww, art, artwa, sld or sldww.")]
+Metric = Annotated[
+    str, typer.Option(metavar="NAME", help="Metric that the plan minimises: artww, art, artwa, sld or sldww.")
+]
 Solver = Annotated[
     str,
     typer.Option(metavar="NAME", help="cp-sat: exact (OR-Tools). highs: the integer program of Streit, section 4.6."),
 ]
-TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="How long the solver may search at each instant.")]
+TimeLimit = Annotated[str, typer.Option(metavar="TIME", help="Time limit of the solver at each instant.")]
 Most = Annotated[int, typer.Option(metavar="N", help="With --every: skip instants with more than N waiting jobs.")]
 Shrink = Annotated[float, typer.Option(metavar="X", help="Multiply all submit times by X; below 1, queues are longer.")]
 Own = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Option of dynP, which plays the trace."),
+    typer.Option("--option", metavar="KEY=VALUE", help="Option of dynP, the discipline that schedules the trace."),
 ]
 Out = Annotated[
     str | None,
@@ -88,7 +92,7 @@ def optimum(
 ) -> None:
     """Find the best plan at an instant, and print how much worse the best policy is.
 
-    The trace is played under dynP; the best plans are compared with it, not followed.
+    The trace is simulated under dynP; the best plans are only compared with it.
 
     Example: gridweave optimum KTH-SP2-1996-2 --nodes 100 --every 2000
     """
@@ -97,7 +101,7 @@ def optimum(
     from gridweave.scenarios.workload import transform
 
     if (at is not None) + (every is not None) + (sizes is not None) != 1:
-        raise OptionError("--at", "says which instants, or --every or --sizes does; give one of them")
+        raise OptionError("--at", "selects the instants, as --every and --sizes do; give exactly one of the three")
     at_ms = None if at is None else parse_time_ms("--at", at)
     chosen_sizes = _sizes(sizes)
     folder = None if out is None else check_folder(out)
@@ -122,7 +126,7 @@ def _show(lines: list[OptimumLine], sizes: list[SizeLine] | None, *, as_json: bo
 
         print_json([msgspec.to_builtins(line) for line in (lines if sizes is None else sizes)])
     elif not lines:
-        say("at none of these instants is more than one job waiting")
+        say("at most one job is waiting at each of these instants")
     elif sizes is not None:
         _print_sizes(sizes)
     else:
@@ -194,7 +198,7 @@ def loss_over(result: SimulationResult, every: int, report: Report) -> dict[str,
 def print_loss(label: str, loss: dict[str, float]) -> None:
     """Print the result of `loss_over`."""
     if not loss["instants"]:
-        typer.echo(f"{label}: at none of these instants from 2 to {MOST_JOBS} jobs wait")
+        typer.echo(f"{label}: none of these instants has 2 to {MOST_JOBS} waiting jobs")
         return
     counts = f"{counted(int(loss['instants']), 'instant')}, {loss['proven']:.0f} proven"
     typer.echo(

@@ -61,7 +61,7 @@ def named_as_typed(**typed: str) -> Iterator[None]:
 def check_seed(seed: int) -> None:
     """Raise OptionError for a negative seed."""
     if seed < 0:
-        raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
+        raise OptionError("--seed", f"is {seed}; expected a whole number, at least 0")
 
 
 def split_names(option: str, text: str) -> list[str]:
@@ -208,7 +208,7 @@ def policies(
         entry = entry_named(discipline.strip().lower())
     aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
     if aging_ms == 0:
-        raise OptionError("--aging", f"{aging!r} is too short to wait; write a longer time such as 2h, or none")
+        raise OptionError("--aging", f"{aging!r} is too short; write a longer time such as 2h, or none")
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)
     typed = {key: f"--option {key}" for key in (text.partition("=")[0].strip() for text in own)}
@@ -256,7 +256,7 @@ def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
     from gridweave.grid.config.toml import FileReport, convert_table
 
     if entry.table is None:
-        raise OptionError("--option", f"is of no use: the discipline {entry.name} has no options of its own")
+        raise OptionError("--option", f"does not apply: the discipline {entry.name} has no options of its own")
     values: dict[str, list[object]] = {}
     for text in texts:
         values |= _values(text, entry.table)

@@ -49,7 +49,7 @@ def print_table(
     never cut off, neither in a file nor in a narrow window.
 
     The table looks like rich's ``SIMPLE_HEAD``, and a test compares the two. rich itself would add 30 ms to each
-    command for its import, and 0.55 ms for each row: 0.65 s in place of 0.1 s for a list of 1,000 jobs.
+    command for its import, and 0.55 ms for each row: 0.65 s instead of 0.1 s for a list of 1,000 jobs.
     """
     whole = ([list(headings)] if headings is not None else []) + list(rows)
     lines = [[visible(cell).split("\n") for cell in row] for row in whole]
@@ -103,7 +103,7 @@ def check_folder(out: str) -> Path:
     import os
 
     if not out.strip():
-        raise OptionError("--out", f"{out!r} names no folder")
+        raise OptionError("--out", f"{out!r} is not the name of a folder")
     folder = Path(out).absolute()
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -130,7 +130,7 @@ def picture_kind(option: str, out: str) -> str:
 
     kind = Path(out).suffix.lower().removeprefix(".")
     if kind not in FigureCanvasAgg.get_supported_filetypes():
-        raise OptionError(option, f"{out} is no picture by its name; let it end in .png, .svg or .pdf")
+        raise OptionError(option, f"{out} is not the name of a picture; end it in .png, .svg or .pdf")
     return kind
 
 

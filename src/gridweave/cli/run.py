@@ -25,17 +25,17 @@ WHERE = ("simulation", "ray", "grid")
 
 
 def check_where(on: str, *, speed: float | None, address: str | None, jobs: int | None) -> bool:
-    """Whether --on names a live run; OptionError for options that do not go with it."""
+    """Whether --on names a live run; OptionError for options that do not work with it."""
     if on not in WHERE and "://" not in on:
         valid_names = ", ".join(WHERE)
         raise OptionError("--on", f"{on!r} is not known; one of {valid_names}, or the address of a gateway")
     if address is not None and on != "ray":
-        raise OptionError("--address", "goes only with --on ray")
+        raise OptionError("--address", "works only with --on ray")
     if on != "simulation":
         return True
     for option, value in (("--speed", speed), ("--jobs", jobs)):
         if value is not None:
-            raise OptionError(option, "goes with --on ray, --on grid or --on URL")
+            raise OptionError(option, "works only with --on ray, --on grid or --on URL")
     return False
 
 
@@ -103,14 +103,16 @@ Where = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="simulation, or a live run compared with it: ray, a gateway URL, or grid (the one that commands find).",
+        help="Where to run: simulation, or live and compared with it: ray, a gateway URL, or grid (the one that "
+        "other commands find).",
     ),
 ]
 Speed = Annotated[
     float | None,
     typer.Option(
         metavar="X",
-        help="Live runs: seconds of the scenario in one real second. \\[default: 1000 with --on ray; on a grid, a "
+        help="Live runs: seconds of the scenario per real second, e.g. 500. \\[default: 1000 with --on ray; on a "
+        "grid, a "
         "speed at which starting processes takes little time]",
     ),
 ]
@@ -134,17 +136,17 @@ def run_scenario(
     on: Where = "simulation",
     speed: Speed = None,
     address: _Address = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", help="Live runs: play only the first N jobs.")] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="Live runs: run only the first N jobs.")] = None,
 ) -> None:
     """Run a scenario and print the results for its sites and jobs.
 
     Example: gridweave run two-sites --set grid.mode=sharing --out result
 
-    With --on ray, play it against real sites on Ray, with time compressed, and compare it with the simulation.
+    With --on ray, run the scenario on real sites on Ray, with time compressed, and compare it with the simulation.
 
     Example: gridweave run two-sites --on ray --speed 1000 --jobs 300
 
-    With --on URL, play it on a running grid that has the sites and the policy of the scenario.
+    With --on URL, run the scenario on a running grid that has its sites and its policy.
 
     Example: gridweave run three-sites --on http://127.0.0.1:8765
     """

@@ -22,7 +22,7 @@ VIOLATION_STATUS = 1
 
 @app.command()
 def check(file: Source, overrides: Overrides = None) -> None:
-    """Check a scenario: list everything that is wrong with it, or say that it can be run."""
+    """Check a scenario, and list all of its problems."""
     from gridweave.scenarios.scenario.build import build_scenario
 
     with problems_as_lines(), delayed_progress("Reading"):

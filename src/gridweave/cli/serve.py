@@ -22,10 +22,10 @@ _File = Annotated[
     str | None, typer.Argument(metavar="[FILE.toml]", help="Description of a site, or of the meta-scheduler.")
 ]
 _KeepJobs = Annotated[bool, typer.Option("--keep-jobs", help="On exit, keep the processes of the site's jobs running.")]
-_CHECK = "Only check the file, that the journal goes with it, and the Slurm of its site."
+_CHECK = "Only check the file, whether the journal matches it, and the site's Slurm."
 _Check = Annotated[bool, typer.Option("--check", help=_CHECK)]
 _Status = Annotated[
-    bool, typer.Option("--status", help="Show the actors of the part that runs; exits with status 3 if one is missing.")
+    bool, typer.Option("--status", help="Show the actors of the running part; exit with status 3 if one is missing.")
 ]
 _Example = Annotated[
     str | None, typer.Option(metavar="KIND", help="Print an example file for a `site` or the `grid`, and exit.")
@@ -57,7 +57,7 @@ def serve(
         typer.echo(example_text(example), nl=False)
         return
     if yes and not fresh:
-        raise OptionError("--yes", "goes only with --fresh")
+        raise OptionError("--yes", "works only with --fresh")
     if file is None:
         raise OptionError("FILE.toml", "is missing; `gridweave serve --example site` prints one to start from")
     if status and (check or fresh or keep_jobs):
@@ -101,7 +101,7 @@ def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -
     read = _read(file)
     is_grid = isinstance(read.file, ServedGrid)
     if keep_jobs and is_grid:
-        raise OptionError("--keep-jobs", "is for a site; the grid's side has no processes of jobs")
+        raise OptionError("--keep-jobs", "is only for sites; the meta-scheduler runs no jobs")
     from gridweave.grid.service.serve import (
         check_service,
         grid_service,
@@ -127,10 +127,10 @@ def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -
 
 def _start_text(read: ReadGrid) -> str:
     nodes = counted(sum(site.nodes for site in read.sites), "node")
-    what = f"the grid's side of {counted(len(read.sites), 'site')} with {nodes}"
+    what = f"the meta-scheduler of {counted(len(read.sites), 'site')} with {nodes}"
     if hasattr(read.file, "site"):
         what = f"the site {read.sites[0].name} with {nodes}"
-    return f"{read.source} is fine: {what}"
+    return f"{read.source} is valid: {what}"
 
 
 _LISTEN = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})", re.ASCII)

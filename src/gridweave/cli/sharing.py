@@ -27,8 +27,8 @@ Resources = Annotated[
     str,
     typer.Option(
         metavar="M1|M2|M3|CPU/NETWORK/DISK|FILE",
-        help="For lomarc: what the jobs need of CPU, network, disk and memory, drawn from a mix or read from a file "
-        "(.csv) as `gridweave trace resources` writes one.",
+        help="For lomarc: CPU, network, disk and memory needs of the jobs, drawn from a mix or read from a .csv "
+        "file as written by `gridweave trace resources`.",
     ),
 ]
 Variants = Annotated[
@@ -42,7 +42,8 @@ Variants = Annotated[
 Cores = Annotated[int, typer.Option(metavar="N", help="For lomarc: cores of a node.")]
 Threads = Annotated[int, typer.Option(metavar="N", help="For lomarc: hardware threads of a core.")]
 MaxSlowdown = Annotated[
-    float, typer.Option(metavar="X", help="For lomarc: no partner may slow a job down by more than this factor.")
+    float,
+    typer.Option(metavar="X", help="For lomarc: largest factor by which a partner may slow a job down, e.g. 1.5."),
 ]
 Slowdowns = Annotated[
     str | None,
@@ -67,7 +68,7 @@ class SharingOptions:
         """Raise OptionError if an option for shared nodes is given; other disciplines may use the resources, too."""
         for field in fields(self):
             if getattr(self, field.name) != field.default and not (uses_resources and field.name == "resources"):
-                raise OptionError(f"--{field.name.replace('_', '-')}", "goes with --discipline lomarc")
+                raise OptionError(f"--{field.name.replace('_', '-')}", "works only with --discipline lomarc")
 
 
 def compare_sharing(
@@ -115,7 +116,7 @@ def _policies(variants: str, backfills: str, max_slowdown: float) -> list[Sharin
         if variant.lower() not in names:
             raise OptionError("--variants", not_known(variant, VARIANTS))
     if not named:
-        raise OptionError("--variants", f"names none; one of {', '.join(VARIANTS)}")
+        raise OptionError("--variants", f"names no variant; one of {', '.join(VARIANTS)}")
     return [
         msgspec.structs.replace(VARIANTS[names[variant.lower()]], backfill=backfill, max_slowdown=max_slowdown)
         for variant in dict.fromkeys(named)

@@ -60,7 +60,7 @@ Order = Annotated[
     str,
     typer.Option(
         metavar="NAME,...",
-        help="Who goes first: fcfs, sjf, ljf (by estimate), saf, laf (by area), bfit, wfit (widest, narrowest), "
+        help="Order of the queue: fcfs, sjf, ljf (by estimate), saf, laf (by area), bfit, wfit (widest, narrowest), "
         "smith (area by weight), weight, priority. Several are compared.",
     ),
 ]
@@ -68,7 +68,7 @@ Backfill = Annotated[
     str,
     typer.Option(
         metavar="NAME,...",
-        help="Who may overtake: easy, none, conservative, slack (planning: easy, none). Several are compared.",
+        help="Which jobs may overtake: easy, none, conservative, slack (planning: easy, none). Several are compared.",
     ),
 ]
 Choice = Annotated[
@@ -80,11 +80,11 @@ Choice = Annotated[
 ]
 Slack = Annotated[
     float,
-    typer.Option(metavar="X", help="For slack: how long the first job may be held back, in multiples of its estimate."),
+    typer.Option(metavar="X", help="For slack: how long the first job may be delayed, in multiples of its estimate."),
 ]
 Aging = Annotated[
     str,
-    typer.Option(metavar="TIME", help="For priority: how long a job waits to gain one level, e.g. 2h; or none."),
+    typer.Option(metavar="TIME", help="For priority: waiting time that raises a job by one level, e.g. 2h; or none."),
 ]
 Options = Annotated[
     list[str] | None,
@@ -98,8 +98,8 @@ Limits = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="For planning: which jobs (wider-than=75%, longer-than=2h, user=7; all if left out), and when they do "
-        "not start (days=mon-fri, from=8:00, to=18:00), or how much they may use at once (max-nodes=50%, "
+        help="For planning: limit some jobs (wider-than=75%, longer-than=2h, user=7; by default all): when they "
+        "do not start (days=mon-fri, from=8:00, to=18:00), or how much they may use at once (max-nodes=50%, "
         "max-jobs=2). Repeatable.",
     ),
 ]
@@ -107,8 +107,8 @@ Reservations = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,...",
-        help="For planning: nodes reserved in advance, e.g. start=10d,length=2h,nodes=64 (or 50%); requested=9d says "
-        "when they are requested. Times count from the start of the trace. Repeatable; the output says which are "
+        help="For planning: nodes reserved in advance, e.g. start=10d,length=2h,nodes=64 (or 50%); requested=9d "
+        "is the time of the request. Times count from the start of the trace. Repeatable; the output says which are "
         "accepted.",
     ),
 ]
@@ -160,15 +160,15 @@ ShowMatrix = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="For gang: print which job has which nodes in which time slice at this time, e.g. 10d; times count from "
-        "the start of the trace.",
+        help="For gang: print the jobs on each node in each time slice at this time, counted from the start of "
+        "the trace, e.g. 10d.",
     ),
 ]
 Save = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Save a long simulation to this file as it goes, and on Ctrl-C."),
+    typer.Option(metavar="FILE", help="Save the simulation to this file regularly, and on Ctrl-C."),
 ]
-SaveEvery = Annotated[str, typer.Option(metavar="TIME", help="How often --save and --resume save.")]
+SaveEvery = Annotated[str, typer.Option(metavar="TIME", help="Interval at which --save and --resume save.")]
 Resume = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Continue from a file written by --save, with the same trace and options."),
@@ -264,7 +264,7 @@ WITH_SHARING = frozenset(
         *(one.name for one in fields(SharingOptions)),
     }
 )
-"""The options that go with shared nodes."""
+"""The options that work with shared nodes."""
 
 
 def _simulate_sharing(asked: _Asked) -> None:
@@ -272,7 +272,7 @@ def _simulate_sharing(asked: _Asked) -> None:
         if option.name in WITH_SHARING or getattr(asked, option.name) in (option.default, (), []):
             continue
         typed = ("no-" if option.default is True else "") + option.name.replace("_", "-")
-        raise OptionError(f"--{typed}", f"does not go with --discipline {SHARING}; leave it out")
+        raise OptionError(f"--{typed}", f"does not work with --discipline {SHARING}; leave it out")
     where = (asked.trace, asked.nodes, asked.sharing, asked.backfill, asked.seed, asked.out)
     compare_sharing(*where, as_json=asked.as_json)
 
@@ -369,7 +369,7 @@ def _saving(asked: _Asked, chosen: list[Policy]) -> Saving | None:
         return None
     option = "--save" if save is not None else "--resume"
     if len(chosen) > 1:
-        raise OptionError(option, f"goes with one policy, and these are {len(chosen)}")
+        raise OptionError(option, f"works with one policy, not {len(chosen)}")
     from gridweave.scenarios.batch.saving import Saving
 
     every_ms = parse_time_ms("--save-every", asked.save_every)
@@ -398,9 +398,9 @@ def _check_optimum(every: int | None, discipline: str) -> None:
     from gridweave.site.disciplines.optimal.intervals import cp_model_of
 
     if discipline != NAME:
-        raise OptionError("--optimum-every", f"goes with --discipline {NAME}")
+        raise OptionError("--optimum-every", f"works only with --discipline {NAME}")
     if every < 1:
-        raise OptionError("--optimum-every", f"is {every}; at least 1")
+        raise OptionError("--optimum-every", f"is {every}; expected at least 1")
     cp_model_of()
 
 
@@ -462,7 +462,7 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
     if "priority" not in workload.columns and "priority" in orders:
         lines.append(f"{workload.name} has no priorities: the order priority is the same as fcfs")
     if "priority" not in workload.columns and any(len(getattr(policy, "levels", ())) > 1 for policy in chosen):
-        lines.append(f"{workload.name} has no priorities: all jobs are of one level; give them some with --priorities")
+        lines.append(f"{workload.name} has no priorities: all jobs have one level; set priorities with --priorities")
     if "weight" not in workload.columns and {"weight", "smith"} & orders:
         lines.append(f"{workload.name} has no weights: all jobs have weight 1")
     limits = getattr(chosen[0], "limits", ())
@@ -550,7 +550,7 @@ def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
     from gridweave.site.disciplines.gang.policy import NAME
 
     if any(policy.discipline != NAME for policy in chosen):
-        raise OptionError("--show-matrix", f"goes with --discipline {NAME}; no other has a matrix")
+        raise OptionError("--show-matrix", f"works only with --discipline {NAME}; no other has a matrix")
     return parse_time_ms("--show-matrix", text)
 
 
@@ -565,12 +565,12 @@ def _print_matrices(workload: Workload, nodes: int | None, chosen: list[Policy],
         headings, rows = matrix_rows(*matrix_at(workload, nodes or workload.nodes or 1, policy, at_ms))
         typer.echo("")
         print_table(
-            rows, headings=headings, title=f"{policy.label} at {span_text(at_ms)} (*: the slice that goes on)", left=1
+            rows, headings=headings, title=f"{policy.label} at {span_text(at_ms)} (*: the running slice)", left=1
         )
 
 
 FirstJobs = Annotated[
-    int | None, typer.Option(metavar="N", help="Only the first N jobs: the time it takes grows with their square.")
+    int | None, typer.Option(metavar="N", help="Use only the first N jobs; the computing time grows with N squared.")
 ]
 Load = Annotated[
     float | None, typer.Option(metavar="X", help="Multiply all times between submissions so that the load is X.")
@@ -659,7 +659,7 @@ def _compared(workload: Workload, nodes: int, policy: Policy, least: float) -> d
     result = interruptible(lambda: simulate_site(workload, nodes, policy))
     if result.refused:
         job_id, reason = result.refused[0]
-        refused = f"{result.label} refuses {len(result.refused)} jobs, and the bound is of all"
+        refused = f"{result.label} refuses {len(result.refused)} jobs, but the bound is for all"
         raise InputError(f"{refused}; job {job_id}: {reason}")
     metrics = dict(result.own_metrics)
     metrics["degradation_from_bound"] = metrics["need_max_stretch"] / least
@@ -680,10 +680,10 @@ def _tasks_of(
     workload = load_workload(trace, nodes=None if needs else nodes)[0]
     if jobs is not None:
         if jobs < 1:
-            raise OptionError("--jobs", f"is {jobs}; at least 1")
+            raise OptionError("--jobs", f"is {jobs}; expected at least 1")
         workload = workload.take(np.arange(min(jobs, len(workload))))
     on_nodes = nodes or workload.nodes
     if on_nodes is None:
-        raise OptionError("--nodes", "is needed: the trace does not say how many there are")
+        raise OptionError("--nodes", "is missing, and the trace does not have the number of nodes")
     workload = with_needs_from(workload, needs or "whole", np.random.default_rng(seed))
     return (workload if load is None else with_load(workload, on_nodes, load)), on_nodes

@@ -77,8 +77,8 @@ def submit(
 ) -> None:
     """Submit a job: a command on the machines, a script from this computer, or several scripts (one job each).
 
-    Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid
-    that `gridweave up` has started, the job works in your current folder.
+    Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid that
+    `gridweave up` has started, the job runs in your current folder.
 
     Example: gridweave submit -n 4 -t 10m -- ./solver input
 
@@ -110,8 +110,8 @@ def submit(
             and not reach.as_json
             and not any("working_directory" in all_options for all_options, _ in parts)
         ):
-            what = "the job works in a folder of its own" if len(jobs) == 1 else "each job works in a folder of its own"
-            say(f"{what}: the machines cannot see this folder; use {flag('working_directory')} to name one of theirs")
+            what = "the job runs in a folder of its own" if len(jobs) == 1 else "each job runs in a folder of its own"
+            say(f"{what}: the machines cannot see this folder; choose one on them with {flag('working_directory')}")
         if wait:
             await _wait(jobs, reach.as_json)
 
@@ -152,7 +152,7 @@ def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
 async def _new_jobs(
     grid: Client, options: SubmitOptions, work: NamedProgram, folder: str | None
 ) -> tuple[list[JobRequest], str]:
-    """Return the jobs to submit, and the name of the array, which is empty if there is none."""
+    """Return the jobs to submit, and the name of their array, or an empty name."""
     from gridweave.cli.submit_options import requests
     from gridweave.site.job import After
 

@@ -65,7 +65,7 @@ def check(options: SubmitOptions, work: NamedProgram) -> None:
         job_numbers(after.jobs)
     if "indexes" not in options and (options.get("pack") or "pack_size" in options):
         right = f"write for example: {flag('indexes')} 1-1000 {flag('pack')}"
-        raise OptionError(flag("pack"), f"goes with {flag('indexes')}; {right}")
+        raise OptionError(flag("pack"), f"works only with {flag('indexes')}; {right}")
     # Relative paths are valid on a grid whose machines see the current folder, so assume such a grid.
     job = _job(options, work, (), folder="/", remarks=[])
     encoded(job)  # raises for text that cannot be encoded
@@ -172,8 +172,8 @@ def _nodes(options: SubmitOptions) -> int:
     usual = max((form.width for form in forms), default=in_groups or options.get("tasks", 1))
     nodes = options.get("nodes", usual)
     if in_groups and nodes != in_groups:
-        differ = f"the groups have {in_groups} tasks, and the job {nodes}"
-        raise OptionError(flag("task_groups"), f"{differ}; say the same, or leave {flag('nodes')} out")
+        differ = f"the groups have {in_groups} tasks, but the job has {nodes} nodes"
+        raise OptionError(flag("task_groups"), f"{differ}; make them equal, or leave {flag('nodes')} out")
     if problem := forms_problem(nodes, forms):
         raise OptionError(flag("forms"), problem)
     return nodes
@@ -185,12 +185,12 @@ def _resources(options: SubmitOptions) -> Resources | None:
     if groups := options.get("task_groups"):
         if keys:
             leave_out = f"leave out {flag('cpu_need')}, {flag('memory_need')} and {flag('resources')}"
-            raise OptionError(flag("task_groups"), f"says what its tasks need; {leave_out}")
+            raise OptionError(flag("task_groups"), f"already sets the needs of its tasks; {leave_out}")
         return _possible(needs_of_groups(groups), flag("task_groups"))
     if not keys:
         return None
     if "resources" in options and "memory_need" in options:
-        together = f"is given together with {flag('resources')}; write memory=... there"
+        together = f"conflicts with {flag('resources')}; write memory=... there"
         raise OptionError(flag("memory_need"), together)
     usual = options.get("resources", Resources())
     assert isinstance(usual, Resources), "the text of the option has been parsed"
@@ -292,7 +292,7 @@ def _file_of(
         return pattern
     # A job without a working directory runs in a temporary folder, and the file would be removed with the folder.
     remarks.append(
-        f"{option} {pattern}: the grid keeps it, as no {flag('working_directory')} is given; read it with: "
+        f"{option} {pattern}: without {flag('working_directory')} the grid keeps this output; read it with: "
         "gridweave logs JOB > FILE"
     )
     return None

@@ -36,7 +36,7 @@ Address = Annotated[
 
 _Seeds = Annotated[
     str | None,
-    typer.Option(metavar="N|S1,S2,...", help="How many seeds to derive from the scenario's seed, or a list of seeds."),
+    typer.Option(metavar="N|S1,S2,...", help="Number of seeds to derive from the scenario's seed, or a list of seeds."),
 ]
 _Out = Annotated[
     str | None, typer.Option(metavar="FOLDER", help="Folder for runs, tables and plots. \\[default: NAME-sweep]")
@@ -98,7 +98,7 @@ def _planned(
     parsed = None if seeds is None else parse_seeds(seeds, texts)
     problems += texts
     if workers is not None and workers < 1:
-        problems.append(f"--workers: is {workers}; at least 1 is needed")
+        problems.append(f"--workers: is {workers}; expected at least 1")
     for name in metrics:
         with _collecting(problems):
             check_metric(name)

@@ -43,11 +43,12 @@ _TYPED = {"user": "USER", "days": "--valid", "scopes": "--scope", "max_limit_ms"
 _Scope = Annotated[
     str,
     typer.Option(
-        metavar="LIST", help="What it is for: read, submit, cancel (own jobs), or operate, which includes all."
+        metavar="LIST",
+        help="Permissions of the token: read, submit, cancel (own jobs), or operate, which includes all.",
     ),
 ]
 _Valid = Annotated[
-    str, typer.Option(metavar="SPAN", help="How long it is valid, e.g. 12h or 30d; never: until it is revoked.")
+    str, typer.Option(metavar="SPAN", help="Lifetime of the token, e.g. 12h or 30d, or never: valid until revoked.")
 ]
 _Sites = Annotated[str, typer.Option(metavar="LIST", help="Only for jobs of these sites' own users, e.g. alpha,beta.")]
 _MaxPriority = Annotated[float | None, typer.Option(metavar="N", help="Only for jobs of at most this priority.")]
@@ -95,12 +96,14 @@ def create(
 @at_grid
 def short(
     reach: Reach,
-    scope: Annotated[str, typer.Option(metavar="LIST", help="What it is for: read, submit, cancel.")] = "read,submit",
-    valid: Annotated[str, typer.Option(metavar="SPAN", help="How long it is valid, at most 24h.")] = "24h",
+    scope: Annotated[
+        str, typer.Option(metavar="LIST", help="Permissions of the token: read, submit, cancel.")
+    ] = "read,submit",
+    valid: Annotated[str, typer.Option(metavar="SPAN", help="Lifetime of the token, at most 24h.")] = "24h",
 ) -> None:
     """Get a short-lived token of your own from the gateway, e.g. for a job that submits jobs, and print it.
 
-    It has the limits of the token that you ask with, expires no later than it does, and is revoked with it.
+    It has the limits of the token with which you request it, expires no later, and is revoked with it.
 
     Example: GRIDWEAVE_TOKEN=$(gridweave token short --valid 2h) gridweave submit --env GRIDWEAVE_TOKEN -- ./driver.sh
     """
@@ -152,7 +155,8 @@ def revoke(
 @app.command("audit")
 def audit(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The audit log. \\[default: the one beside the tokens]")
+        Path | None,
+        typer.Argument(metavar="FILE", help="The audit log. \\[default: the one next to the token database]"),
     ] = None,
     tokens: Place = None,
     here: Here = None,
@@ -165,9 +169,11 @@ def audit(
 
     place = str(file) if file is not None else audit_place(_place_here(here) if tokens is None else tokens, None)
     if place is None:
-        raise OptionError("FILE", "is not given, and tokens in a database have no audit log beside them; name it")
+        raise OptionError(
+            "FILE", "is not given, and tokens in a database have no audit log next to them; name the file"
+        )
     n_files, n_lines = check_audit(place)
-    say(f"{place}: {counted(n_lines, 'line')} in {counted(n_files, 'file')}, each follows from the one before")
+    say(f"{place}: {counted(n_lines, 'line')} in {counted(n_files, 'file')}, none changed or removed")
 
 
 def _id(text: str) -> str:
@@ -204,7 +210,9 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
     except ImportError as error:
         raise not_installed(error.name) from None
     if place is not None and here is not None:
-        raise OptionError("--grid", "names a grid, and --tokens, or GRIDWEAVE_TOKENS, a place; give one of them")
+        raise OptionError(
+            "--grid", "selects a grid, but --tokens or GRIDWEAVE_TOKENS already names a database; give only one"
+        )
     place = _place_here(here) if place is None else place
     with named_as_typed(tokens="--tokens"):
         store = TokenStore(place, create=create)
@@ -215,7 +223,7 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
 
 
 def _place_here(name: str | None) -> str:
-    """Return the path of the token database of a grid on this machine; OptionError if there is none."""
+    """Return the path of the token database of a grid on this machine; OptionError without one."""
     from gridweave.grid.client.configuration import grid_here, named_grid
     from gridweave.grid.config.local_state import TOKENS, state_folder
 
@@ -245,7 +253,7 @@ def _limits(sites: str, accounts: str, numbers: dict[str, Any]) -> TokenLimits:
 
     for option, text in (("--sites", sites), ("--accounts", accounts)):
         if text and not _listed(text):
-            raise OptionError(option, f"{text!r} names none; leave it out where there is no limit")
+            raise OptionError(option, f"{text!r} is an empty list; leave the option out for no limit")
     return TokenLimits(sites=_listed(sites), accounts=_listed(accounts), **numbers)
 
 

@@ -27,7 +27,7 @@ Out = Annotated[
     str, typer.Argument(metavar="OUT", help="File to write: .swf, .mupsie or .txt, optionally with .gz or .xz.")
 ]
 Nodes = Annotated[
-    int | None, typer.Option("--nodes", metavar="N", help="Nodes of the machine. \\[default: as the file says]")
+    int | None, typer.Option("--nodes", metavar="N", help="Nodes of the machine. \\[default: from the file]")
 ]
 Format = Annotated[
     str | None, typer.Option("--to", metavar="swf|mupsie", help="Format of OUT. \\[default: by its suffix]")
@@ -89,7 +89,7 @@ def convert(
     """
     if source is None:
         if by_cores:
-            raise OptionError("--by-cores", "is for the output of sacct alone; add --from sacct, or leave it out")
+            raise OptionError("--by-cores", "works only on the output of sacct; add --from sacct, or leave it out")
         workload, report = _load(file, nodes, cancelled=cancelled)
         _save(workload, report, out, as_json, file_format=to)
         return
@@ -123,7 +123,9 @@ _File = Annotated[
 _Start = Annotated[
     str | None, typer.Option("--start", metavar="DATE", help="Time 0, e.g. 2005-06-01T00:00 on the clock of LOG.")
 ]
-_System = Annotated[str | None, typer.Option("--system", metavar="N", help="Which system in the Los Alamos data.")]
+_System = Annotated[
+    str | None, typer.Option("--system", metavar="N", help="Number of the system in the Los Alamos data.")
+]
 
 
 @app.command()
@@ -154,11 +156,11 @@ def outages(
 def _time_0(trace: str | None, start: str | None) -> int:
     """Return time 0 in seconds since 1970, from a trace or from a date; exactly one of the two must be given."""
     if (trace is None) == (start is None):
-        raise OptionError("--start", "says when time 0 is, or --trace does; give one of them")
+        raise OptionError("--start", "sets time 0, as --trace does; give exactly one of them")
     if trace is not None:
         workload, _ = _load(trace, None)
         if workload.start_unix_s is None:
-            raise OptionError("--trace", f"{trace} does not say when its time 0 was; give --start")
+            raise OptionError("--trace", f"{trace} does not have the date of its time 0; give --start")
         return workload.start_unix_s
     import datetime as dt
 
@@ -221,7 +223,7 @@ def cut(
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
-    """Cut out a piece of a trace, by job number or by time."""
+    """Cut a section out of a trace, by job number or by time."""
     from gridweave.scenarios.workload import transform
 
     start_ms = None if start is None else parse_time_ms("--from", start)
@@ -254,7 +256,7 @@ def split(
 
 _Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the trace, or the beginning of it.")]
 _Folder = Annotated[
-    str | None, typer.Option("--folder", metavar="FOLDER", help="Folder to put it in. \\[default: your cache]")
+    str | None, typer.Option("--folder", metavar="FOLDER", help="Folder for the trace. \\[default: your cache]")
 ]
 
 
@@ -277,12 +279,12 @@ def fetch(
             print_table(rows, headings=("name", "address", "nodes"), left=2)
         return
     if name is None:
-        raise InputError("NAME is missing; `gridweave trace fetch --list` shows the traces that are known")
+        raise InputError("NAME is missing; `gridweave trace fetch --list` lists the known traces")
     got = archive.fetch(name, folder=folder)
     if as_json:
         print_json({"name": got.name, "path": str(got.path), "downloaded": got.downloaded, "nodes": got.nodes})
     else:
-        state = "fetched and checked" if got.downloaded else "already there, and right"
+        state = "fetched and checked" if got.downloaded else "already there, checksum correct"
         typer.echo(f"{got.name}: {state}: {got.path} (publications use {got.nodes:,} nodes)")
 
 
@@ -354,7 +356,10 @@ Weibull = Annotated[
     ),
 ]
 ModelName = Annotated[
-    str, typer.Option("--model", metavar="NAME|FILE", help="Model that ships with gridweave, or file of a learned one.")
+    str,
+    typer.Option(
+        "--model", metavar="NAME|FILE", help="Name of a model that ships with gridweave, or file of a learned model."
+    ),
 ]
 ModelNodes = Annotated[
     int | None,
@@ -363,12 +368,14 @@ ModelNodes = Annotated[
 Alpha = Annotated[
     float | None,
     typer.Option(
-        "--alpha", metavar="X", help="Lublin models: aarr of the gaps between jobs; below 10.23 raises the load."
+        "--alpha",
+        metavar="X",
+        help="Lublin models: shape parameter aarr of the gaps between jobs; below 10.23 raises the load.",
     ),
 ]
 Mix = Annotated[
     str | None,
-    typer.Option("--resources", metavar=_MIX, help="Also draw what the jobs need of CPU, network, disk and memory."),
+    typer.Option("--resources", metavar=_MIX, help="Also draw the CPU, network, disk and memory needs of the jobs."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same seed gives the same result.")]
 ResourcesOut = Annotated[
@@ -396,7 +403,7 @@ def learn(
     entry = GENERATORS.get(model)
     if entry is None or entry.learn is None:
         valid_names = ", ".join(name for name, generator in GENERATORS.items() if generator.learn is not None)
-        raise OptionError("--model", f"{model!r} is not a kind of model that is learnt; these are {valid_names}")
+        raise OptionError("--model", f"{model!r} is not a kind of model that can be learnt; one of {valid_names}")
     options = {} if weibull is None else {"weibull": weibull}
     for option in options:
         if option not in entry.learn_options:
@@ -448,7 +455,7 @@ def generate(
 
     check_seed(seed)
     if resources_out is not None and mix is None:
-        raise OptionError("--resources-out", "there are no resources to write; say which with --resources")
+        raise OptionError("--resources-out", "needs --resources")
     resources_out = resources_out or f"{out}.resources.csv"
     _check_csv("--resources-out", resources_out)
     scaling: Scaling = {"nodes": nodes, "load": load, "run_factor": run_factor, "interarrival_factor": shrink}
@@ -490,7 +497,7 @@ def resources(
     nodes: Nodes = None,
     as_json: Json = False,
 ) -> None:
-    """Draw what the jobs of a trace need of CPU, network, disk and memory."""
+    """Draw the CPU, network, disk and memory needs of a trace's jobs."""
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload

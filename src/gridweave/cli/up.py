@@ -45,9 +45,9 @@ _File = Annotated[
 _Address = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to use, e.g. auto. \\[default: start one here]")
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start afresh and forget all earlier jobs.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start with an empty state; all earlier jobs are forgotten.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask, even if jobs have not ended.")]
-_CHECK = "Only check the file, that the journals go with it, and the Slurm of its sites."
+_CHECK = "Only check the file, whether the journals match it, and the Slurm of its sites."
 _Check = Annotated[bool, typer.Option("--check", help=_CHECK)]
 _Example = Annotated[bool, typer.Option("--example", help="Print an example file and exit.")]
 
@@ -78,7 +78,7 @@ def up(
         typer.echo(default_text(), nl=False)
         return
     if yes and not fresh:
-        raise OptionError("--yes", "goes only with --fresh")
+        raise OptionError("--yes", "works only with --fresh")
     if address is not None and not address.strip():
         raise OptionError("--address", "is empty; write auto, HOST:PORT, or leave it out for this machine")
     if file is None and name is not None and name.endswith(".toml"):
@@ -114,7 +114,7 @@ _KeepJobs = Annotated[
 def down(name: Name = None, keep_jobs: _KeepJobs = False, as_json: Json = False) -> None:
     """Stop what `gridweave up` started, and nothing else.
 
-    Running jobs are stopped, and run again after the next `up`; waiting jobs go on waiting.
+    Running jobs are stopped, and run again after the next `up`; waiting jobs stay in the queue.
 
     Example: gridweave down --keep-jobs
     """
@@ -135,7 +135,11 @@ def down(name: Name = None, keep_jobs: _KeepJobs = False, as_json: Json = False)
 def _end_text(name: str, done: StopReport | None, keep_jobs: bool) -> str:
     if done is None:
         return f"the grid {name} is not running"
-    text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
+    text = (
+        (f"the grid {name} is down: ended {', '.join(done.ended)}")
+        if done.ended
+        else f"the grid {name} was already down"
+    )
     if done.jobs:
         what = "still running" if keep_jobs else "ended; the next `gridweave up` runs them again"
         text += f"; {counted(done.jobs, 'part')} of jobs {what}"
@@ -170,7 +174,7 @@ def _check(file: str | None, name: str, address: str | None, fresh: bool) -> Non
         say(change)
     say_batch_notes(read)
     nodes = sum(site.nodes for site in read.sites)
-    typer.echo(f"{read.source} is fine: {counted(len(read.sites), 'site')} with {counted(nodes, 'node')}")
+    typer.echo(f"{read.source} is valid: {counted(len(read.sites), 'site')} with {counted(nodes, 'node')}")
 
 
 def say_batch_notes(read: ReadGrid) -> None:
@@ -185,7 +189,7 @@ def say_batch_notes(read: ReadGrid) -> None:
 def _spec(file: str | None, name: str, address: str | None, fresh: bool) -> tuple[GridSpec, LocalGridState | None]:
     """Return the grid to start, and the recorded state of the last grid of this name, if any.
 
-    Without a file, start the last grid of this name again, or the default grid if there is none or with `fresh`.
+    Without a file, start the last grid of this name again; without one, or with `fresh`, start the default grid.
     """
     from gridweave.grid.config.local_state import read_grid_state
     from gridweave.grid.config.reading import grid_of_text, read_grid
@@ -321,9 +325,9 @@ def _print_next(state: LocalGridState) -> None:
         typer.echo("\nWhat next:")
         typer.echo(f"  gridweave open                              see the grid in a browser, at {state.url}")
         typer.echo("  gridweave submit -n 4 -t 10m -- hostname    submit a job")
-        typer.echo("  gridweave jobs                              what became of it")
+        typer.echo("  gridweave jobs                              see its state")
         typer.echo("  gridweave watch                             see the sites at work")
-    typer.echo(f"  gridweave status{named}".ljust(46) + "whether it is healthy")
+    typer.echo(f"  gridweave status{named}".ljust(46) + "check its health")
     typer.echo(f"  gridweave down{named}".ljust(46) + "stop it; submitted jobs are still there after the next up")
 
 
@@ -331,7 +335,7 @@ _Actors = Annotated[bool, typer.Option("--actors", help="Ask Ray for each actor:
 
 
 def status(name: Name = None, actors: _Actors = False, as_json: Json = False) -> None:
-    """Show whether the grid on this machine is healthy; exits with status 3 if a part of it is missing.
+    """Show whether the grid on this machine is healthy; exit with status 3 if a part of it is missing.
 
     On another host of the grid's Ray cluster, show the actors as Ray knows them.
 
@@ -349,7 +353,7 @@ def status(name: Name = None, actors: _Actors = False, as_json: Json = False) ->
     else:
         say(f"the grid {name} is not running; start it with: gridweave up" + f" --grid {name}" * (name != "default"))
         if local_status.kept:
-            say(f"{parts_run(local_status.kept)} on; the next up finds them again, `gridweave down` ends them")
+            say(f"{parts_run(local_status.kept)} on; the next `gridweave up` adopts them, `gridweave down` ends them")
         others = [other for other in known_grids() if other != name]
         if others:
             say(f"other grids of yours: {', '.join(others)}")
@@ -362,9 +366,9 @@ def _word(local_status: LocalStatus) -> str:
     if local_status.well:
         return "is healthy"
     if local_status.missing == ("gateway",):
-        return "has no gateway; its sites run on"
+        return "has no gateway; its sites still run"
     if local_status.missing == ("watchdog",):
-        return "runs, but nobody keeps it"
+        return "runs, but has no watchdog"
     return "is not healthy: " + ", ".join(local_status.missing)
 
 
@@ -408,8 +412,8 @@ def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for
     """Start the grid that ships on this machine, run seven real jobs on it, and stop it again. Takes about a minute.
 
     It shows a split that is worth its cost, one that is not, a job that starts on nodes that another job uses, and a
-    job that is wider than any site. The report compares what happened with what the simulation says. Nothing is left
-    running, even after Ctrl-C.
+    job that is wider than any site. The report compares the real run with the simulation. Nothing is left running, even
+    after Ctrl-C.
 
     Example: gridweave demo out/demo
     """
@@ -444,7 +448,7 @@ def _show(folder: Path) -> None:
     )
     demo = make_demo()
     with simulator() as process:
-        typer.echo(f"{len(JOBS)} jobs are submitted, which take half a minute.")
+        typer.echo(f"{len(JOBS)} jobs are submitted; they take half a minute.")
         with delayed_progress("Playing") as report:
             shown = run_demo(state, demo, report)
         _print_shown(shown)
@@ -464,13 +468,15 @@ def _print_shown(shown: Shown) -> None:
     """Print where the grid placed the jobs of the demo, and the reasons it gave."""
     from gridweave.scenarios.live.demo import PAIR, SPLIT, STAYS, WIDE
 
-    typer.echo("\nA split that is worth what it costs:")
+    typer.echo("\nA split that is worth its cost:")
     _print_placed(shown, SPLIT)
     typer.echo("\nA split that is not. The job waits instead:")
     if (waited := shown.waiting.get(STAYS)) is not None:
         print_forecast(waited)
     _print_placed(shown, STAYS)
-    typer.echo("\nA job that sends much starts on the hyperthreaded nodes of one that computes, and neither waits:")
+    typer.echo(
+        "\nA job that communicates a lot starts on the hyperthreaded nodes of one that computes, and neither waits:"
+    )
     for name in PAIR:
         print_shared(shown, name)
     typer.echo("\nA job that is wider than any site:")

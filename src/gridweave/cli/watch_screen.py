@@ -174,7 +174,7 @@ def screen(seen: GridSnapshot, width: int, height: int | None = None, view: Watc
         ("sites", _sites(seen, lines[0], width, is_low)),
         (_running_title(seen, view), _running(seen, running[view.first :][: lines[1]], is_narrow, is_low)),
         (_queue_title(seen.queue), _queue(seen, queue[: lines[2]], is_narrow, is_low)),
-        ("what just happened", _events(seen, lines[3], is_narrow)),
+        ("recent events", _events(seen, lines[3], is_narrow)),
     )
     shown = [_titled(*part) if is_low else _panel(*part) for part in parts]
     return Group(_header(seen, width), *shown, *([_footer(view, width)] if is_live else []))
@@ -329,9 +329,9 @@ def bar(part: int, whole: int, width: int, style: str = "green") -> Text:
 
 
 def _queue_title(queue: Queue) -> str:
-    return f"queue: {queue.waiting:,} wait, {queue.held:,} held, {queue.starting:,} starting, {queue.running:,} run" + (
-        f", {queue.ending:,} ending" if queue.ending else ""
-    )
+    return (
+        f"queue: {queue.waiting:,} waiting, {queue.held:,} held, {queue.starting:,} starting, {queue.running:,} running"
+    ) + (f", {queue.ending:,} ending" if queue.ending else "")
 
 
 def _queue(seen: GridSnapshot, jobs: Sequence[QueuedJob], is_narrow: bool, is_low: bool) -> RenderableType:

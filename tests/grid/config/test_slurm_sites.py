@@ -221,5 +221,5 @@ def test_a_table_that_lacks_keys_is_not_called_missing() -> None:
 
 def test_it_is_not_simulated() -> None:
     """Nobody is there in a simulation who would give nodes."""
-    with pytest.raises(OptionError, match=r"discipline: 'slurm' is for live sites alone: the nodes belong to a Slurm"):
+    with pytest.raises(OptionError, match=r"discipline: 'slurm' works only on live sites: the nodes belong to a Slurm"):
         simulate(random_workload(np.random.default_rng(1), 4, coarse=True), 4, BatchPolicy())

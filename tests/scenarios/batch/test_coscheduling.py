@@ -495,7 +495,7 @@ def test_invalid_sites_are_refused() -> None:
         shared(_jobs())
     with pytest.raises(InputError, match="at least one kind"):
         shared(_jobs(), [])
-    with pytest.raises(OptionError, match="nodes: is 0; a site has from 1"):
+    with pytest.raises(OptionError, match="nodes: is 0; expected 1"):
         shared(_jobs(), 0)
     kinds = [NodeKind(count=1, memory=0.3), NodeKind(count=1)]
     with pytest.raises(InputError, match=r"job 1: not all nodes have the cores and the memory"):

@@ -165,7 +165,7 @@ def test_node_events_are_read_from_a_file(tmp_path: Path) -> None:
         ("", "begins with ''; expected at_ms,kind,first_node,nodes"),
         ("at_ms,kind,first_node,nodes\n50,down,1\n", "line 2: has 3 values; it needs 4"),
         ("at_ms,kind,first_node,nodes\n50,down,1,none\n", "line 2: Expected `int`"),
-        ("at_ms,kind,first_node,nodes\n50,up,1,1\n-1,up,1,1\n", "line 3: at_ms is -1; from 0 to"),
+        ("at_ms,kind,first_node,nodes\n50,up,1,1\n-1,up,1,1\n", "line 3: at_ms is -1; expected 0 to"),
         (f"at_ms,kind,first_node,nodes\n{'5' * 200_000},up,1,1\n", "2: is not a line of CSV: field larger than"),
     ):
         path.write_text(text)

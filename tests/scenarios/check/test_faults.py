@@ -129,11 +129,11 @@ def test_cancelled_jobs_need_not_run() -> None:
     jobs = JOBS.replace(columns={"cancel_ms": [-1, 40_000, -1]})
     assert faults(match(never(1)(right()), jobs), NODES) == []
     [fault] = faults(match(right(), jobs), NODES)
-    assert (fault.kind, fault.first) == ("ran though cancelled", "job 8 starts at 82 s; it was cancelled at 40 s")
+    assert (fault.kind, fault.first) == ("ran although cancelled", "job 8 starts at 82 s; it was cancelled at 40 s")
 
 
 def test_a_schedule_of_another_trace_is_refused() -> None:
-    with pytest.raises(InputError, match="x: has no job of workload; give the trace that it is a schedule of"):
+    with pytest.raises(InputError, match="x: has no job of workload; give the trace that was scheduled"):
         match(replace(right(), job_id=np.array([1, 2, 3])), JOBS)
     with pytest.raises(InputError, match="x: has no job of workload"):
         match(right(), JOBS.take(np.zeros(0, np.int64)))

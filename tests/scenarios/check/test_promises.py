@@ -50,10 +50,10 @@ def test_promises_equal_the_reference(drawn: tuple[Case, dict[int, int]], kind: 
     workload = to_workload(case.jobs)
     matched = schedule_of(workload, [start[job_id] for job_id in workload.job_id.tolist()])
     assert faults(matched, case.nodes) == []
-    played = new_replay(matched, case.nodes, kind)
-    played.replay_until(int(NEVER_MS))
-    told = dict(zip(workload.job_id.tolist(), played.schedule.shown_ms.tolist(), strict=True))
-    assert {job_id: when for job_id, when in told.items() if when < NEVER_MS} == promises(
+    replayed = new_replay(matched, case.nodes, kind)
+    replayed.replay_until(int(NEVER_MS))
+    promised = dict(zip(workload.job_id.tolist(), replayed.schedule.shown_ms.tolist(), strict=True))
+    assert {job_id: when for job_id, when in promised.items() if when < NEVER_MS} == promises(
         case.jobs, start, case.nodes, kind
     )
 
@@ -108,7 +108,7 @@ def test_the_first_difference_of_two_schedules() -> None:
     assert parted is not None
     assert (parted.at_ms, parted.job_id, parted.path, parted.other_ms, parted.jobs) == (2_000, 3, "wrong", 110_000, 3)
     assert parted.why == (
-        "easy: does not start it; 1 of 4 nodes are free, and it takes 1; by its estimate it ends at 92 s; job 2 "
+        "easy: does not start it; 1 of 4 nodes are free, and it needs 1; by its estimate it ends at 92 s; job 2 "
         "(4 nodes), first in the queue, can start at 60 s, with 0 nodes to spare\n"
         "conservative: has it start at 110 s"
     )

@@ -90,7 +90,7 @@ def test_each_format_is_recognized(kind: str, tmp_path: Path) -> None:
 WRONG = {
     "": "has no jobs",
     "\n; nothing\n": "has no jobs",
-    "a,b,c\n1,2,3\n": "is in no known format; docs/check.md has those of gridweave, Batsim, Alea, AccaSim and SWF",
+    "a,b,c\n1,2,3\n": "is in an unknown format; expected gridweave, Batsim, Alea, AccaSim or SWF (docs/check.md)",
     GRIDWEAVE.splitlines()[0]: "has no jobs",
     GRIDWEAVE.replace(",fragments", ",pieces"): "1: has no column fragments, as schedules of gridweave do",
     GRIDWEAVE.replace('",1,0', '",2,0'): "2: is not a job as gridweave writes it: in several fragments",

@@ -107,7 +107,7 @@ def test_a_planned_fault_with_a_missing_key_is_reported(tmp_path: Path) -> None:
         build_scenario(scenario_file(tmp_path, PLANNED.replace('"south"', '"east"') + more))
     assert sorted(str(problem).partition("toml:")[2].split(": ", 1)[1] for problem in told.value.problems) == [
         "faults.planned.lasts_ms: is missing",
-        "faults.planned.site: there is no site 'east'; there are north, south",
+        "faults.planned.site: there is no site 'east'; expected one of north, south",
     ]
 
 
@@ -120,7 +120,7 @@ def test_invalid_planned_faults_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as told:
         build_scenario(scenario_file(tmp_path, wrong + more))
     assert [str(problem).partition("toml:")[2].split(": ", 1)[1] for problem in told.value.problems] == [
-        "faults.planned.site: there is no site 'east'; there are north, south",
+        "faults.planned.site: there is no site 'east'; expected one of north, south",
         "faults.planned.action: 'burn' is not known; one of crash, cut",
         "faults.planned.at_ms: overlaps another crash at north; let one end before the other begins",
     ]

@@ -161,11 +161,11 @@ def test_invalid_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         solve(instance, metric="makespan")
     with pytest.raises(OptionError, match="solver: 'cplex' is not known; one of cp-sat, highs"):
         solve(instance, "cplex")
-    with pytest.raises(OptionError, match="every: is 0; at least 1"):
+    with pytest.raises(OptionError, match="every: is 0; expected at least 1"):
         instants_of(result, 0)
-    with pytest.raises(OptionError, match="sizes: has 1; at least 2 jobs"):
+    with pytest.raises(OptionError, match="sizes: has 1; expected at least 2 jobs"):
         instants_by_size(result, [1], 1)
-    with pytest.raises(OptionError, match="per_size: is 0; at least 1"):
+    with pytest.raises(OptionError, match="per_size: is 0; expected at least 1"):
         instants_by_size(result, [2], 0)
     monkeypatch.setitem(sys.modules, "ortools", None)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)

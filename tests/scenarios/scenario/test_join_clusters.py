@@ -78,7 +78,7 @@ def test_each_site_has_a_trace_of_its_own_users(
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    (TWO.replace('south = "s', 'east = "s'), "workload.traces.east: there is no site 'east'; there are north, south"),
+    (TWO.replace('south = "s', 'east = "s'), "workload.traces.east: there is no site 'east'; expected one of north"),
     (TWO.replace("[workload.traces]", '[workload]\ngenerator = "ctc-sp2"\n[workload.traces]'), "with traces; give"),
     (TWO.replace("[workload.traces]", '[workload]\nhome = "partition"\n[workload.traces]'), "follows from traces"),
     (TWO.replace("[workload.traces]", "[workload]\nnodes = 3\n[workload.traces]"), "nodes: is the size of each site"),

@@ -316,13 +316,13 @@ def test_an_overridden_source_replaces_the_other(good: Path) -> None:
             "known are mode, control, order, backfill, head_reservation, selection, overhead, lower_bound",
         ),
         ("nothing=1", "known are sites, workload, scenario, grid, network, faults, live, output"),
-        ("sites.west.nodes=3", "there is no site 'west'; there are alpha, beta"),
+        ("sites.west.nodes=3", "there is no site 'west'; expected one of alpha, beta"),
         ("sites.alpha=3", "is a site; set one of its keys"),
         ("sites.alpha.nodes=many", "is 'many'; a whole number is needed"),
         ("workload.jobs.x=1", "workload.jobs is a value"),
         ("workload.transform.slit=1", "perhaps split was meant"),
         ("grid.overhead=-1", "is -1; a number from 0 to 10,000"),
-        ("sites=m3", "there are m64, m64-8, m128, m256, m256-5, m384, m512"),
+        ("sites=m3", "use one of m64, m64-8, m128, m256, m256-5, m384, m512"),
     ],
 )
 def test_wrong_overrides(good: Path, text: str, message: str) -> None:

@@ -196,7 +196,7 @@ def test_the_schema_has_the_keys_of_networks() -> None:
         (
             [('"static"', '"static"\nat = "x"')],
             'at = "x"',
-            "grid.at: 'x' is neither a node of the network nor a site; there are a, b",
+            "grid.at: 'x' is neither a node of the network nor a site; expected one of a, b",
         ),
         (
             [

@@ -133,8 +133,11 @@ def test_pattern_codes_follow_the_order_of_the_network_model() -> None:
         ({"pattern": {"ring": 0.0}}, "pattern: has no share above 0"),
         ({"pattern": {"ring": -1.0, "none": 2.0}}, "pattern: has a share of -1 for ring; a number from 0 up"),
         ({"fraction": 1.5}, "fraction: is 1.5; expected a fraction of the run time, from 0 to 1"),
-        ({"fraction": (0.5, 0.1)}, "fraction: is [0.5, 0.1]; one number, or the lower and the upper end of a range"),
-        ({"fraction": (0.1, 0.2, 0.3)}, "fraction: is [0.1, 0.2, 0.3]; one number"),
+        (
+            {"fraction": (0.5, 0.1)},
+            "fraction: is [0.5, 0.1]; expected one number, or the lower and the upper end of a range",
+        ),
+        ({"fraction": (0.1, 0.2, 0.3)}, "fraction: is [0.1, 0.2, 0.3]; expected one number"),
         ({"message_bytes": float("nan")}, "message_bytes: is nan; bytes, from 0 to"),
         (
             {"message_bytes": (0, 1e6)},

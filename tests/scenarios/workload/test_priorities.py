@@ -52,7 +52,7 @@ def test_priorities_are_drawn_by_their_shares() -> None:
         ("job_class:a=2", "'a' is not a job_class; a whole number"),
         ("job_class:1=b", "'b' is not a priority; a whole number"),
         ("job_class:1=9999999999", "9999999999 is not a priority; from -1000000000 to 1000000000"),
-        ("job_class:8=1", "no job of .* has one of the listed values of job_class; there are 0, 1, 2, 3, 4, 5, 6"),
+        ("job_class:8=1", "no job of .* has one of the listed values of job_class; its values are 0, 1, 2, 3, 4, 5, 6"),
         ("group:1=2", "has no column group"),
         ("shares:1=-1", "has a share of -1 for 1; a number from 0 up"),
         ("shares:1=x", "'x' is not a share"),

@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"submit_ms": [0.0, 1.9]}, r"submit_ms\[1\] is 1.9; whole numbers only, times in milliseconds"),
+        ({"submit_ms": [0.0, 1.9]}, r"submit_ms\[1\] is 1.9; expected whole numbers, with times in milliseconds"),
         ({"run_ms": [np.nan, 1.0]}, r"run_ms\[0\] is nan"),
         ({"estimate_ms": [np.inf, 20.0]}, r"estimate_ms\[0\] is inf"),
         ({"width": [1e30, 1.0]}, r"width\[0\] is 1e\+30"),

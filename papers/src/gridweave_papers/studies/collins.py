@@ -3,9 +3,10 @@
 Collins and George, *Parallel and Sequential Job Scheduling in Heterogeneous Clusters: A Simulation Study using Software
 in the Loop* (2001; below *the paper*), section 5. The rules are in docs/heterogeneous.md.
 
-The paper measured how long its five programs took on its machines, and does not print it. The times here are set, not
-measured: `REFERENCE_S` on a machine of the third class, `FACTORS` for the others, `SPEEDUPS` on a cluster. They keep
-what the paper says of them: much heterogeneity, one program that is strictly sequential, one with a modest speedup.
+The paper measured the run times of its five programs on its machines, but does not print them. The times here are set,
+not measured: `REFERENCE_S` on a machine of the third class, `FACTORS` for the others, `SPEEDUPS` on a cluster. They
+have the properties that the paper states: much heterogeneity, one strictly sequential program, one with a modest
+speedup.
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ class Arrival(NamedTuple):
 
 
 class CollinsRuns:
-    """The simulations of case study 4, each made once; the other cases are mappings, made as they are asked for.
+    """The simulations of case study 4, each run once; the other cases are mappings, computed on request.
 
     Parameters
     ----------
     seeds : int
-        Of the arrivals.
+        Number of seeds for the arrivals.
     jobs : int
-        That arrive in each.
+        Jobs that arrive in each simulation.
     """
 
     def __init__(self, *, seeds: int = 3, jobs: int = ARRIVING, progress: Progress | None = None) -> None:
@@ -100,7 +101,7 @@ class CollinsRuns:
         run_ms = np.array(REFERENCE_S)[kind] * MS_PER_S
         jobs = Workload(
             job_id=np.arange(self.jobs),
-            # What arrives within a quantum is scheduled at its end, together.
+            # Jobs that arrive within a quantum are scheduled together at its end.
             submit_ms=np.ceil(gaps / QUANTUM_MS).astype(np.int64) * QUANTUM_MS,
             width=np.ones(self.jobs, np.int64),
             estimate_ms=run_ms,
@@ -110,7 +111,7 @@ class CollinsRuns:
         return dict(simulate(jobs, sum(CLUSTER_SIZES), site_policy(arrival.distribution != "no priority")).own_metrics)
 
     def mean(self, distribution: str, rate: int, metric: str) -> float:
-        """Return a metric of case study 4, the mean over the seeds."""
+        """Return a metric of case study 4, averaged over the seeds."""
         settings = [Arrival(distribution, rate, seed) for seed in self.seeds]
         return float(np.mean([point.get(metric, np.nan) for point in self._points.results(settings).values()]))
 
@@ -177,7 +178,7 @@ def mapped_at_once(n_jobs: int, algorithm: str, ready_ms: npt.ArrayLike = 0) -> 
 
 
 def priority_total(n_jobs: int, distribution: str, algorithm: str) -> tuple[float, float, float]:
-    """Return the sums of job times in s of the levels, mapped one after the other from time zero (case study 3)."""
+    """Return the sum of job times in s by level; levels are mapped in turn from time zero (case study 3)."""
     ready: npt.ArrayLike = 0
     totals = []
     shares = np.cumsum((0.0, *DISTRIBUTIONS[distribution]))
@@ -190,14 +191,14 @@ def priority_total(n_jobs: int, distribution: str, algorithm: str) -> tuple[floa
 
 @lru_cache(maxsize=1)
 def overheads() -> dict[int, tuple[float, float]]:
-    """Return how many ms the code took for SJS and PJS, by the share of possibly parallel jobs in per cent.
+    """Return the time of SJS and PJS in ms, by the percentage of jobs that may be parallel.
 
-    40 machines, five clusters of four and twenty by themselves; random times, on clusters a third of these; means over
+    Of the 40 machines, 20 form five clusters of four. Run times are random, and a third as long on clusters; means over
     `OVERHEAD_JOBS` (section 5.1).
     """
     machines = machine_arrays(list(range(40)), [list(range(at, at + 4)) for at in range(0, 20, 4)])
     code_ms: dict[int, tuple[float, float]] = {}
-    map_to(machines, [0] * 40, [0], [[1] * 40])  # what is compiled at the first call does not count
+    map_to(machines, [0] * 40, [0], [[1] * 40])  # not measured: the first call compiles
     for share in SHARES:
         taken = [[_seconds(machines, n_jobs, share, name) for name in ("sjs", "pjs")] for n_jobs in OVERHEAD_JOBS]
         sjs, pjs = (np.mean(taken, axis=0) * 1000).tolist()
@@ -207,14 +208,14 @@ def overheads() -> dict[int, tuple[float, float]]:
 
 @lru_cache(maxsize=1)
 def sjs_overheads() -> dict[tuple[int, int], float]:
-    """Return how many ms the code took for SJS, by the numbers of jobs and machines, all different (Figure 3)."""
+    """Return the time of SJS in ms, by the numbers of jobs and machines, which all differ (Figure 3)."""
     code_ms = {}
     for n_machines in SIZES:
         machines = machine_arrays(list(range(n_machines)))
         for n_jobs in SIZES:
             alone = np.random.default_rng(n_jobs).integers(100, 1_000, (n_jobs, n_machines)) * MS_PER_S
             none = np.zeros((n_jobs, 0), np.int64)
-            _least_seconds(machines, alone, none, "sjs")  # what is loaded at the first call does not count
+            _least_seconds(machines, alone, none, "sjs")  # not measured: the first call loads modules
             code_ms[n_jobs, n_machines] = 1000 * _least_seconds(machines, alone, none, "sjs")
     return code_ms
 
@@ -237,7 +238,7 @@ def _least_seconds(machines: MachineArrays, alone_ms: IntArray, team_ms: IntArra
     return min(taken)
 
 
-# What the paper concludes, and how it is judged.
+# The paper's conclusions, and how they are checked.
 
 
 def _ratio(runs: CollinsRuns) -> Verdict:
@@ -252,7 +253,9 @@ def _share_is_no_matter(runs: CollinsRuns) -> Verdict:
     """Check that the overhead of PJS hardly depends on the share of parallel jobs: within a factor of 1.5."""
     times = [pjs for share, (_, pjs) in overheads().items() if share]
     spread = max(times) / min(times)
-    return Verdict(spread <= 1.5, f"the longest over the shortest mean of 10% to 100%: {spread:.2f}; at most 1.5")
+    return Verdict(
+        spread <= 1.5, f"the ratio of the longest to the shortest mean from 10% to 100% is {spread:.2f}; at most 1.5"
+    )
 
 
 def _is_short(runs: CollinsRuns) -> Verdict:
@@ -263,7 +266,7 @@ def _is_short(runs: CollinsRuns) -> Verdict:
 
 @lru_cache(maxsize=1)
 def savings() -> dict[int, tuple[float, float, float]]:
-    """Return the sums of job times in s under SJS and PJS, and what PJS saves in per cent, by jobs (Figure 5)."""
+    """Return the sums of job times in s under SJS and PJS, and the savings in %, by number of jobs (Figure 5)."""
     results = {}
     for n_jobs in LOADS:
         sjs, pjs = (mapped_at_once(n_jobs, name).total_ms(0) / MS_PER_S for name in ("sjs", "pjs"))
@@ -286,7 +289,7 @@ def _up_to_half(runs: CollinsRuns) -> Verdict:
 
 
 def _favours_high(runs: CollinsRuns) -> Verdict:
-    """Check that PJS helps high-priority jobs against SJS, and more so the fewer there are."""
+    """Check that PJS shortens the times of high-priority jobs, and more so if there are fewer of them."""
     gains = {}
     for name in list(DISTRIBUTIONS)[:3]:
         sums = [[runs.priority_total(n, name, way)[0] for n in PRIORITY_JOBS] for way in ("sjs", "pjs")]
@@ -297,7 +300,7 @@ def _favours_high(runs: CollinsRuns) -> Verdict:
 
 
 def _low_cost(runs: CollinsRuns) -> Verdict:
-    """Check that levels cost less than 10% in all."""
+    """Check that levels cost less than 10% in total."""
     costs = {
         f"{way} {name}": 100 * (mean_total(runs, name, way) / mean_total(runs, "no priority", way) - 1)
         for way in ("sjs", "pjs")
@@ -308,7 +311,7 @@ def _low_cost(runs: CollinsRuns) -> Verdict:
 
 
 def mean_total(runs: CollinsRuns, distribution: str, algorithm: str) -> float:
-    """Return the mean over the numbers of jobs of the sum of all job times in s (Figure 7)."""
+    """Return the sum of all job times in s, averaged over the numbers of jobs (Figure 7)."""
     return float(np.mean([sum(runs.priority_total(n, distribution, algorithm)) for n in PRIORITY_JOBS]))
 
 
@@ -326,12 +329,12 @@ def _keeps_high_down(runs: CollinsRuns) -> Verdict:
 
 
 def _parallelism_falls(runs: CollinsRuns) -> Verdict:
-    """Check that fewer jobs run in parallel as more arrive: from each rate to the next but for 2 points of chance."""
+    """Check that fewer jobs run in parallel as more arrive; rises of up to 2 points count as chance."""
     parts = {name: [runs.mean(name, rate, "parallel_pct") for rate in RATES] for name in DISTRIBUTIONS}
     rises = max(b - a for values in parts.values() for a, b in itertools.pairwise(values))
     texts = ", ".join(f"{values[0]:.0f}% to {values[-1]:.0f}% {name}" for name, values in parts.items())
     return Verdict(
-        rises <= 2, f"{texts}; it rises by at most {rises:.1f} points from a rate to the next; 2 are allowed"
+        rises <= 2, f"{texts}; it rises by at most {rises:.1f} points from one rate to the next; 2 are allowed"
     )
 
 
@@ -355,13 +358,11 @@ CHECKS: dict[str, tuple[Callable[[CollinsRuns], Verdict], ...]] = {
 
 
 def report(table: str, runs: CollinsRuns) -> Findings:
-    """Return a case study, with its conclusions."""
+    """Recompute a case study, with its conclusions."""
     notes = ["The times of the five programs are set, not measured; the paper does not print its own."]
     if table == "collins-4":
         runs.run_all()
-        notes.append(
-            f"{runs.jobs} jobs, means over {len(runs.seeds)} seeds; Table 1 cannot be read in the copy at hand"
-        )
+        notes.append(f"{runs.jobs} jobs, means over {len(runs.seeds)} seeds; Table 1 is illegible in our copy")
     sections = {"collins-1": _overhead, "collins-2": _performance, "collins-3": _priority, "collins-4": _preemption}
     conclusions = judge(table, CHECKS[table], {"as set": runs})
     return Findings(sections=tuple(sections[table](runs)), conclusions=conclusions, notes=tuple(notes))

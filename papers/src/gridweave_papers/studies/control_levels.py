@@ -1,6 +1,6 @@
-"""What each level of control costs: Gehring and Preiss's three levels on an extract of CTC, and what owners may ask.
+"""The cost of each level of control, Gehring and Preiss's three levels, on an extract of CTC, and of the owners' rules.
 
-Streit's thesis (section 2.5) tells of three levels of information between a meta-scheduler and the schedulers of the
+Streit's thesis (section 2.5) describes three levels of information between a meta-scheduler and the schedulers of the
 sites, calls full control "obviously" the most promising and limited control a compromise, and compares none of them.
 Nothing is published to compare with; every number here is ours.
 """
@@ -76,7 +76,8 @@ class _Setting(NamedTuple):
 class _Runs:
     """The schedules of the study, each made once.
 
-    No job is wider than a site, or, where owners keep some of it, than half a site: every level runs the same jobs.
+    No job is wider than a site, or than half a site if owners keep a part of it, so that every level runs the same
+    jobs.
     """
 
     def __init__(self, runs: GridRuns) -> None:
@@ -119,7 +120,7 @@ def report(table: str, runs: GridRuns) -> Findings:
         notes=(
             f"The workload is {EXTRACT} on {MACHINES}. AWRT is weighted by width.",
             f"Jobs are in parts of at most {study.site_nodes} nodes; in the last table of {study.site_nodes // 2}.",
-            "Messages take no time and nothing fails: the levels differ in what the grid knows and may decide alone.",
+            "Messages take no time and nothing fails: the levels differ only in what the grid knows and may decide.",
         ),
     )
 
@@ -136,7 +137,7 @@ def _all_to_grid(study: _Runs) -> Section:
         messages = 0.0 if mode == "local" else result.world.messages / len(result.workload)
         figures = (awrt_s(result), result.metrics().awt_ms / MS_PER_S, float(result.multi_site.sum()))
         rows.append(Row(_label(mode, control), (*our_values(*figures), *our_values(messages, decimals=1))))
-    return Section("All jobs are handed to the grid", ("control", "mode"), _TABLE_COLUMNS, tuple(rows), OURS)
+    return Section("All jobs are submitted to the grid", ("control", "mode"), _TABLE_COLUMNS, tuple(rows), OURS)
 
 
 def parties(result: SimulationResult, to_grid: BoolArray) -> tuple[float, ...]:
@@ -157,7 +158,7 @@ def _half_to_grid(study: _Runs) -> Section:
     to_grid = study.to_grid(study.site_nodes)
     rows = [Row(_label(*level), our_values(*parties(study.result(*level, half=True), to_grid))) for level in LEVELS]
     return Section(
-        "Half of the jobs are handed to the grid, the others to their own sites",
+        "Half of the jobs are submitted to the grid, the others to their own sites",
         ("control", "mode"),
         _PARTY_COLUMNS,
         tuple(rows),
@@ -195,7 +196,7 @@ def _compared(study: _Runs, claim: str, better: str, worse: str | None, modes: t
 
 
 def _of_owners(study: _Runs) -> Iterator[Conclusion]:
-    """Whether the owner's share helps the site's own users, and the cost for the grid's jobs."""
+    """Check whether the owner's share helps the site's own users, and its cost for the grid's jobs."""
     for name in list(OWNERS)[1:]:
         verdicts = {}
         for control in (control for control, rule in OWNERS_RUNS if rule == name):

@@ -1,12 +1,12 @@
 """The evaluation of dynamic fractional resource scheduling recomputed: Figures 1 to 3, sections 5.1 to 5.3.
 
 Stillwell, Vivien and Casanova (below: *the paper*): jobs of the Lublin model on 128 nodes with four cores, as they are
-and scaled to loads of 0.1 to 0.9, and the weeks of HPC2N on 120 nodes with two. The rules and what the paper leaves
-open are in docs/fractional.md; its figures are curves without numbers, the text gives some.
+and scaled to loads of 0.1 to 0.9, and the weeks of HPC2N on 120 nodes with two. docs/fractional.md has the rules, and
+the points that the paper leaves open. The paper's figures are curves without numbers; its text gives some.
 
-The paper's traces have 1,000 jobs "submitted over a period of 4-6 days". The Lublin model with batch and interactive
-jobs apart, the default of its authors' program, takes 3 to 10 days for them, and its whole sample, as one type of jobs,
-7 to 18. So a trace here is one of both types that takes 4 to 6 days.
+The paper's traces have 1,000 jobs "submitted over a period of 4-6 days". The Lublin model with separate batch and
+interactive jobs, the default of its authors' program, takes 3 to 10 days for 1,000 jobs; with a single type of jobs it
+takes 7 to 18 days. So a trace here has both types and takes 4 to 6 days.
 
 The period is 600 s and the penalty 300 s, as printed. (The paper also calls 600 s "equal to the penalty", and 900 s
 1.5 times it.)
@@ -103,10 +103,10 @@ class DfrsRuns:
     Parameters
     ----------
     seeds : int
-        Number of synthetic traces (`synthetic_seeds`); of HPC2N as many weeks, evenly spread over the trace.
+        Number of synthetic traces (`synthetic_seeds`); also the number of weeks of HPC2N, evenly spread over the trace.
     full : bool
-        Whether to simulate all weeks and 100 synthetic traces. Results are stored in the user's cache folder, for the
-        present sources of gridweave, so that an interrupted run can be resumed.
+        Whether to simulate all weeks and 100 synthetic traces. Results are stored in the user's cache folder,
+        separately for each version of the sources, so that an interrupted run can be resumed.
     hpc2n : pathlib.Path or None
         The trace, or None if it is not on this machine.
     """
@@ -149,7 +149,7 @@ class DfrsRuns:
 
     def _workload(self, traces: str, number: int, load: float) -> Workload:
         if traces == "HPC2N":
-            assert self._hpc2n is not None, "the trace is not at hand, so no week of it is asked for"
+            assert self._hpc2n is not None, "without the trace, none of its weeks is simulated"
             return _weeks(self._hpc2n)[number]
         rng = np.random.default_rng(number)
         jobs = _lublin_jobs(rng)
@@ -169,7 +169,7 @@ class DfrsRuns:
             degradation=metrics["need_max_stretch"] / self.bound(setting.traces, setting.number, setting.load),
             underutilization=metrics["need_underutilization_normalized"],
             gb_per_s=metrics.get("moved_nodes_per_h", 0.0) * NODE_GB / 3600,
-            **{name: metrics.get(name, 0.0) for name in DfrsPoint._fields[2:-1]},  # of EASY there are none
+            **{name: metrics.get(name, 0.0) for name in DfrsPoint._fields[2:-1]},  # EASY has none
         )
 
 
@@ -220,14 +220,14 @@ def _weeks(path: Path) -> tuple[Workload, ...]:
     return tuple(part.replace(submit_ms=part.submit_ms - part.submit_ms[0]) for part in enough)
 
 
-# What the paper concludes, and how it is judged.
+# The paper's conclusions, and how they are checked.
 
 
 def _beats_easy(runs: DfrsRuns) -> Verdict:
     """Check "improves over batch scheduling by orders of magnitude in terms of job stretch"."""
     ratios = _over_best(runs, EASY)
     texts = ", ".join(f"{ratio:,.0f} at {load:g}" for load, ratio in ratios.items())
-    text = f"EASY's degradation over the best algorithm's: {texts}; at least 10 times"
+    text = f"ratio of EASY's degradation to the best algorithm's: {texts}; at least 10 times"
     return Verdict(min(ratios.values()) >= 10, text)
 
 
@@ -255,7 +255,9 @@ def _low_load(runs: DfrsRuns) -> Verdict:
     ratios = _over_best(runs, "GreedyPM*/OPT=MIN")
     texts = ", ".join(f"{ratio:.1f} at {load:g}" for load, ratio in ratios.items())
     holds = all((ratio <= 1.5) if load < 0.3 else (ratio > 1) for load, ratio in ratios.items() if load != 0.3)
-    return Verdict(holds, f"its degradation over that of the best: {texts}; below 0.3 up to 1.5, above more than 1")
+    return Verdict(
+        holds, f"ratio of its degradation to that of the best: {texts}; below 0.3 up to 1.5, above more than 1"
+    )
 
 
 def _within_seven(runs: DfrsRuns) -> Verdict:
@@ -320,7 +322,7 @@ def _heavy(runs: DfrsRuns) -> list[DfrsSetting]:
 
 
 def _under(quantities: dict[str, float]) -> Callable[[DfrsRuns], Verdict]:
-    """Check that quantities of the heavy traces stay below published numbers."""
+    """Check that quantities stay below the published numbers for heavy traces."""
 
     def check(runs: DfrsRuns) -> Verdict:
         mean = runs.mean(_heavy(runs))._asdict()
@@ -349,7 +351,7 @@ def _easy_is_lower_at_first(runs: DfrsRuns) -> Verdict:
 
 
 def _longer_periods_help(runs: DfrsRuns) -> Verdict:
-    """Check that on synthetic traces the algorithm has less than EASY for periods above 900 s."""
+    """Check that on synthetic traces the algorithm is less underutilized than EASY for periods above 900 s."""
     parts = []
     for name in ("unscaled", "scaled"):
         easy = underutilization_of(runs, name, EASY, PERIOD_S)
@@ -433,7 +435,11 @@ def report(table: str, runs: DfrsRuns) -> Findings:
         "dfrs-3": _figure_3,
     }[table](runs)
     if table in ("dfrs-2", "dfrs-3"):
-        weeks = f"{len(runs.weeks)} weeks of HPC2N" if runs.weeks else "HPC2N is not at hand, so its weeks are left out"
+        weeks = (
+            f"{len(runs.weeks)} weeks of HPC2N"
+            if runs.weeks
+            else "the trace HPC2N is not on this machine, so its weeks are left out"
+        )
         notes.append(f"{weeks} on {HPC2N_NODES} nodes")
         readings = {"all periods": runs}
     else:

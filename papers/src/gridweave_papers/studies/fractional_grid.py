@@ -1,8 +1,7 @@
-"""Beyond DFRS: sites that give jobs fractions of nodes, at the grids of the catalogue.
+"""Beyond DFRS: sites that give jobs fractions of nodes, in the grids of the catalogue.
 
-The paper's future work asks for what follows when such sites are joined. Here they quote at which slowdown a job could
-start now, and the grid weighs that against waits and splits. Nothing is published to compare with: every number is
-ours.
+The paper leaves joining such sites to future work. Here a site quotes the slowdown at which a job could start now, and
+the grid weighs it against waits and splits. No published numbers exist for comparison.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ class _Setting(NamedTuple):
 
 
 class FractionalGridRuns:
-    """The schedules of the grids, each made once.
+    """The schedules of the grids, each simulated once.
 
     Parameters
     ----------
     jobs : int
-        Of each grid.
+        Number of jobs of each grid.
     grids : tuple of str
         Names of the catalogue.
     progress : callable, optional
@@ -91,7 +90,7 @@ def report(table: str, runs: FractionalGridRuns) -> Findings:
         ),
         conclusions=tuple(_conclusions(runs)),
         notes=(
-            "AWRT is weighted by width. Needs as for `lublin`; a task at a site with EASY has a node of its own.",
+            "AWRT is weighted by width. Needs as for `lublin`; at sites with EASY, each task has its own node.",
             f"Fractional sites: {SITE['algorithm']}, period {SITE['period_s']:,.0f} s, penalty 300 s; limited control.",
         ),
     )
@@ -107,13 +106,13 @@ def _conclusions(runs: FractionalGridRuns) -> Iterator[Conclusion]:
             (*shared, FRACTIONAL),
             (*shared, EASY),
         ),
-        ("Job sharing lowers AWRT though all sites give fractions", (*shared, FRACTIONAL), (*LEVELS[0], FRACTIONAL)),
+        ("Job sharing lowers AWRT even if all sites give fractions", (*shared, FRACTIONAL), (*LEVELS[0], FRACTIONAL)),
         (
-            "Where every second site gives fractions, AWRT is lower than where none does",
+            "AWRT is lower if every second site gives fractions than if none does",
             (*shared, MIXED),
             (*shared, EASY),
         ),
-        ("Adaptive multi-site lowers AWRT beside them", (*LEVELS[2], MIXED), (*shared, MIXED)),
+        ("Adaptive multi-site lowers AWRT in addition", (*LEVELS[2], MIXED), (*shared, MIXED)),
     ):
         verdicts = {
             grid: gained(*(awrt_s(runs.result(grid, *setting)) for setting in (better, worse))) for grid in runs.grids

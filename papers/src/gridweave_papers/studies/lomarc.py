@@ -1,11 +1,12 @@
 """The evaluation of LOMARC recomputed: Tables 4 and 5, Figures 6 to 9, and the conclusions drawn from them.
 
 Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6: 8,000 jobs
-of the Lublin model on 128 nodes, by workload and mix. The rules and what they leave open are in docs/sharing.md.
+of the Lublin model on 128 nodes, by workload and mix. docs/sharing.md has the rules, and the points that they leave
+open.
 
-Each conclusion of section 6.2 is a check of the means over the seeds. What words are taken to mean stands here as
-constants. "Improvement" is the cut against PSS in per cent, worked out for each seed on its own. Figures 6 to 9 are
-bars without numbers; the text gives their ratios.
+Each conclusion of section 6.2 is a check of the means over the seeds. Constants define the words of the text.
+"Improvement" is the reduction against PSS in per cent, computed for each seed separately. Figures 6 to 9 are bars
+without numbers; the text gives their ratios.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ PUBLISHED_WEEKS = 10.0
 
 
 class Reading(NamedTuple):
-    """One reading of what the paper leaves open.
+    """One reading of the points that the paper leaves open.
 
     ``formula`` is of the slowdown. ``load`` is a key of `OFFERED`, "weeks" (one factor for the gaps of all workloads,
-    by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as the model has it). ``joins_behind`` is of the
-    policy: the paper has jobs backfilled "onto free nodes (applying same matching as above)". Of a workload the first
-    of ``parts`` is simulated: the queue grows as long as jobs arrive.
+    by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as in the model). ``joins_behind`` is of the policy:
+    the paper has jobs backfilled "onto free nodes (applying same matching as above)". Of a workload the first of
+    ``parts`` is simulated: the queue grows as long as jobs arrive.
     """
 
     formula: str
@@ -93,7 +94,7 @@ class Reading(NamedTuple):
 
     @property
     def jobs(self) -> tuple[str, int]:
-        """Which jobs are simulated, whatever the discipline."""
+        """The jobs that are simulated, which do not depend on the discipline."""
         return self.load, self.parts
 
 
@@ -140,7 +141,7 @@ class Point(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Readings of the load of a workload, r n / (P a): of means, of the mean product, with the geometric mean gap."""
+    """Readings of a workload's load, r n / (P a): from means, the mean product, and with the geometric mean gap."""
 
     formula: float
     offered: float
@@ -148,7 +149,7 @@ class Load(NamedTuple):
 
 
 def load_of(workload: Workload, nodes: int) -> Load:
-    """Return readings of the load of a workload; in the geometric mean, jobs of one instant are a second apart."""
+    """Return readings of a workload's load; the geometric mean treats jobs of one instant as a second apart."""
     gaps_s = np.diff(workload.submit_ms) / MS_PER_S
     run_s, width = workload.run_ms / MS_PER_S, workload.width.astype(np.float64)
     product = float(run_s.mean() * width.mean()) / nodes
@@ -163,14 +164,14 @@ def load_of(workload: Workload, nodes: int) -> Load:
 class LomarcRuns:
     """The points of all figures, each simulated once, with ``seeds`` workloads for each bar.
 
-    The workloads of one seed have the same jobs whatever alpha and the mix, and one mix gives them the same needs: what
-    differs between two bars is not chance.
+    The workloads of one seed have the same jobs for every alpha and mix, and the same needs for one mix, so differences
+    between two bars are not due to chance.
     """
 
     def __init__(self, *, seeds: int = DEFAULT_SEEDS, jobs: int = JOBS, progress: Progress | None = None) -> None:
         self.seeds = seeds_of(seeds)
         self.jobs = jobs
-        self.workload = lru_cache(maxsize=16)(self._workload)  # bars of one workload follow each other
+        self.workload = lru_cache(maxsize=16)(self._workload)  # keeps the bars of one workload together
         self._points = Study(self._point, title="LOMARC", progress=progress, same=_same)
 
     def points(self, bars: Iterable[Bar]) -> dict[Bar, tuple[Point, ...]]:
@@ -291,7 +292,7 @@ class View:
         return mean_interval(np.log(np.divide(own, base)).tolist())
 
     def distances(self) -> dict[str, list[float]]:
-        """Return the distance of our changes against PSS from those published for mix M1, in points, by quantity."""
+        """Return the distance of our changes against PSS from the published ones for mix M1, in points, by quantity."""
         distances: dict[str, list[float]] = {}
         for (quantity, variant, workload, mix), published in CHANGES.items():
             if mix == "M1":
@@ -301,7 +302,7 @@ class View:
 
 
 def _mean_defined(values: Sequence[float]) -> float:
-    """Return the mean over the seeds with a value; NaN if there is none."""
+    """Return the mean over the seeds with a value, or NaN."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else float("nan")
 
@@ -352,7 +353,7 @@ def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
         for workload, value in published.items():
             cuts = view.cuts(quantity, variant, workload)
             parts.append((abs(float(np.mean(cuts)) - value) <= NEAR_POINTS, f"{workload} {_spread(cuts)} ({value:g}%)"))
-        return all_hold(parts, f"; published in brackets, met within {NEAR_POINTS:g} points", between=", ")
+        return all_hold(parts, f"; published values in brackets, tolerance {NEAR_POINTS:g} points", between=", ")
 
     return check
 
@@ -443,7 +444,7 @@ def _gains(variants: Sequence[str], published: Sequence[float]) -> Callable[[Vie
             gains = [-view.cut("efficiency", name, workload) for name in variants]
             text = f"{workload} {', '.join(f'{gain:.0f}' for gain in gains)}% ({value:g}%)"
             parts.append((all(abs(gain - value) <= NEAR_POINTS for gain in gains), text))
-        return all_hold(parts, f"; published in brackets, met within {NEAR_POINTS:g} points")
+        return all_hold(parts, f"; published values in brackets, tolerance {NEAR_POINTS:g} points")
 
     return check
 
@@ -488,7 +489,7 @@ def _few_candidates(view: View) -> Verdict:
     left = {name: float(view.candidates(name, "W1")[-1]) for name in HYPERTHREADED}
     texts = ", ".join(f"{name} {value:.1f}" for name, value in left.items())
     near = all(5 - NEAR_PLACES <= value <= 7 + NEAR_PLACES for value in left.values())
-    return Verdict(near, f"W1: {texts}; published 5 to 7, met within {NEAR_PLACES:g}")
+    return Verdict(near, f"W1: {texts}; published 5 to 7, tolerance {NEAR_PLACES:g}")
 
 
 def _selected(workloads: Sequence[str]) -> Callable[[View], Verdict]:
@@ -500,13 +501,13 @@ def _selected(workloads: Sequence[str]) -> Callable[[View], Verdict]:
             if workload in workloads:
                 own, other = view.selected(variant, workload), published["number selected"]
                 parts.append((abs(own - other) <= NEAR_PLACES, f"{workload} {variant} {own:.1f} ({other:g})"))
-        return all_hold(parts, f"; published in brackets, met within {NEAR_PLACES:g}", between=", ")
+        return all_hold(parts, f"; published values in brackets, tolerance {NEAR_PLACES:g}", between=", ")
 
     return check
 
 
 def _reluctant(view: View) -> Verdict:
-    """Check that under W3 L-R selects nearer to the head than L-U1, by the published ratio of 4 to 6."""
+    """Check that under W3 L-R selects jobs nearer to the head than L-U1, at the published ratio of 4 to 6."""
     own, other = (view.selected(name, "W3") for name in ("L-R", "L-U1"))
     published = TABLE_5["L-R", "W3"]["number selected"] / TABLE_5["L-U1", "W3"]["number selected"]
     holds = own / other <= (1 + published) / 2
@@ -623,14 +624,15 @@ def _needed_loads(view: View) -> Section:
         offered = [loads[workload] for loads in OFFERED.values()]
         rows.append(Row((workload, f"{kept - 1:.0%}"), our_values(efficiency, efficiency / kept, *offered, decimals=2)))
     columns = ("efficiency of PSS", "least load", "loads from 1.00", "loads in tenths")
-    return Section("Loads that the published makespans ask for", ("workload", "published"), columns, tuple(rows), OURS)
+    return Section("Loads that the published makespans require", ("workload", "published"), columns, tuple(rows), OURS)
 
 
 _QUANTITY_HEADINGS = ("response", "relative", "makespan", "efficiency")
 
 _NEEDED = (
-    "no schedule ends before the last arrival, so a makespan can be cut by c against PSS only at a load of E / (1 - c) "
-    "or more, with E the efficiency of PSS; loads are all work over what the nodes could do until the last arrival"
+    "no schedule ends before the last arrival, so a makespan can be cut by c against PSS only at a load of E / "
+    "(1 - c) or more, where E is the efficiency of PSS; the load is all work relative to the capacity of the "
+    "nodes until the last arrival"
 )
 
 
@@ -670,12 +672,12 @@ def _mean_load(runs: LomarcRuns, name: str, load: str) -> FloatArray:
 
 
 _GROWTH_OF_LOADS = (
-    "the published loads grow as exp(b Δα), b = 0.4871 of the model (1 : 1.22 : 1.98): a is the mean of the "
-    "logarithm of the gaps, taken back, and the alphas say all there is to say of the three workloads"
+    "the published loads grow as exp(b Δα), b = 0.4871 of the model (1 : 1.22 : 1.98): a is the "
+    "geometric mean of the gaps, and the alphas alone determine the three workloads"
 )
 _SIZE_OF_LOADS = (
-    "no meaning of r, n and P gives 10.6 itself; as tenths, or in their ratios from 1.00, the loads allow the "
-    "published cuts of the makespan, which the alphas alone and the ten weeks do not (lomarc-readings)"
+    "no meaning of r, n and P gives 10.6 itself; the loads in tenths, or scaled from 1.00, allow "
+    "the published cuts of the makespan, but the alphas alone and the ten weeks do not (lomarc-readings)"
 )
 
 

@@ -1,8 +1,8 @@
-"""What the links between sites cost: how the gain of multi-site depends on what jobs send, and what p amounts to.
+"""The cost of links between sites: how messages of jobs change the gain of multi-site, and which p they cause.
 
 Streit's thesis (section 6.5.3) stretches a split job by one constant p, and says that communication patterns, network
-speeds, and how a job is split would have to be regarded. Nothing is published to compare with; every number here is
-ours, of an extract of CTC on four sites, with several kinds of jobs.
+speeds, and the way a job is split should be considered. No published numbers exist for comparison; the runs here use an
+extract of CTC on four sites, with several kinds of jobs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ CUTS = {"none": 1.0, "slow": 0.01, "cut": 0.0}
 
 
 class NetworkRuns:
-    """The schedules of the study, each made once."""
+    """The schedules of the study, each simulated once."""
 
     def __init__(self, runs: GridRuns) -> None:
         self._nodes = CONFIGURATIONS[MACHINES]
@@ -100,7 +100,7 @@ class NetworkRuns:
             except InputError:
                 continue
             return name
-        raise InputError(f"none of {', '.join(PLACES)} is at hand")
+        raise InputError(f"none of {', '.join(PLACES)} is on this machine")
 
     @cached_property
     def topology(self) -> Topology:
@@ -137,7 +137,7 @@ class NetworkRuns:
 
     @cached_property
     def busiest_cable(self) -> int:
-        """The cable that most of the paths between sites cross; of several the first."""
+        """The cable that most of the paths between sites cross; ties go to the first."""
         paths, sites = self.model.paths, len(self.topology.sites)
         crossed = [
             int(self.topology.cable[link])
@@ -178,7 +178,7 @@ def overheads_of(result: SimulationResult) -> npt.NDArray[np.float64]:
 
 
 def weighted_overhead(result: SimulationResult) -> float:
-    """Return the mean p of the multi-site jobs, weighted by the node time of one site; NaN if there are none."""
+    """Return the mean p of the multi-site jobs, weighted by the node time on one site; NaN without such jobs."""
     rows = np.flatnonzero(result.multi_site)
     if not len(rows):
         return float("nan")
@@ -208,7 +208,7 @@ def report(table: str, runs: NetworkRuns) -> Findings:
             f"The workload is {EXTRACT} on {MACHINES}, in parts of at most 128 nodes. AWRT is weighted by width.",
             f"The sites are at {', '.join(runs.topology.sites)} of {runs.source}, {near:.1f} to {far:.1f} ms apart.",
             f"Unless said otherwise, jobs communicate {FRACTION:.0%} of their time, by {_size(MESSAGE_BYTES)} each.",
-            "Every exchange waits for its slowest message. Links are idle, but under contention.",
+            "Every exchange waits for its slowest message. Links are idle except under contention.",
             f"The link that is cut is {runs.busiest_link}, from 40% to 60% of the time of submissions.",
         ),
     )
@@ -245,7 +245,7 @@ def _size(size: float) -> str:
 
 
 def _amounts(runs: NetworkRuns) -> Section:
-    """Return the mean p of each pattern, and the result of a constant p of that size."""
+    """Return the mean p of each pattern, and the result with this p as a constant."""
     rows = []
     for pattern in SENDING:
         result = runs.result(Case("multi-site", pattern))
@@ -258,7 +258,7 @@ def _amounts(runs: NetworkRuns) -> Section:
         values += our_values(change_pct(model_s, constant_s), decimals=1)
         rows.append(Row((pattern,), values))
     return Section(
-        "Which p each pattern amounts to, under mode multi-site",
+        "The p that each pattern causes, under mode multi-site",
         ("pattern",),
         ("jobs", "p: 10%", "median", "90%", "mean by area", "AWRT [s]", "with constant p", "[%]"),
         tuple(rows),
@@ -328,7 +328,7 @@ def _cuts(runs: NetworkRuns) -> Section:
 
 
 def by_period(runs: NetworkRuns, result: SimulationResult) -> list[float]:
-    """Return the mean p of the multi-site jobs that began before, during and after the cut; NaN where none did."""
+    """Return the mean p of the multi-site jobs that began before, during and after the cut; NaN without such jobs."""
     period = np.searchsorted(np.array(runs.cut_ms), result.start_ms[result.multi_site], side="right")
     overheads = overheads_of(result)
     return [float(overheads[period == index].mean()) if (period == index).any() else float("nan") for index in range(3)]
@@ -355,7 +355,7 @@ def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
         }
         yield _judged(runs, f"Idle links give a lower AWRT than dynamic contention, under mode {mode}", cases)
     cases = {sending: (cut_case(sending, "none"), cut_case(sending, "cut")) for sending in SENDING}
-    yield _judged(runs, "A network that stays whole gives a lower AWRT than one whose link is cut", cases)
+    yield _judged(runs, "An intact network gives a lower AWRT than one whose link is cut", cases)
 
 
 def _judged(runs: NetworkRuns, claim: str, cases: Mapping[str, tuple[Case, Case]]) -> Conclusion:

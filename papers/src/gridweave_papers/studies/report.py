@@ -97,7 +97,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """A claim, its place in the paper, and a verdict for each reading of what the paper leaves open."""
+    """A claim, its place in the paper, and a verdict for each reading of the points that the paper leaves open."""
 
     source: str
     claim: str

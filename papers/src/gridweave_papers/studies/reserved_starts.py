@@ -1,8 +1,8 @@
-"""What reserved starts gain: Streit's future work on adaptive multi-site scheduling, evaluated on an extract of CTC.
+"""The gain of reserved starts: Streit's future work on adaptive multi-site scheduling, evaluated on an extract of CTC.
 
-The thesis (chapter 8) expects of reservations that "the response time of the waiting job is guaranteed", and asks for
-an evaluation whether this "actually increases the performance, because at the same time reservations might constrain
-the local scheduler in their abilities". Nothing is published to compare with; every number here is ours.
+The thesis (chapter 8) expects from reservations that "the response time of the waiting job is guaranteed", and calls
+for an evaluation of whether this "actually increases the performance, because at the same time reservations might
+constrain the local scheduler in their abilities". No published numbers exist for comparison.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Runs:
         return dict(zip(_COLUMNS, numbers, strict=True))
 
     def changes_pct(self, machines: str, column: str, overheads: tuple[float, ...]) -> dict[str, list[float]]:
-        """Return by how much reserved starts change a number, for each kind of estimates and overhead."""
+        """Return the change of a number by reserved starts in per cent, for each kind of estimates and overhead."""
         changes: dict[str, list[float]] = {}
         for estimates in ESTIMATES:
             pairs = (
@@ -124,19 +124,19 @@ def _listed(changes: list[float]) -> str:
 
 
 def _same_on_one_machine(study: _Runs) -> Conclusion:
-    """Whether the waits change without a grid too, by backfilling alone."""
+    """Check whether backfilling alone changes the waits in the same way, without a grid."""
     verdicts = {}
     for estimates in ESTIMATES:
         changes = {c: study.changes_pct(ONE_MACHINE, c, (0.0,))[estimates][0] for c in ("AWT [s]", "AWT wide [s]")}
         holds = changes["AWT [s]"] > 0 > changes["AWT wide [s]"]
         figures = f"all {changes['AWT [s]']:+.1f}%, wide {changes['AWT wide [s]']:+.1f}%"
         verdicts[estimates] = Verdict(holds, figures)
-    claim = f"It is so on one machine too ({ONE_MACHINE}): on average jobs wait longer, wide ones shorter"
+    claim = f"The same holds on one machine ({ONE_MACHINE}): on average jobs wait longer, but wide jobs shorter"
     return Conclusion(_SOURCE, claim, verdicts)
 
 
 def _splitting_pays(study: _Runs) -> Conclusion:
-    """Whether splits, most of them reserved for later, are worth it on the configuration where no job must be split."""
+    """Check whether splits, most of them reserved for later, pay on the configuration where no job must be split."""
     verdicts = {}
     for estimates in ESTIMATES:
         shared_ms = study.result("m384", estimates, 0.0, "conservative", "sharing").metrics().awrt_area_ms
@@ -162,16 +162,16 @@ def _not_guaranteed(study: _Runs) -> Conclusion:
         verdicts[machines] = Verdict(all(count for _, count in figures), ", ".join(text for text, _ in figures))
     return Conclusion(
         "Streit, section 7.3.3",
-        "Under EASY jobs that wait end later than the single-site end that a split of them is compared with",
+        "Under EASY, waiting jobs end later than the expected end on one site with which their splits are compared",
         verdicts,
     )
 
 
 def lateness_ms(result: SimulationResult) -> IntArray:
-    """Return how much later than was reckoned with jobs end that waited, by estimate; less than 0 if they end earlier.
+    """Return how much later than expected the jobs that waited end, by their estimates; below 0 if earlier.
 
-    What is reckoned with is the earliest end on a single site by the estimates of the running jobs, at the submission:
-    the end that the adaptive scheduler compares a split with (Streit, section 7.3.3).
+    The expected end is the earliest on a single site by the estimates of the running jobs, at the submission. The
+    adaptive scheduler compares a split with this end (Streit, section 7.3.3).
     """
     jobs = result.workload
     assert result.policy is not None, "of a grid"

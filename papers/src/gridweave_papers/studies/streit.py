@@ -2,7 +2,7 @@
 
 The conversion of the thesis (section 3.6) differs from that of `gridweave.scenarios.traces.convert` in one point: a
 record with a negative estimate is not converted, where gridweave takes the run time as the estimate. Both readings are
-kept here. The dates are those that the monthly tables of the thesis are made with (docs/reproduction.md, "The dates").
+computed here. The dates are those behind the monthly tables of the thesis (docs/reproduction.md, "The dates").
 
 Rows that need a missing trace are left out, and the table names the trace. ``data`` has the published numbers of the
 four publicly available traces, transcribed without thousands separators and otherwise unchanged.
@@ -118,10 +118,10 @@ class ThesisTrace(msgspec.Struct, frozen=True):
     zone, ahead_h : str, int
         The clock by which Table 3.5 gives the first submission.
     first_submit_unix_s : int
-        The instant of the first submission in Table 3.5, from which the thesis counts.
+        The instant of the first submission in Table 3.5, which is time 0 of the thesis.
     unknown_estimate_is_zero : bool
-        Whether the estimates that the archive's file gives as -1 were 0 in that of the thesis. Such a job was
-        submitted; cut at its estimate it has no run time, and it was not scheduled.
+        Whether estimates of -1 in the archive's file were 0 in the file of the thesis. Such a job was submitted but not
+        scheduled, because it has no run time after the cut at its estimate.
     tolerance_pct : float or None
         Largest accepted difference from the published SLDwA; None if none was set.
     """
@@ -150,7 +150,7 @@ THESIS_TRACES = {row["key"]: msgspec.convert(row, ThesisTrace, strict=False) for
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ThesisJobs:
-    """The jobs of a trace: those that the thesis schedules, the same with estimates filled in, and all that it counts.
+    """The jobs of a trace: as the thesis schedules them, with missing estimates filled in, and all that it counts.
 
     ``submitted`` has the columns ``submit_ms``, ``width``, ``run_ms`` and ``estimate_ms``, also of jobs with no run
     time, which the thesis does not schedule.
@@ -168,7 +168,7 @@ def read_thesis_jobs(trace: ThesisTrace, path: str | Path) -> ThesisJobs:
     """Read the SWF file of a trace as the thesis does; its header must give the start time."""
     workload, report = read_swf(path, nodes=trace.nodes)
     if workload.start_unix_s is None:
-        raise TraceError(path, "does not say when time zero is (; UnixStartTime), which months need")
+        raise TraceError(path, "has no date of time zero (; UnixStartTime), which the months require")
     raw, _ = read_records(path, _FIELDS)
     without = np.asarray(raw["job_id"])[np.asarray(raw["requested_s"]) <= 0]
     rows = ~np.isin(workload.job_id, without)
@@ -267,7 +267,7 @@ def table_3_4(runs: ThesisRuns) -> Findings:
     return Findings(
         sections=tuple(sections),
         missing=runs.missing(),
-        notes=(*_conversion_notes(runs), "All jobs that were submitted, also those without a run time."),
+        notes=(*_conversion_notes(runs), "All submitted jobs, including those without a run time."),
     )
 
 
@@ -403,7 +403,7 @@ def _performance(runs: ThesisRuns, key: str, discipline: str, order: str) -> dic
 
 
 def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[Conclusion, ...]:
-    """State which of the two disciplines gives the published numbers."""
+    """Check which of the two disciplines gives the published numbers."""
     judged = ("AWT [s]", "ARTwW [s]", "SLDwA")
     mean_pct = {}
     for name in _KINDS:
@@ -418,11 +418,12 @@ def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tupl
     return (
         Conclusion(
             "Table 3.6",
-            "The table is made with planned FCFS, not with a FCFS queue and EASY backfilling",
+            "The table was computed with planned FCFS, not with a FCFS queue and EASY backfilling",
             {
                 "numbers": Verdict(
                     nearest == PLANNED,
-                    f"AWT, ARTwW and SLDwA of {', '.join(own)} differ from the published by {figures}, on average",
+                    f"AWT, ARTwW and SLDwA of {', '.join(own)} differ from the published numbers by {figures}, "
+                    "on average",
                 )
             },
         ),
@@ -453,7 +454,7 @@ def _listed(policies: Mapping[str, str]) -> str:
 
 
 def _dates_section(jobs_of: Mapping[str, ThesisJobs]) -> Section:
-    """Show how many jobs fall into another month than published, for each clock."""
+    """Count the jobs that fall into another month than published, for each clock."""
     rows = []
     for key, jobs in jobs_of.items():
         trace = jobs.trace
@@ -461,7 +462,7 @@ def _dates_section(jobs_of: Mapping[str, ThesisJobs]) -> Section:
         moved = [_moved(jobs, TABLES_A[key], clock) for clock in (header, trace.table_clock, trace.month_clock)]
         rows.append(Row((key,), our_values(*moved)))
     return Section(
-        "How the dates are read: sum over the months of | our jobs - published jobs |",
+        "Readings of the dates: sum over the months of | our jobs - published jobs |",
         ("trace",),
         ("time zone of the file", "clock of Table 3.5", "an hour behind that (used)"),
         tuple(rows),

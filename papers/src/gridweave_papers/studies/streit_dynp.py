@@ -1,11 +1,11 @@
 """Streit's thesis, section 5.1: the self-tuning scheduler on the original traces, Tables 5.2 to 5.9 and A.9 to A.12.
 
-And beyond the thesis: whether it is the decider or the candidates, and what perfect hindsight would gain.
+Beyond the thesis: whether the decider or the candidates matter more, and the gain of perfect hindsight.
 
-Each figure stands beside two readings of what the thesis leaves open (docs/dynp.md, "The two readings"). The numbers
-are transcribed as they are printed. Two misprints are kept: in Table 5.5 the lines half and full of
-KTH, LANL and SDSC are exchanged against Table 5.2, and in Table 5.9 FCFS and SJF (the columns ``fcfs`` and ``sjf`` of
-CTC in ``streit-5.4.csv``).
+Each number is compared with two readings of the points that the thesis leaves open (docs/dynp.md, "The two readings").
+The numbers are transcribed as printed. Two misprints are kept: in Table 5.5 the lines half and full of KTH, LANL and
+SDSC are exchanged against Table 5.2, and in Table 5.9 FCFS and SJF (the columns ``fcfs`` and ``sjf`` of CTC in
+``streit-5.4.csv``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TunedSetting(msgspec.Struct, frozen=True):
 
 
 class TuningRuns:
-    """The simulations of chapter 5, each made once.
+    """The simulations of chapter 5, each run once.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def policy_of(
 
 
 def report(table: str, study: TuningRuns) -> Findings:
-    """Recompute a table of `TABLES`, or go beyond them (``self-tuning``)."""
+    """Recompute a table of `TABLES`, or the evaluation beyond them (``self-tuning``)."""
     runs = study.runs
     if table == "self-tuning":
         return Findings(sections=(_beyond(study),) if runs.present() else (), missing=runs.missing())
@@ -134,9 +134,9 @@ def by_line(
     *,
     suffix: str = "",
 ) -> Rows:
-    """Return the numbers of a printed table, line by line, with ours: by the line, the column and the reading.
+    """Return the numbers of a printed table, line by line, with ours by line, column and reading.
 
-    Labels are what the line has under some names, and the column; ``suffix`` comes behind that in the file.
+    The labels are some entries of the line, and the column; ``suffix`` follows the column's name in the file.
     """
     return [
         (
@@ -150,7 +150,7 @@ def by_line(
 
 
 class _Table(NamedTuple):
-    """A table with a number for each line and column; the last heading is that of the columns.
+    """A table with a number for each line and column; the last heading is the heading of the columns.
 
     ``policy`` gives the policy of the site by the line, the column and the reading.
     """
@@ -213,7 +213,7 @@ def _recomputed(table: str, study: TuningRuns) -> Made:
 
 
 def table_5_3(study: TuningRuns) -> Made:
-    """Recompute Table 5.3: how often each case of Table 4.3 is met on SDSC, in per cent of the decisions."""
+    """Recompute Table 5.3: how often each case of Table 4.3 occurs on SDSC, in per cent of the decisions."""
     lines = printed("streit-5.3")
     rows: Rows = []
     for decider in ("simple", "advanced"):
@@ -288,14 +288,14 @@ def _monthly(study: TuningRuns, trace: str, policy: DynPPolicy) -> dict[str, flo
 
 
 CANDIDATES = (("fcfs", "sjf"), THREE, (*THREE, "saf"), (*THREE, "saf", "laf", "bfit", "wfit"))
-"""Orders that differ on these traces: without weights and priorities the other three add nothing."""
+"""Orders that differ on these traces, which have no weights and priorities; the other three orders add nothing."""
 
 
 def _beyond(study: TuningRuns) -> Section:
-    """Return SLDwA by trace: of more and fewer candidates, beside the best single policy of the three.
+    """Return SLDwA by trace, for more and fewer candidates, and for the best single policy of the three.
 
-    And beside the best of the three for each month and for each week: the jobs submitted then count as the best
-    policy's whole run has them, so that it is no schedule, but shows what a choice by months or weeks could gain.
+    Also return it for the best of the three in each month and each week. Its jobs are taken from the best policy's
+    whole run: this is not a schedule, but shows the possible gain of choosing by month or week.
     """
     rows = [Row((key,), our_values(*_sldwa_of(study, key), decimals=3)) for key in study.runs.present()]
     columns = (
@@ -327,7 +327,7 @@ _Ours = dict[tuple[str, ...], float]
 def _advanced_beats_simple(ours: _Ours) -> Verdict:
     gains = {key: 100 * (1 - ours[key, "advanced", "full"] / ours[key, "simple", "full"]) for key in TRACES}
     figures = ", ".join(f"{gain:+.1f}% on {key}" for key, gain in gains.items())
-    return Verdict(all(gain > 1 for gain in gains.values()), f"{figures}, full tuning; at least 1% is asked for")
+    return Verdict(all(gain > 1 for gain in gains.values()), f"{figures}, full tuning; at least 1% is required")
 
 
 def _full_beats_half(ours: _Ours) -> Verdict:

@@ -125,13 +125,13 @@ TABLE_7_6 = {row["configuration"]: (float(row["30"]), float(row["300"])) for row
 
 # "A few per cent": the thesis has 7% for m384 from 30% to 300%.
 _FEW_PCT = 7.0
-# Words such as "the best" leave room for chance: a schedule counts as no worse if it is worse by less than this.
+# Words such as "the best" allow for chance: a schedule counts as no worse if it is worse by less than this.
 _EQUAL_PCT = 1.0
 
 BOUNDS = (0, 8, 16, 32, 64, 96, 128, 256)
 
 READINGS = {"head reserved": "anywhere", "whoever fits": "nothing"}
-"""How "normal backfilling" (section 6.5.3) and "some jobs can surpass queued jobs" (section 7.3.1) are read: what the
+"""Readings of "normal backfilling" (section 6.5.3) and "some jobs can surpass queued jobs" (section 7.3.1): what the
 head of the queue reserves, a name in `gridweave.grid.policy.HEAD_RESERVATIONS`."""
 
 
@@ -181,7 +181,7 @@ def _by_overhead(
     decimals: int,
     growth_pct: float,
 ) -> Findings:
-    """Return a table for each reading (a row per overhead, a column per extract), and whether it grows as it should."""
+    """Return a table for each reading (overheads down, extracts across), and whether the numbers grow as published."""
     sections, verdicts, notes = [], {}, []
     for reading, head in READINGS.items():
         policies = [multi_site(pct / 100, head_reservation=head) for pct in OVERHEADS_PCT]
@@ -219,7 +219,9 @@ def table_7_6(runs: GridRuns) -> Findings:
     section = Section(
         "Published for syn_org, ours for the extracts", ("configuration", "overhead"), tuple(EXTRACTS), tuple(rows)
     )
-    notes = ("The published numbers are of a synthetic workload that is not public; only the size can be compared.",)
+    notes = (
+        "The published numbers are for a synthetic workload that is not public; only their magnitude can be compared.",
+    )
     return Findings(
         sections=(section,),
         conclusions=(_fewer_when_it_costs_more(runs), _smaller_on_m384(runs)),
@@ -277,7 +279,7 @@ def _equal_machines_are_better(runs: GridRuns, name: str) -> Verdict:
 def _multi_site_beats_one_machine(runs: GridRuns, name: str) -> Verdict:
     """Check "the AWRT for m128, m256, and m384 is smaller in comparison to m512 for p = 0%".
 
-    The thesis has it that jobs surpass others under multi-site scheduling alone: m512 always has normal backfilling.
+    According to the thesis, jobs surpass others only under multi-site scheduling: m512 always has normal backfilling.
     """
     single_machine = runs.awrt_by_width_s(name, "m512", multi_site(0.0))
     texts, best = [], float("inf")

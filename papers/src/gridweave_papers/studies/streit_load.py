@@ -1,14 +1,14 @@
 """Streit's thesis, section 5.2: basic policies and the self-tuning scheduler as the load grows.
 
-Tables 5.10 to 5.13 and A.13 to A.20, Figures 5.1 to 5.4; and Figure 4.2, of the scheduler with bounds. The workloads
+Tables 5.10 to 5.13 and A.13 to A.20, Figures 5.1 to 5.4; and Figure 4.2, for the scheduler with bounds. The workloads
 are synthetic: 10,000 jobs of the histogram model of a trace (section 3.6), with the arrivals of Table 3.7, whose submit
-times are multiplied by a shrinking factor. Of several workloads the largest and the smallest result are left out, and
-the others averaged. The sets themselves are not public, so ours are others of the same model. All eight sets are
-transcribed; the traces of PC2-2001, PC2-2002, CHPC and MHPCC are not public, and theirs are left out. In Table 5.13 the
-line of KTH under the advanced decider is that of CTC under the preferred one, a misprint that is kept.
+times are multiplied by a shrinking factor. Results are averaged over several workloads, without the largest and the
+smallest result. The workloads themselves are not public, so ours are drawn again from the same model. All eight sets
+are transcribed; the traces of PC2-2001, PC2-2002, CHPC and MHPCC are not public, and their sets are left out. In Table
+5.13 the line of KTH under the advanced decider is that of CTC under the preferred one, a misprint that is kept.
 
-Figure 4.2 is of two extracts of an unknown trace, which Table 4.1 describes by averages alone. Here it is of the same
-four sets; what the text says of jobs with long and with short estimates can be checked on them.
+Figure 4.2 shows two extracts of an unknown trace, of which Table 4.1 has only averages. Here it shows the same four
+sets, which suffice to check the statements about jobs with long and with short estimates.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LONG, SHORT = "CTC", "LANL"
 BOUNDED = "bounds"
 _NUMBERS = "numbers"
 _SLDWA, _UTIL = "SLDwA [%]", "utilisation [points]"
-"""What Table 5.12 is of."""
+"""The quantities of Table 5.12."""
 
 _LEAST_TO_TRIM = 3
 _SMALL_SLACKNESS = 2
@@ -69,9 +69,9 @@ class Way(NamedTuple):
     name : str
         One of `THREE`, `BOUNDED`, or a decider of `DECIDERS`.
     reading : {"true", "thesis"}
-        Of a decider.
+        Reading of a decider's rules.
     slackness_pct : float
-        Of a decider.
+        Slackness of a decider.
     """
 
     name: str
@@ -109,20 +109,20 @@ class Figures(NamedTuple):
 
 
 class LoadRuns:
-    """The simulations of section 5.2, each made once.
+    """The simulations of section 5.2, each run once.
 
     Parameters
     ----------
     runs : ThesisRuns
         The available traces.
     seeds : int
-        Workloads of each set.
+        Number of workloads of each set.
     full : bool
-        As many as the thesis has.
+        Whether to simulate as many workloads as the thesis.
     jobs : int
         Of each workload.
     kept : bool
-        Whether to store results in the user's cache folder, for the present sources of gridweave, so that an
+        Whether to store results in the user's cache folder, separately for each version of the sources, so that an
         interrupted run can be resumed.
     progress : callable, optional
     """
@@ -208,7 +208,11 @@ def report(table: str, study: LoadRuns) -> Findings:
     sections, numbers = TABLES[table](study)
     present = study.runs.present()
     seeds = len(study.seeds)
-    other = ("The figure is of two other sets, of which Table 4.1 tells averages.",) if table == "streit-4.2" else ()
+    other = (
+        ("The published figure is for two other sets, of which Table 4.1 has averages.",)
+        if table == "streit-4.2"
+        else ()
+    )
     mean = "without the largest and the smallest" if seeds >= _LEAST_TO_TRIM else "averaged"
     return Findings(
         sections=tuple(sections) if present else (),
@@ -280,7 +284,7 @@ def tables_a_13(study: LoadRuns) -> Made:
 
 
 def _averages(lines: list[dict[str, str]], numbers: _Numbers) -> Section:
-    """Return the lines "average" of Tables A.13 and A.14: how SJF and LJF differ from FCFS."""
+    """Return the lines "average" of Tables A.13 and A.14: the differences of SJF and LJF from FCFS."""
     rows = []
     for trace in factors_of(lines):
         of_trace = [line for line in lines if line["set"] == trace]
@@ -427,7 +431,7 @@ def _sjf_against_fcfs(ours: _Numbers) -> Verdict:
 def _sjf_wastes(ours: _Numbers) -> Verdict:
     lost = {trace: ours[trace, "0.6", "ljf", "util"] - ours[trace, "0.6", "sjf", "util"] for trace in TRACES}
     figures = ", ".join(f"{points:.1f} points on {trace}" for trace, points in lost.items())
-    return Verdict(min(lost.values()) >= 10, f"{figures}, at a factor of 0.6; 10 are asked for")
+    return Verdict(min(lost.values()) >= 10, f"{figures}, at a factor of 0.6; 10 are required")
 
 
 def _factors_in(ours: _Numbers, trace: str) -> list[float]:
@@ -440,7 +444,7 @@ def _under_load(what: str, least: Mapping[str, float], form: str, asked: str) ->
     def check(ours: _Numbers) -> Verdict:
         gains = {(trace, decider): ours[trace, decider, what] for trace in least for decider in DECIDERS}
         figures = ", ".join(f"{form.format(gain)} on {trace} ({decider})" for (trace, decider), gain in gains.items())
-        return Verdict(all(gain >= least[key[0]] for key, gain in gains.items()), f"{figures}; {asked} are asked for")
+        return Verdict(all(gain >= least[key[0]] for key, gain in gains.items()), f"{figures}; {asked} are required")
 
     return check
 
@@ -458,7 +462,7 @@ def _small_slackness(ours: _Numbers) -> Verdict:
 
 
 def _ljf_use(trace: str, sign: int) -> Callable[[_Numbers], Verdict]:
-    """Check that LJF is in force for more (sign 1) or less (-1) than half of the time, the more so the more load."""
+    """Check that LJF is in force more (sign 1) or less (-1) than half of the time, increasingly with the load."""
 
     def check(ours: _Numbers) -> Verdict:
         parts_pct = np.array([ours[trace, str(factor), "ljf"] for factor in _factors_in(ours, trace)])

@@ -80,13 +80,13 @@ class KeptResults:
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
-                file.write(b"\n" + msgspec.json.encode((setting, result)))  # behind a line that was cut off, too
+                file.write(b"\n" + msgspec.json.encode((setting, result)))  # ends a line that was cut off
 
 
 def kept_file(name: str) -> Path:
     """Return the file for the results of a study; its path changes with the sources of gridweave and the studies."""
     studies = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    state = f"{code_stamp()}-{hashlib.sha256(studies).hexdigest()[:16]}"  # the stamp is of what simulates alone
+    state = f"{code_stamp()}-{hashlib.sha256(studies).hexdigest()[:16]}"  # code_stamp covers only the simulation
     return platformdirs.user_cache_path("gridweave") / "reproduce" / state / f"{name}.jsonl"
 
 
@@ -147,7 +147,7 @@ def judge(
 def seeds_of(count: int) -> tuple[int, ...]:
     """Return the seeds 1 to `count`; OptionError if `count` is below 1."""
     if count < 1:
-        raise OptionError("seeds", f"is {count}; at least 1")
+        raise OptionError("seeds", f"is {count}; expected at least 1")
     return tuple(range(1, count + 1))
 
 

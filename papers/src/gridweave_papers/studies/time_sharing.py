@@ -1,8 +1,8 @@
 """Beyond Zhang et al.: time sharing on real traces, and at the sites of a grid.
 
-The paper evaluates gang scheduling on workloads of a model, on one machine. ``time-sharing`` plays its strategies on
-the four traces of Streit's thesis; ``time-sharing-grid`` has the sites of a grid share time, and asks what that does to
-the gain of job sharing and of adaptive multi-site. Nothing is published to compare with: every number here is ours.
+The paper evaluates gang scheduling on workloads of a model, on one machine. ``time-sharing`` simulates its strategies
+on the four traces of Streit's thesis; ``time-sharing-grid`` lets the sites of a grid share time, and shows the effect
+on the gain of job sharing and of adaptive multi-site. No published numbers exist for comparison.
 """
 
 from __future__ import annotations
@@ -88,7 +88,11 @@ def _trace_conclusions(results: dict[tuple[str, str], dict[str, float]]) -> Iter
     for claim, better, worse in (
         ("Gang scheduling with backfilling has a lower slowdown than backfilling alone", "BGS-5", BF),
         ("It has a lower slowdown than gang scheduling alone", "BGS-5", "GS-5"),
-        ("With switches that cost 2% of a slice it still has one than backfilling alone", "BGS-5, switches 2%", BF),
+        (
+            "With switches that cost 2% of a slice, it still has a lower slowdown than backfilling alone",
+            "BGS-5, switches 2%",
+            BF,
+        ),
         ("With migration it has a lower slowdown than without", "MBGS-5", "BGS-5"),
         ("A higher multiprogramming level lowers the slowdown", "BGS-5", "BGS-2"),
     ):
@@ -109,7 +113,7 @@ class _Setting(NamedTuple):
 
 
 class _Grids:
-    """The schedules of a grid whose sites share time, each made once; no job is wider than a site."""
+    """The schedules of a grid whose sites share time, each simulated once; no job is wider than a site."""
 
     def __init__(self, runs: GridRuns) -> None:
         self._nodes = CONFIGURATIONS[MACHINES]
@@ -148,8 +152,8 @@ def _at_sites(grids: _Grids) -> Findings:
         conclusions=tuple(_grid_conclusions(grids)),
         notes=(
             f"The workload is {EXTRACT} on {MACHINES}, in parts of at most a site. AWRT is weighted by width.",
-            "Under full control the grid starts a job on free nodes only, so that its sites have nothing to slice.",
-            "A site that shares time takes no part of a job on several sites.",
+            "Under full control the grid starts jobs only on free nodes, so that its sites never share time.",
+            "A site that shares time accepts no fragments of jobs on several sites.",
         ),
     )
 
@@ -157,7 +161,7 @@ def _at_sites(grids: _Grids) -> Findings:
 def _grid_conclusions(grids: _Grids) -> Iterator[Conclusion]:
     """Yield the remaining gain of a grid for each strategy of the sites."""
     for claim, after, before in (
-        ("Job sharing lowers AWRT though the sites share time", ("sharing", "limited"), ("local", "full")),
+        ("Job sharing lowers AWRT even if the sites share time", ("sharing", "limited"), ("local", "full")),
         ("Adaptive multi-site lowers AWRT below that of job sharing", ("adaptive", "full"), ("sharing", "full")),
     ):
         verdicts = {

@@ -1,4 +1,4 @@
-"""Figures 5 to 8 of Zhang et al., recomputed with CTC-SP2 in place of the trace that is not public.
+"""Figures 5 to 8 of Zhang et al., recomputed with CTC-SP2 instead of the trace, which is not public.
 
 Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
 Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), sections 2 to 4. Their model is fitted to CTC-SP2; the
@@ -54,7 +54,7 @@ DEFAULT_SEEDS = 3
 
 
 class Backfilling(NamedTuple):
-    """How backfilling is read: EASY ("queue") or "planning"; and the share of large jobs, if it is changed."""
+    """A reading of backfilling: EASY ("queue") or "planning"; and the share of large jobs, if changed."""
 
     discipline: str
     large_share: float | None = None
@@ -116,7 +116,7 @@ class _Point(NamedTuple):
 
 
 def estimator_class(workload: Workload, estimates: str) -> IntArray:
-    """Return which of ten classes of estimators each job is in, by the model of its estimates (Zhang, section 4).
+    """Return each job's class of estimators, of ten, by the model of its estimates (Zhang, section 4).
 
     Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including, 1 + (i + 1) X /
     10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the estimate. Estimates
@@ -175,7 +175,7 @@ class ZhangRuns:
     def curves(self, reading: str, settings: Iterable[Setting]) -> dict[Setting, Curve]:
         """Return the curves of these settings, in one of `READINGS`."""
         unique_settings = list(dict.fromkeys(settings))
-        factors = reversed(RUN_FACTORS)  # what takes longest goes first
+        factors = reversed(RUN_FACTORS)  # start the longest simulations first
         points = self._points.results(
             (reading, setting, factor, seed) for factor in factors for seed in self.seeds for setting in unique_settings
         )
@@ -203,7 +203,7 @@ class ZhangRuns:
         return _simulate(self._jobs_of(share, seed, factor), setting, discipline, seed)
 
     def _workload(self, large_share: float | None, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed; factors change nothing but the run times."""
+        """Return the workload of a seed; factors change only the run times."""
         model, rng = self._models[large_share], np.random.default_rng(seed)
         return generate_hyper_erlang(model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
@@ -264,10 +264,10 @@ COMPARABLE_RATIO = 1.5
 
 SATURATION, SUSTAINED = 0.85, 0.90
 SATURATION_MARGIN = (RUN_FACTORS[-1] - RUN_FACTORS[0]) / (len(RUN_FACTORS) - 1) * BASELINE_LOAD / 2
-"""How near to 85% a highest utilisation counts as 85%: half the distance of two workloads, 0.0275."""
+"""A highest utilisation this close to 85% counts as 85%: half the distance between two workloads, 0.0275."""
 
 MINIMAL_PCT = 25.0
-""""Minimal" and "very little": the paper calls the impact minimal, and then gives it as approximately 20%."""
+""""Minimal" and "very little": the paper calls the impact minimal, and then quantifies it as approximately 20%."""
 
 ABOUT_20_PCT = (15.0, 25.0)
 """"Approximately 20%": nearer to 20 than to 10 or 30."""
@@ -355,9 +355,9 @@ def _highest(highest: Mapping[str, float]) -> str:
 
 
 def changes_pct(curves: Curves, settings: Sequence[Setting], quantity: str, up_to: float) -> FloatArray:
-    """Return by how many per cent over-estimation changes a quantity: settings down, utilisations across.
+    """Return the change of a quantity by over-estimation in per cent: settings down, utilisations across.
 
-    NaN stands where one of the two does not reach the utilisation.
+    It is NaN if one of the two does not reach the utilisation.
     """
     rows = []
     for setting in settings:
@@ -444,7 +444,7 @@ def _good_estimators(setting: Setting, best: int, worst: int) -> Check:
 
 
 def _largest(changes: FloatArray) -> float:
-    """Return the largest absolute change, or NaN, with which no claim holds, if there is none."""
+    """Return the largest absolute change; without any, NaN, with which no claim holds."""
     finite = changes[~np.isnan(changes)]
     return float(np.abs(finite).max()) if finite.size else float("nan")
 

@@ -69,7 +69,7 @@ MOST = 0.5
 def _compared(
     better: GangCurve, worse: GangCurve, quantity: str, low: float, high: float
 ) -> tuple[int, int, list[float]]:
-    """Return at how many utilisations one curve is below another, the number compared, and the ratios."""
+    """Return at how many utilisations one curve is below another, how many were compared, and the ratios."""
     held = judged = 0
     ratios = []
     for rho in (rho for rho in GRID if low <= rho <= high):
@@ -112,7 +112,7 @@ def mostly(check_pairs: Sequence[tuple[str, str]], lines: Mapping[str, Line], qu
 
 
 def alike(first: str, others: Sequence[str], lines: Mapping[str, Line], quantity: str, high: float = 1.0) -> Check:
-    """Return the check that lines hardly differ from a first one, up to a utilisation."""
+    """Return the check that lines hardly differ from the first line, up to a utilisation."""
 
     def check(curves: GangCurves) -> Verdict:
         changes = _changes(curves, first, others, lines, quantity, 0.0, high)
@@ -136,7 +136,7 @@ def _changes(
     low: float,
     high: float,
 ) -> list[float]:
-    """Return the differences of lines from a first one in per cent, where both are known."""
+    """Return the differences of lines from the first line in per cent, where both are known."""
     reference = curves[lines[first]]
     return [
         100 * (curves[lines[other]].at(quantity, rho) / reference.at(quantity, rho) - 1)
@@ -254,7 +254,7 @@ def _loss_of_bf_falls(curves: GangCurves) -> Verdict:
 
 
 def _accepts(scheduling: str, published: float) -> Check:
-    """Return the check up to which utilisation a slowdown of 20 is kept, and that BGS-5 goes farthest (Figure 21)."""
+    """Return the check of the utilisations with a slowdown of at most 20, and that BGS-5 goes farthest (Figure 21)."""
 
     def check(curves: GangCurves) -> Verdict:
         lines = {name: line for name, line in seven(0, scheduling).items() if name != "BF"}
@@ -268,13 +268,13 @@ def _accepts(scheduling: str, published: float) -> Check:
 
 
 def _fill_has_most(curves: GangCurves) -> Verdict:
-    """Check that FillMatrix-2 brings more than CollapseMatrix-2 after it (Figure 23)."""
+    """Check that FillMatrix-2 gains more than the CollapseMatrix-2 that follows it (Figure 23)."""
     first, second, third = (curves[line] for line in LINES["zhang-23"].values())
     rhos = [rho for rho in GRID if rho <= first.highest]
     slowdowns = [[curve.at("slowdown", rho) for rho in rhos] for curve in (first, second, third)]
     share = [(a - b) / (a - c) for a, b, c in zip(*slowdowns, strict=True) if a > c]
     mean = float(np.mean(share)) if share else float("nan")
-    return Verdict(mean > MOST, f"of the reduction of the slowdown FillMatrix-2 has {mean:.0%} on average")
+    return Verdict(mean > MOST, f"FillMatrix-2 contributes {mean:.0%} on average")
 
 
 _MIGRATIONS = (("BGS", "MBGS"), ("GS", "MGS"))
@@ -282,7 +282,7 @@ _MIGRATIONS = (("BGS", "MBGS"), ("GS", "MGS"))
 
 
 def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
-    """Return by how many per cent migration lowers the slowdown at each of the nine workloads (Table 1)."""
+    """Return the reduction of the slowdown by migration in per cent at each of the nine workloads (Table 1)."""
     lines = LINES["zhang-table1"]
     old, new = curves[lines[before]].mean("slowdown"), curves[lines[after]].mean("slowdown")
     gains: list[float] = (100 * (1 - new / old)).tolist()
@@ -432,7 +432,7 @@ CHECKS: Mapping[str, Sequence[Check]] = {
 
 
 def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Check:
-    """Return a check of Figure 24, over both workloads, GS and BGS, and all costs (or that of 30 s alone)."""
+    """Return a check of Figure 24, over both workloads, GS and BGS, and all costs (or only the cost of 30 s)."""
 
     def check(curves: GangCurves) -> Verdict:
         judgements = []
@@ -454,7 +454,7 @@ def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Ch
 
 
 def _judged_24(by_tasks: FloatArray, what: str) -> tuple[bool, float]:
-    """Return whether a claim holds of the slowdowns at one load, by `TASKS`, and its margin in percent."""
+    """Return whether a claim holds for the slowdowns at one load, by `TASKS`, and its margin in per cent."""
     none, at_64, everything = by_tasks[0], by_tasks[TASKS.index(64)], by_tasks[-1]
     if what == "monotonic":
         steps = np.diff(by_tasks) / by_tasks[:-1] * 100
@@ -559,7 +559,7 @@ def _acceptable(curves: Mapping[str, GangCurves]) -> Section:
 
 
 def _report_24(runs: GangRuns, notes: tuple[str, ...]) -> Findings:
-    """Recompute Figure 24: slowdown and wait by the tasks that may be moved, at workloads 2 and 5."""
+    """Recompute Figure 24: slowdown and wait by the number of tasks that may be moved, at workloads 2 and 5."""
     factors = RUN_FACTORS[2], RUN_FACTORS[5]
     lines = {
         (backfill, cost, tasks): with_moves(5, backfill, tasks=tasks, cost_s=cost)

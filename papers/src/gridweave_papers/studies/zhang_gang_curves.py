@@ -1,12 +1,12 @@
 """Figures 11 to 25 and Table 1 of Zhang et al.: sharing nodes in time, with backfilling and migration.
 
-The nine workloads are those of Figures 5 to 8 with 30% large jobs (zhang.py): 320 nodes, 10,000 jobs, CTC-SP2 in place
-of the trace that is not public. Slices take 200 s; estimates are of the Φ model with Φ = 0.2 unless a figure varies
+The nine workloads are those of Figures 5 to 8 with 30% large jobs (zhang.py): 320 nodes, 10,000 jobs, CTC-SP2 instead
+of the trace, which is not public. Slices take 200 s; estimates follow the Φ model with Φ = 0.2 unless a figure varies
 them.
 
 Backfilling in each row is read in two ways: EASY, or conservative ("each waiting job is assigned a maximum starting
-time"). Space sharing with backfilling (BF) is the same with one row. The paper's figures are
-not available as numbers; zhang_gang.py checks what the text says about them, at equal utilisation.
+time"). Space sharing with backfilling (BF) is the same with one row. The paper's figures are not available as numbers;
+zhang_gang.py checks the statements in the text about them, at equal utilisation.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ QUANTITIES = {
     "short_slowdown": ("average slowdown of jobs shorter than the median", 1),
     "long_slowdown": ("average slowdown of the other jobs", 1),
 }
-"""Name and decimals of the quantities kept of a simulation, in addition to its utilisation ``rho``."""
+"""Name and decimals of the quantities recorded for a simulation, in addition to its utilisation ``rho``."""
 
 
 class Line(NamedTuple):
@@ -116,7 +116,7 @@ GangCurves = Mapping[Line, GangCurve]
 
 
 def gang(mpl: int, backfill: str = "easy", switch: float = 0.0, **options: Any) -> Line:
-    """Return a line with slices of 200 s; ``backfill`` is "none" for GS and MGS, otherwise that of the reading."""
+    """Return a line with slices of 200 s; the reading replaces any ``backfill`` except "none" (GS and MGS)."""
     switch_ms = round(switch * SLICE_MS)
     return Line(msgspec.convert({"mpl": mpl, "backfill": backfill, "switch_ms": switch_ms, **options}, GangPolicy))
 
@@ -128,13 +128,14 @@ def gs(mpl: int, switch: float = 0.0, **options: Any) -> Line:
 
 BF = gang(1)
 COSTLY_MOVES: dict[str, Any] = {"migration": "all", "migration_ms": 10_000}
-"""Any number of tasks at the cost of Figure 25; Figure 23 names no cost, but has one that offsets the gain."""
+"""Any number of tasks at the cost of Figure 25; Figure 23 names no cost, but shows one that offsets the gain."""
 
 MOVES: dict[str, Any] = COSTLY_MOVES | {"max_tasks": 64}
-"""Cost and tasks of Figure 25: 10 s and 64, "and we choose that value for further comparisons" (section 6.6)."""
+"""Cost and number of tasks of Figure 25: 10 s and 64, "and we choose that value for further comparisons" (section
+6.6)."""
 
 FREE_MOVES: dict[str, Any] = {"migration": "all"}
-"""The best case, of Table 1: no cost, any number of tasks."""
+"""The best case, as in Table 1: no cost, any number of tasks."""
 
 
 def with_moves(mpl: int, backfill: str, *, tasks: int | None, cost_s: int) -> Line:
@@ -199,7 +200,7 @@ class GangRuns:
         return _quantities(simulate(workload, NODES, line.policy))
 
     def _workload(self, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed; factors change nothing but the run times."""
+        """Return the workload of a seed; factors change only the run times."""
         rng = np.random.default_rng(seed)
         return generate_hyper_erlang(self._model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
