@@ -35,7 +35,7 @@ GRIDS_BY_NAME = {"ring": 1, "2d-neighbours": 2, "3d-neighbours": 3}
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job communicates (docs/netmodel.md, "What a job is taken to be").
+    """How a job communicates (docs/netmodel.md, "The model of a job").
 
     Attributes
     ----------

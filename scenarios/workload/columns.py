@@ -43,7 +43,7 @@ Shares = str | Mapping[str, float]
 def with_communication(
     workload: Workload, *, pattern: Shares, fraction: Range, message_bytes: Range, rng: np.random.Generator
 ) -> Workload:
-    """Set how each job communicates (docs/netmodel.md, "What a job is taken to be").
+    """Set how each job communicates (docs/netmodel.md, "The model of a job").
 
     Parameters
     ----------
