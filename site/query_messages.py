@@ -280,7 +280,7 @@ EventKind = Literal[
     "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "evicts", "evicted", "retried",
     "paused", "resumed", "ended", "split", "took", "beside", "shares",
 ]  # fmt: skip
-"""Kinds of events in the history of a job (docs/live.md, "The story")."""
+"""Kinds of events in the history of a job (docs/live.md, "From submission to end")."""
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -175,13 +175,13 @@ def test_what_is_wrong_is_told_at_the_start(ground: Ground) -> None:
         asyncio.run(check_plan(ground.plan(**rest), 1))
         path.write_text(path.read_text().strip() + "x")
         # 24.11 says that it is the token; 22.05 cannot tell that from a slurmctld that is down.
-        assert f"slurmrestd at {where} does not take the token of {anna}" in ground.problem(**rest)
+        assert f"slurmrestd at {where} rejects the token of {anna}" in ground.problem(**rest)
         path.write_text((tokens / f"{USERS['bert']}.jwt").read_text())
         assert f"the token of {anna} is one of '{USERS['bert']}'; scontrol" in ground.problem(**rest)
         path.chmod(0o644)
-        assert ground.problem(**rest) == f"{path} can be read by others than the site; chmod 600"
+        assert ground.problem(**rest) == f"{path} can be read by other users; chmod 600"
         path.unlink()
-        said = f"there is no token for {anna}: {path}: No such file or directory; scontrol token username={anna} prints"
+        said = f"the token of {anna} cannot be read: {path}: No such file or directory; scontrol token username={anna}"
         assert said in ground.problem(**rest)
         printed = {"submit": "rest", "rest": where, "token_command": ["scontrol", "token", "username={account}"]}
         asyncio.run(check_plan(ground.plan(**printed), 1))
@@ -196,7 +196,8 @@ def test_what_is_wrong_is_told_at_the_start(ground: Ground) -> None:
 def test_a_site_that_may_not_submit_as_a_user(ground: Ground) -> None:
     """Without the line for sudo, and with --uid though it is not root, one line says what would be right."""
     home = ground.shared("denied", SITE)
-    said = f"runs_as {USERS['anna']}: sudo does not let the site run sbatch as {USERS['anna']}: a password is required;"
+    anna = USERS["anna"]
+    said = f"runs_as {anna}: sudo does not allow the site to run sbatch as {anna}: a password is required;"
     with sudoers(USERS["bert"]), pytest.raises(AssertionError, match=said):
         ground.play(home, SITE, submit="sudo")
     with pytest.raises(
@@ -241,11 +242,9 @@ def test_jobs_of_others_that_are_hidden(ground: Ground) -> None:
     finally:
         conf.write_text(plain)
         ground.cluster.run("scontrol", "reconfigure")
-    hidden = f"PrivateData=jobs in slurm.conf hides the jobs of others from {SITE}"
-    assert note.startswith(
-        f"{hidden}: what it says of when nodes will be free goes by its own jobs alone; have it made"
-    )
-    assert refusal.startswith(f"{hidden}, and so those of its users, which it would take for lost; have it made an")
+    hidden = f"PrivateData=jobs in slurm.conf hides the jobs of other users from {SITE}"
+    assert note.startswith(f"{hidden}: its forecasts of free nodes only consider its own jobs; make")
+    assert refusal.startswith(f"{hidden}, so it would treat the jobs of its users as lost; make {SITE} an")
 
 
 def test_accounts_that_nothing_runs_as(ground: Ground) -> None:
@@ -253,7 +252,7 @@ def test_accounts_that_nothing_runs_as(ground: Ground) -> None:
     shared = SharedFolder(ground.folder / "folders", others=True)
     anna = USERS["anna"]
     said = [shared.problem_of(name) or "" for name in ("root", "nobody-at-all", anna)]
-    assert said[0] == "runs_as root: is mapped to 'root', who is root here; map an ordinary Unix user"
+    assert said[0] == "runs_as root: is mapped to 'root', which is root here; map it to an ordinary account"
     assert said[1].startswith("runs_as nobody-at-all: this machine has no Unix user")
     assert said[2] == ""
     base = shared.base(anna)

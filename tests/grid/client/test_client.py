@@ -185,7 +185,7 @@ async def test_jobs_that_are_not_taken_in(gateway: GatewayBehindProxy, grid: Cli
         ({"what": ["./solver", 3]}, "is not a command; give a list"),
         ({"what": []}, "the command is empty"),
         ({"what": ["a\0b"]}, "contains a NUL character"),
-        ({"what": ["true"], "nodes": 0}, "nodes is 0; a whole number from 1"),
+        ({"what": ["true"], "nodes": 0}, "nodes is 0; expected a whole number from 1"),
         ({"what": ["true"], "limit": "soon"}, "limit: 'soon' is not a time"),
         ({"what": ["true"], "limit": 600}, "limit: 600 says no unit"),
         ({"what": ["true"], "limit": datetime.timedelta()}, "limit_ms is 0"),
@@ -382,13 +382,13 @@ async def test_a_job_that_failed(gateway: GatewayBehindProxy, grid: Client) -> N
 
 @pytest.mark.parametrize(
     ("outcome", "says"),
-    [("limit", "job 1 ran to its limit"), ("cancelled", "job 1 was cancelled: by wish")],
+    [("limit", "job 1 ran to its limit"), ("cancelled", "job 1 was cancelled: on request")],
 )
 async def test_other_bad_ends(gateway: GatewayBehindProxy, grid: Client, outcome: str, says: str) -> None:
     """A job that was ended is an error as well, and says how."""
     job = await grid.submit(["true"])
     gateway.grid.end(job.id, outcome)
-    gateway.grid.records_by_id[job.id].reason = "by wish" if outcome == "cancelled" else ""
+    gateway.grid.records_by_id[job.id].reason = "on request" if outcome == "cancelled" else ""
     with pytest.raises(JobFailedError, match=says):
         await job.check()
 

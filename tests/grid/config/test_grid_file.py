@@ -92,7 +92,7 @@ def test_maxima_are_read_and_what_is_wrong_with_them_is_told() -> None:
     assert quotas.of("account", "anna").nodes is None
     told = problems(SITES + "[maxima.users.anna]\nnodes = 0\n[maxima.accounts.x]\nnode_hour = 3\n")
     assert told == [
-        "GRID.toml:10: maxima.users.anna.nodes: is 0; a whole number from 1 to 10000000",
+        "GRID.toml:10: maxima.users.anna.nodes: is 0; expected a whole number from 1 to 10000000",
         (
             "GRID.toml:12: maxima.accounts.x.node_hour: is not known (perhaps node_hours was meant); known are "
             "limit_hours, priority, nodes, waiting_jobs, running_jobs, running_nodes, node_hours, window_hours"

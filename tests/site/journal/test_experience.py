@@ -94,9 +94,9 @@ def test_nobody_and_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "a.journal", [used(1, "anna", "render"), used(2, "bert"), used(3, None, "mesh")])
     with pytest.raises(OptionError, match=r"user: 'carl' has no jobs in .*a.journal; there are anna, bert"):
         learn([path], user="carl")
-    with pytest.raises(OptionError, match=r"job_class: 'x': no jobs have it in .*; there are mesh, render"):
+    with pytest.raises(OptionError, match=r"job_class: 'x' has no jobs in .*; it has mesh, render"):
         learn([path], job_class="x")
-    with pytest.raises(OptionError, match=r"'mesh': no jobs of user anna have it .*; there are render$"):
+    with pytest.raises(OptionError, match=r"'mesh' has no jobs of user anna in .*; it has render$"):
         learn([path], user="anna", job_class="mesh")
     with pytest.raises(OptionError, match="there are none"):
         learn([path], user="bert", job_class="mesh")

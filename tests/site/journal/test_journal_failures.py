@@ -184,7 +184,7 @@ def test_a_full_disk_loses_nothing(place: Path) -> None:
                 step.input(number, ())
                 step.note(number, number, "waits", "x" * 1000)
         for _ in range(2):
-            with pytest.raises(UnavailableError, match="database or disk is full; make room on its disk") as caught:
+            with pytest.raises(UnavailableError, match="database or disk is full; free space on its disk") as caught:
                 journal.flush()
             assert one_line(caught.value)
         with JournalReader(place, event_type=Event) as reader:

@@ -174,7 +174,7 @@ async def test_the_limits_of_the_prober_hold() -> None:
         await streams[0].read()
 
     async with impostor(greedy) as port:
-        with pytest.raises(UnavailableError, match="wants more data than was offered"):
+        with pytest.raises(UnavailableError, match="asks for more data than was offered"):
             await Prober(SECRET, limits=SMALL).bandwidth(HOST, port)
     assert asked == [(UPLOAD, SMALL.bytes, SMALL.duration_ms)]
     for count in (0, 101):
@@ -418,10 +418,10 @@ async def test_other_services_are_told_apart(said: bytes, told: str) -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (frame(ECHO, 7), "answered to what was not asked"),
+        (frame(ECHO, 7), "answered another question"),
         (frame(RESULT, 7), "said b'R'"),
         (frame(GO, 70_000, 10) + frame(RESULT, 0), "too little data came through"),
-        (frame(GO, 0, 10), "wants more data than was offered"),
+        (frame(GO, 0, 10), "asks for more data than was offered"),
         (frame(GO, 70_000, 10) + frame(GO), "said b'G'"),
         (frame(GO, 70_000, 10)[:-1], "broke off"),
     ],
