@@ -103,15 +103,9 @@ class AdmissionQueue:
 
     Examples
     --------
-<<<<<<< HEAD
     >>> queue = AdmissionQueue()
     >>> queue.quotas = Quotas(each_user=Quota(running_jobs=1))
     >>> group_set, ask = (("user", "anna", ""),), Ask(1, 60, 0)
-=======
-    >>> lines = AdmissionQueue()
-    >>> lines.quotas = Quotas(each_user=Quota(running_jobs=1))
-    >>> lane, ask = (("user", "anna", ""),), Ask(1, 60, 0)
->>>>>>> names
     >>> for job_id in (1, 2):
     ...     queue.stand(job_id, group_set, ask)
     >>> queue.move(0)

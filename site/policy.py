@@ -55,7 +55,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not self.days or any(not 0 <= day <= 6 for day in self.days):
             raise OptionError("days", f"is {self.days}; expected days of the week, from 0 (Monday) to 6 (Sunday)")
         if not (0 <= self.from_ms < DAY_MS and 0 <= self.to_ms <= DAY_MS):
-            raise OptionError("window", f"is {self.from_ms} to {self.to_ms} ms; expected times from 0 to {DAY_MS} ms")
+            raise OptionError(
+                "window", f"is {self.from_ms} to {self.to_ms} ms; expected times within one day of {DAY_MS} ms"
+            )
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):

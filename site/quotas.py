@@ -160,11 +160,7 @@ def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> s
     >>> from gridweave.site.job import Program
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=12, limit_ms=1000)
     >>> beyond(Quota(nodes=8), "user 'anna'", request, 0)
-<<<<<<< HEAD
     "nodes is 12, 4 more than the quota of user 'anna'; request at most 8"
-=======
-    "nodes is 12, 4 more than the maximum of user 'anna'; give 8 or fewer"
->>>>>>> names
     """
     if maximum.nodes is not None and request.nodes > maximum.nodes:
         more = str(request.nodes - maximum.nodes)

@@ -65,19 +65,10 @@ def excess(oldest_first: Iterable[KeptNodeTask], use: UserUse, limit_bytes: int)
 
     Examples
     --------
-<<<<<<< HEAD
     >>> tasks = [KeptNodeTask((number, 1), "anna", number, 40) for number in range(4)]
     >>> [task.key[0] for task in excess(tasks, UserUse(4, 160), 100)], excess(tasks, UserUse(4, 160), 160)
     ([0, 1], [])
     >>> excess(tasks[:1], UserUse(1, 40), 10)
-=======
-    >>> node_tasks = [KeptNodeTask((number, 1), "anna", number, 40) for number in range(4)]
-    >>> [node_task.key[0] for node_task in excess(node_tasks, UserUse(4, 160), 100)]
-    [0, 1]
-    >>> excess(node_tasks, UserUse(4, 160), 160)
-    []
-    >>> excess(node_tasks[:1], UserUse(1, 40), 10)
->>>>>>> names
     []
     """
     excess_tasks, left_bytes = [], use.size_bytes

@@ -229,7 +229,7 @@ def test_only_known_jobs_of_the_same_user_can_be_waited_for() -> None:
     assert (sorted(both), after_problem(wanted, both)) == ([1, 2], None)
     assert "job 2 is unknown" in str(after_problem(wanted, pasts_of(wanted, {1: mine})))
     theirs = pasts_of(wanted, {1: mine}, [Past(2, "bert", False, "")])
-    assert "job 2 is another user's" in str(after_problem(wanted, theirs))
+    assert "job 2 belongs to another user" in str(after_problem(wanted, theirs))
 
 
 @pytest.mark.parametrize(

@@ -213,5 +213,5 @@ def test_what_is_no_state_is_refused() -> None:
         with pytest.raises(InputError, match=problem):
             read_state(Core(), data)
     for odd in (object(), {1: print}, {2**70: ""}):
-        with pytest.raises(InputError, match="the state of a Plug cannot be kept"):
+        with pytest.raises(InputError, match="the state of a Plug cannot be encoded"):
             dump_state(Plug(odd))  # type: ignore[arg-type]

@@ -336,9 +336,9 @@ def test_time_limits_are_read(text: str, span_ms: int | None) -> None:
 @pytest.mark.parametrize(("read", "kind", "said"), [
     (lambda: read_sinfo("", "gpu"), InputError, "partition 'gpu' does not exist on this cluster"),
     (lambda: read_sinfo("x|idle|1|n", "gpu"), UnavailableError, "a line of sinfo cannot be parsed: 'x|idle|1|n'"),
-    (lambda: read_squeue("slurm_load_jobs error"), UnavailableError, "squeue printed what is not understood"),
+    (lambda: read_squeue("slurm_load_jobs error"), UnavailableError, "a line of squeue cannot be parsed"),
     (lambda: read_version("bash: sinfo"), InputError, "is not a version of Slurm"),
-    (lambda: SlurmSettings(partition="a b"), OptionError, "partition: 'a b' is not the name of a"),
+    (lambda: SlurmSettings(partition="a b"), OptionError, "partition: is 'a b'; expected letters"),
     (lambda: SlurmSettings(partition="p", options=("--wrap=rm",)), OptionError, "options: 'wrap' is not an option"),
     (lambda: check_request(AllocationRequest(name="a b", nodes=1, length_ms=1, script="")), OptionError, "'a b'"),
     (lambda: check_request(AllocationRequest(name="a", nodes=0, length_ms=1, script="")), OptionError, "at least 1"),
