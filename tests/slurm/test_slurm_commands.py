@@ -165,7 +165,7 @@ async def test_a_line_that_cannot_be_read_is_told_once(tmp_path: Path, caplog: p
     look = LookByCommands(settings, Commands(settings), "gridweave")
     for _ in range(3):
         assert [job.name for job in (await look.look())[1]] == ["gw-1"]
-    assert caplog.text.count("squeue printed what is not understood, and is passed over: 'x\\n'") == 1
+    assert caplog.text.count("a line of squeue cannot be parsed and is ignored: 'x\\n'") == 1
 
 
 @pytest.mark.asyncio

@@ -71,7 +71,7 @@ async def test_a_node_tells_of_its_own_job_alone(tmp_path: Path) -> None:
     heard.hub.gone = {"unix-bert": ("nodes/old.0",), "unix-anna": ("nodes/hers.0",)}
     welcome = await heard.hub.hello(heard.shared.key(BERT), BERT, 0, "2", "host", "n0")
     assert welcome == Welcome(MachineRules(mapped=("bert",)), ("nodes/old.0",))
-    with pytest.raises(InputError, match="a node of job 8 tells of job 7"):
+    with pytest.raises(InputError, match="a node of job 8 reports about job 7"):
         await heard.tell(BERT, RunStarted("n0", 8, 1), RunEnded("n0", 7, 1, "finished"))
     with pytest.raises(InputError, match="a node cannot set the accepted users"):
         await heard.tell(BERT, MachineTakes("n0", ANYONE))

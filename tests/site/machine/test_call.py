@@ -46,7 +46,7 @@ def test_an_item_that_exits_or_returns_too_much_fails_alone(tmp_path: Path) -> N
     assert run_call(tmp_path, 0, Call("sys:exit", (3, 0), per_item=True), LIMIT) == 1
     assert [end.error for end in ends(tmp_path, 0)] == ["SystemExit: 3", "SystemExit: 0"]
     assert run_call(tmp_path, 1, Call("builtins:complex", (1, 2), per_item=True), LIMIT) == 1
-    assert ["what JSON cannot say" in end.error for end in ends(tmp_path, 1)] == [True, True]
+    assert ["that JSON cannot represent" in end.error for end in ends(tmp_path, 1)] == [True, True]
     assert run_call(tmp_path, 3, Call("builtins:set", ([1],)), LIMIT) == 1
     assert "returned a value that JSON cannot represent (a value of type set)" in error_path(tmp_path, 3).read_text()
     assert run_call(tmp_path, 4, Call("builtins:dict", ([[1, 2]],)), LIMIT) == 1
