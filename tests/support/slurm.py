@@ -300,9 +300,9 @@ class BatchSite:
             settings, self.folder / "journal", Clock(), to_grid=self.to_grid, to_machine=to_machine
         )
         self.shared = shared_folder(self.driver, self.plan)
-        self.hub, self.watchdog = make_reconciler(self.driver, self.shared, self.plan, self.slurm)
+        self.hub, self.reconciler = make_reconciler(self.driver, self.shared, self.plan, self.slurm)
         await self.hub.open("127.0.0.1")
-        works = (self.driver.run(), self.driver.repeat_orders(), self.watchdog.run())
+        works = (self.driver.run(), self.driver.repeat_orders(), self.reconciler.run())
         self.tasks = [asyncio.ensure_future(work) for work in works]
 
     async def to_grid(self, _peer: str, _data: bytes) -> None:
@@ -316,7 +316,7 @@ class BatchSite:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.tasks = []
         await self.hub.close()
-        self.watchdog.output.close()
+        self.reconciler.output.close()
         await self.driver.close()
 
     async def submit(
@@ -541,8 +541,8 @@ class KeptSite:
         # Users are added after the folder is made: they could not reach a test's folder, and nothing runs in it.
         plan = msgspec.structs.replace(plan, users=users or {})
         self.hub: Hub
-        self.watchdog: BatchReconciler
-        self.hub, self.watchdog = make_reconciler(self.driver, self.shared, plan, self.batch)
+        self.reconciler: BatchReconciler
+        self.hub, self.reconciler = make_reconciler(self.driver, self.shared, plan, self.batch)
 
     async def _to_grid(self, _peer: str, _data: bytes) -> None:
         raise UnavailableError("there is no grid")
@@ -553,8 +553,8 @@ class KeptSite:
 
     async def round(self) -> None:
         """Run one round of the reconciler: take a snapshot of the batch system, and act on it."""
-        await self.watchdog.has_looked()
-        await self.watchdog.follow()
+        await self.reconciler.has_looked()
+        await self.reconciler.follow()
 
     async def submit(
         self, user: str = "anna", nodes: int = 1, limit_ms: int = 60_000, options: tuple[str, ...] = ()
