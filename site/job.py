@@ -440,9 +440,8 @@ class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
         Name of the array, unique among the arrays of its user.
     at_once : int
         How many jobs of the array can be queued or running at one time; 0: all.
-    elements : tuple of (int, int)
-        Indexes of the tasks of a packed array, which run inside this job, one after the other on each node. The first
-        index is the job's.
+    array_tasks : tuple of (int, int)
+        Indexes of the tasks of a packed array, which this job runs one after the other on each node; its own is first.
     """
 
     name: str
@@ -548,7 +547,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
         ``finished``, ``failed``, ``limit`` or ``cancelled``; empty until the job has ended.
     exit_codes : tuple
         As in `FragmentReport`.
-    elements : tuple of ArrayTask
+    array_tasks : tuple of ArrayTask
         Ended tasks of a packed array, over all attempts; updated when an attempt ends.
     interrupted : tuple of int
         Tasks of a packed array that a failed machine interrupted, or may have, once for each interruption; they run
@@ -708,9 +707,8 @@ def _bound_problem(request: JobRequest) -> str | None:
         return f"priority is {request.priority}; expected a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     ahead = program.limit_signal
     if ahead is not None and (ahead.name not in get_args(SignalName) or ahead.ahead_ms < 0):
-        valid_names = ", ".join(get_args(SignalName))
-        expected = f"one of {valid_names}, at least 0 ms ahead"
-        return f"limit_signal is {ahead.name!r}, {ahead.ahead_ms} ms ahead; expected {expected}"
+        valid_names = f"one of {', '.join(get_args(SignalName))}"
+        return f"limit_signal is {ahead.name!r}, {ahead.ahead_ms} ms ahead; expected {valid_names}, at least 0 ms"
     texts = {f"environment: {name[:100]}": f"{name}={value}" for name, value in program.environment.items()}
     texts |= {f"argument {number} of the command": text for number, text in enumerate(program.argv)}
     for place, form in enumerate(request.forms, start=1):
@@ -744,8 +742,7 @@ def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
         if not 0 < form.speed <= MOST_SPEED:
             return f"form {number} has speed {form.speed:g}; expected above 0 and at most {MOST_SPEED:g}"
         if not (1 <= form.cores <= MAX_WIDTH and 0 <= form.memory_mb <= MAX_TIME_MS):
-            asked = f"{form.cores} cores and {form.memory_mb} MB"
-            return f"form {number} asks for {asked}; expected at least 1 core and 0 MB"
+            return f"form {number} has cores {form.cores} and memory_mb {form.memory_mb}; expected at least 1 and 0"
         if not all(0 < len(name) <= MOST_NAME and name.isprintable() for name in form.on):
             return f"form {number} has an invalid name in 'on'; expected 1 to {MOST_NAME} printable characters"
     widest = max((form.width for form in forms), default=nodes)
@@ -787,8 +784,7 @@ def _order_problem(request: JobRequest) -> str | None:
         if not 1 <= after.job_id < 2**63:
             return f"after: {after.job_id} is not a job number; expected at least 1"
         if after.group and (after.has != "failed" or not 0 < after.group <= MOST_AFTER):
-            expected = f"0, or with 'failed' 1 to {MOST_AFTER}"
-            return f"after: group is {after.group} with {after.has!r}; expected {expected}"
+            return f"after: group is {after.group} with {after.has!r}; expected 0, or 'failed' and 1 to {MOST_AFTER}"
     array = request.array
     if array is None:
         return None

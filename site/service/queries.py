@@ -466,7 +466,7 @@ class SiteQueries(Queries[SiteDriver]):
         return core.answer(question)
 
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
-        """Return the machine that runs a rank of an attempt; empty if there is none now."""
+        """Return the machine that runs a rank of an attempt; empty if no machine runs it now."""
         await self.driver.durable()
         return self.driver.site.runs.machine_of(job_id, attempt, rank)
 

@@ -286,7 +286,7 @@ def test_options_reach_the_policy() -> None:
         ({"backfills": "hard"}, "--backfill of a queue site: 'hard' is not known; one of easy, none"),
         ({"discipline": "planning", "backfills": "slack"}, "--backfill of a planning site: 'slack' is not known"),
         ({"choices": "worst-fit"}, "--choice: 'worst-fit' is not known"),
-        ({"choices": "best-fit", "backfills": "none"}, "--choice: 'best-fit' goes with"),
+        ({"choices": "best-fit", "backfills": "none"}, "--choice: 'best-fit' only works with"),
         ({"slack": math.nan}, "--slack: is nan"),
         ({"slack": -0.1}, "--slack: is -0.1"),
         ({"aging": "0"}, "--aging: '0' is too short to wait"),

@@ -99,7 +99,7 @@ def test_bad_traces(shell: Shell, tmp_path: Path, kind: str) -> None:
         ("--backfill hard", "--backfill of a queue site: 'hard' is not known; one of easy, none"),
         ("--backfill slack --discipline planning", "--backfill of a planning site: 'slack' is not known"),
         ("--choice worst-fit", "--choice: 'worst-fit' is not known; one of first-fit, best-fit"),
-        ("--choice best-fit --backfill none", "--choice: 'best-fit' goes with a queue"),
+        ("--choice best-fit --backfill none", "--choice: 'best-fit' only works with a queue"),
         ("--discipline sling", "--discipline: 'sling' is not known"),
         ("--slack nan", "--slack: is nan; expected a number from 0 to 10,000"),
         ("--slack -1", "--slack: is -1.0"),
