@@ -258,10 +258,7 @@ class JobRegistry:
     def settle(self) -> list[tuple[Job, int]]:
         """Admit the held jobs that can enter the queue, and cancel those that never can.
 
-        Returns
-        -------
-        list of (Job, int)
-            The admitted jobs, each with the number of its last attempt.
+        Return the admitted jobs, each with the number of its last attempt.
         """
         let_in: list[tuple[Job, int]] = []
         while True:
