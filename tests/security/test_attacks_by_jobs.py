@@ -370,7 +370,7 @@ def test_nobody_runs_without_a_mapping(place: Place, user: str) -> None:
     """A user who is not in the table starts nothing, and is told so in one line."""
     ended, _, said = place.run(user, "id")
     assert (ended.outcome, said) == ("failed", "")
-    assert "has no Unix user on this machine; add it to [users] of" in ended.reason
+    assert "has no Unix account on this machine; add one to [users] in" in ended.reason
     assert "\n" not in ended.reason
 
 
@@ -382,7 +382,7 @@ def test_the_launcher_gives_away_nothing_that_is_not_the_services(place: Place) 
     _, other, _ = place.run("bob", "sh", "-c", "echo > kept")
     with (other / "own" / "work" / "kept").open("rb") as file:
         starter.give(file.fileno())
-    with pytest.raises(UnavailableError, match="only files and folders of the service are given"):
+    with pytest.raises(UnavailableError, match="only files and folders of the service can be given"):
         starter._answer("never")
     starter.close()
 

@@ -200,9 +200,7 @@ def test_a_site_that_may_not_submit_as_a_user(ground: Ground) -> None:
     said = f"runs_as {anna}: sudo does not allow the site to run sbatch as {anna}: a password is required;"
     with sudoers(USERS["bert"]), pytest.raises(AssertionError, match=said):
         ground.play(home, SITE, submit="sudo")
-    with pytest.raises(
-        AssertionError, match="submit: is 'uid', and sbatch takes --uid from root alone; run the site as"
-    ):
+    with pytest.raises(AssertionError, match="submit: is 'uid', but only root may use sbatch --uid; run the site as"):
         ground.play(home, SITE, submit="uid")
 
 
@@ -253,20 +251,20 @@ def test_accounts_that_nothing_runs_as(ground: Ground) -> None:
     anna = USERS["anna"]
     said = [shared.problem_of(name) or "" for name in ("root", "nobody-at-all", anna)]
     assert said[0] == "runs_as root: is mapped to 'root', which is root here; map it to an ordinary account"
-    assert said[1].startswith("runs_as nobody-at-all: this machine has no Unix user")
+    assert said[1].startswith("runs_as nobody-at-all: this machine has no Unix account")
     assert said[2] == ""
     base = shared.base(anna)
     assert (base.owner(), stat.S_IMODE(base.stat().st_mode)) == (anna, 0o2750)
     right = f"as root: install -d -o {anna} -g 0 -m 2750 {base}"
     base.chmod(0o2755)
     assert (shared.problem_of(anna) or "").endswith(
-        f"must be a folder of theirs that the group of the site reads; {right}"
+        f"must be a folder of this account that the group of the site can read; {right}"
     )
     shutil.rmtree(base)
     base.symlink_to("/etc")
     assert (shared.problem_of(anna) or "").endswith(right)
     subprocess.run(["usermod", "-a", "-G", "root", anna], check=True)
     try:
-        assert "is in group 0 of the site, and could read the jobs of others" in (shared.problem_of(anna) or "")
+        assert "is in group 0 of the site, so it could read jobs of other users" in (shared.problem_of(anna) or "")
     finally:
         subprocess.run(["gpasswd", "-d", anna, "root"], check=True, capture_output=True)

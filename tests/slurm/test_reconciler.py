@@ -211,7 +211,7 @@ async def test_a_job_that_is_not_taken_for_a_limit_without_a_word(tmp_path: Path
         for _ in range(3):
             await site.round()
         assert "Slurm rejects the job: Job violates accounting/QOS policy" in site.why(puzzling)
-        assert "asked for again in " in site.why(puzzling)
+        assert "requested again in " in site.why(puzzling)
         assert site.why(well) == "as 2 there: others go first"
         assert len(site.batch.asked) == 2
 
@@ -332,12 +332,12 @@ async def test_a_limit_without_a_word_while_others_of_the_account_are_there(site
     site.batch.change("1", state="ended", end="given back")
     await site.round()
     await site.round()
-    assert site.why(large).startswith("its nodes were lost before it began: Slurm does not take the job")
+    assert site.why(large).startswith("its nodes were lost before it began: SSlurm rejects the job")
     assert site.why(small).endswith("there: others go first")
     await site.wait(LONGEST_PAUSE_MS)
     await site.round()
     await site.round()
-    assert "lost 2 times before it began, the last time: Slurm does not take the job" in site.why(large)
+    assert "lost 2 times before it began, the last time: SSlurm rejects the job" in site.why(large)
 
 
 @pytest.mark.parametrize(("end", "outcome"), [("failed", "failed"), ("lost", "")])

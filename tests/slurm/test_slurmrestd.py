@@ -153,7 +153,7 @@ async def test_what_does_not_answer(tokens: Path) -> None:
     async with listening(restd) as where:
         good = restd.answers["partition/main"]
         for answer, words in {
-            401: "takes no tokens; start it with -a rest_auth/jwt",
+            401: "accepts no tokens; start it with -a rest_auth/jwt",
             502: "answers with 502: 'Unable find",
             1007: f"rejects the token of {OWN}: Protocol authentication error; create a token with scontrol token;",
             -1: f"rejects the token of {OWN}, or slurmctld is down: Protocol authentication error; create",

@@ -187,7 +187,7 @@ def test_a_core_that_is_ahead_of_its_journal_is_found_out(open_journal: Open) ->
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    with pytest.raises(UnavailableError, match="open the journal again and replay it"), journal.step():
+    with pytest.raises(UnavailableError, match="reopen the journal and replay it"), journal.step():
         pass
     assert journal.flush() == 1
     assert [entry.now_ms for entry in open_journal().inputs()] == [1]

@@ -199,7 +199,7 @@ def test_a_writer_that_was_replaced_writes_no_more(url: str) -> None:
     for _ in range(2):
         with pytest.raises(UnavailableError):
             first.flush()
-    with pytest.raises(UnavailableError, match="another process has become its writer"):
+    with pytest.raises(UnavailableError, match="another process writes it now"):
         first.close()
     with JournalReader(url, event_type=Event) as reader:
         assert [entry.now_ms for entry in reader.inputs()] == [2]

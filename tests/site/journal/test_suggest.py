@@ -84,7 +84,7 @@ def test_jobs_that_were_killed_count_as_longer_than_any() -> None:
     assert found.part_of_asked == 0.001  # of a day
     found = suggested([*done, *killed])
     assert (found.estimate_ms, found.estimate_tested, found.part_of_asked, found.part_tested) == (None,) * 4
-    assert found.reasons[0].startswith("no estimate: 3 of 41 jobs ran to their limits")
+    assert found.reasons[0].startswith("no estimate: 3 of 41 jobs reached their limits")
 
 
 def test_the_part_of_the_estimates_asked() -> None:

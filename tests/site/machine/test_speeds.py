@@ -193,7 +193,7 @@ async def test_without_control_groups_it_is_said_at_the_start(
     while not isinstance(report := await heard.get(), RunEnded):
         pass
     assert (report.outcome, report.has_run) == ("failed", False)
-    assert "no control group for memory, cpu may be used here" in report.reason
+    assert "no usable control group for memory, cpu" in report.reason
     running.cancel()
     await agent.close()
 

@@ -234,7 +234,7 @@ async def test_whoever_asks_hears_why_a_journal_cannot_be_written(place: Path, m
     while not life.driver.problem:
         await asyncio.sleep(0)
     for question in (life.driver.durable(), life.driver.submit([("other", request())])):
-        with pytest.raises(UnavailableError, match=r"site north cannot go on: .* written: the disk is full"):
+        with pytest.raises(UnavailableError, match=r"site north is stuck: .* written: the disk is full"):
             await question
     is_full = False
     await turn
