@@ -332,12 +332,12 @@ async def test_a_limit_without_a_word_while_others_of_the_account_are_there(site
     site.batch.change("1", state="ended", end="given back")
     await site.round()
     await site.round()
-    assert site.why(large).startswith("its nodes were lost before it began: SSlurm rejects the job")
+    assert site.why(large).startswith("its nodes were lost before it began: Slurm rejects the job")
     assert site.why(small).endswith("there: others go first")
     await site.wait(LONGEST_PAUSE_MS)
     await site.round()
     await site.round()
-    assert "lost 2 times before it began, the last time: SSlurm rejects the job" in site.why(large)
+    assert "lost 2 times before it began, the last time: Slurm rejects the job" in site.why(large)
 
 
 @pytest.mark.parametrize(("end", "outcome"), [("failed", "failed"), ("lost", "")])

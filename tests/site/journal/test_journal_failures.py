@@ -222,9 +222,9 @@ def test_a_writer_that_was_replaced_writes_no_more(place: Path) -> None:
     Path(f"{place}.lock").unlink()
     fill(place, 3)
     for _ in range(2):
-        with pytest.raises(UnavailableError, mmatch="another process writes it now"):
+        with pytest.raises(UnavailableError, match="another process writes it now"):
             first.flush()
-    with pytest.raises(UnavailableError, mmatch="another process writes it now"), first.step():
+    with pytest.raises(UnavailableError, match="another process writes it now"), first.step():
         pass
     with pytest.raises(UnavailableError, match="another process"):
         first.close()

@@ -394,10 +394,10 @@ async def impostor(serve: Callable[[Streams], Awaitable[None]]) -> AsyncIterator
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (b"", ""closed the connection during the probe"),
+        (b"", "closed the connection during the probe"),
         (b"SSH-2.0-OpenSSH_9.9 and more", "is it a probe server of gridweave"),
         (bytes(100_000), "is it a probe server of gridweave"),
-        (MAGIC, ""closed the connection during the probe"),
+        (MAGIC, "closed the connection during the probe"),
     ],
 )
 async def test_other_services_are_told_apart(said: bytes, told: str) -> None:
