@@ -147,7 +147,7 @@ class Codec:
         if self._types:
             for message in messages:
                 if type(message) not in self._types:
-                    raise InputError(f"{message!r:.100} is not a {self._what} that this journal can store")
+                    raise InputError(f"{message!r:.100} is not of this journal's {self._what} type")
         try:
             encoded = _ENCODER.encode(value)
             decoded = decoder.decode(encoded)

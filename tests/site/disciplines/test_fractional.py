@@ -400,9 +400,6 @@ def test_an_algorithm_with_periods_alone_offers_the_start_at_the_end_of_the_peri
     quote, _ = core.quote(14_000, job)
     text = "or it could start in 6 s on nodes shared with other jobs, and end after 2.10 times its length from now"
     assert text in quote.offer
-        "or it could start in 6 s on nodes shared with other jobs, and end after 2.10 times its length from now"
-        in quote.offer
-    )
     assert core.handle(14_000, JobSubmitted(job)) == []
     assert StartJob(2, ((0, 1),)) in core.handle(20_000)
 

@@ -92,7 +92,7 @@ def test_nobody_and_nothing(tmp_path: Path) -> None:
     """A journal of a site where no job has ended teaches nothing; a user or class that nobody has is an error."""
     assert learn([written(tmp_path / "empty.journal", [])]) == []
     path = written(tmp_path / "a.journal", [used(1, "anna", "render"), used(2, "bert"), used(3, None, "mesh")])
-    with pytest.raises(OptionError, match=r"user: 'carl' has no jobs in .*a.journal; there are anna, bert"):
+    with pytest.raises(OptionError, match=r"user: 'carl' has no jobs in .*a.journal; it has anna, bert"):
         learn([path], user="carl")
     with pytest.raises(OptionError, match=r"job_class: 'x' has no jobs in .*; it has mesh, render"):
         learn([path], job_class="x")

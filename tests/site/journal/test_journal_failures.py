@@ -269,7 +269,7 @@ def test_a_file_that_was_cut_off_is_found(place: Path, left: int) -> None:
 
 def test_places_where_nothing_can_be_kept(tmp_path: Path) -> None:
     """A folder that is not there, a folder in place of a file, and a journal to read that is not there are refused."""
-    with pytest.raises(InputError, match="No such file or directory; name a place in a folder"):
+    with pytest.raises(InputError, match="No such file or directory; name a file in a folder"):
         Journal(tmp_path / "missing" / "site.journal", event_type=Event)
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="unable to open database file"):

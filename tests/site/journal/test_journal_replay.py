@@ -330,7 +330,10 @@ def test_a_snapshot_that_does_not_fit_stops_the_replay(place: Path) -> None:
     arrays = state.discipline.arrays | {"jobs.depth": state.discipline.arrays["jobs.width"]}
     odd = replace(state, discipline=replace(state.discipline, arrays=arrays))
     exchange_snapshots(place, odd, "SiteCore 1")
-    with Journal(place, event_type=Event) as journal, pytest.raises(InputError, match=r"does not fit: .*jobs\.depth"):
+    with (
+        Journal(place, event_type=Event) as journal,
+        pytest.raises(InputError, match=r"does not fit the core: .*jobs\.depth"),
+    ):
         replay(journal, make())
 
 

@@ -419,11 +419,11 @@ async def test_other_services_are_told_apart(said: bytes, told: str) -> None:
     ("said", "told"),
     [
         (frame(ECHO, 7), "answered another question"),
-        (frame(RESULT, 7), "said b'R'"),
+        (frame(RESULT, 7), "sent b'R'"),
         (frame(GO, 70_000, 10) + frame(RESULT, 0), "too little data arrived"),
         (frame(GO, 0, 10), "asks for more data than was offered"),
-        (frame(GO, 70_000, 10) + frame(GO), "said b'G'"),
-        (frame(GO, 70_000, 10)[:-1], "broke off"),
+        (frame(GO, 70_000, 10) + frame(GO), "sent b'G'"),
+        (frame(GO, 70_000, 10)[:-1], "closed the connection"),
     ],
 )
 async def test_a_site_that_answers_wrongly(said: bytes, told: str) -> None:
@@ -481,7 +481,7 @@ async def test_a_server_begins_and_ends() -> None:
     server = ProbeServer(SECRET)
     await server.close()
     port = await server.start(HOST)
-    with pytest.raises(InputError, match="listens already"):
+    with pytest.raises(InputError, match="already listening"):
         await server.start(HOST)
     other = ProbeServer(SECRET)
     with pytest.raises(UnavailableError, match=f"{HOST}:{port}"):
