@@ -154,11 +154,11 @@ async def test_what_does_not_answer(tokens: Path) -> None:
         good = restd.answers["partition/main"]
         for answer, words in {
             401: "accepts no tokens; start it with -a rest_auth/jwt",
-            502: "answers with 502: 'Unable find",
+            502: "answers with status 502: 'Unable find",
             1007: f"rejects the token of {OWN}: Protocol authentication error; create a token with scontrol token;",
             -1: f"rejects the token of {OWN}, or slurmctld is down: Protocol authentication error; create",
             2000: "partition 'main' does not exist on this cluster",
-            1: "cannot tell /partition/main: Protocol authentication error",
+            1: "cannot answer /partition/main: Protocol authentication error",
         }.items():
             errors = [{"error": "Protocol authentication error", "error_number": answer}]
             restd.answers["partition/main"] = answer if answer in (401, 502) else {"errors": errors}
@@ -204,7 +204,7 @@ async def test_tokens_of_a_command_are_used_again(tmp_path: Path) -> None:
         await slurm.view("gw-")
         assert made() == 2
         (tmp_path / "jwt").write_text(jwt(-1))
-        with pytest.raises(InputError, match=f"the token of {OWN} ended at "):
+        with pytest.raises(InputError, match=f"the token of {OWN} expired at "):
             await over(where, token_command=(str(script),)).view("gw-")
 
 
