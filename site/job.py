@@ -341,7 +341,7 @@ SignalName = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job runs, and how.
+    """The command or callable of a job, and how to run it.
 
     Attributes
     ----------

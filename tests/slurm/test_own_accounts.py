@@ -190,7 +190,7 @@ def test_what_is_wrong_is_told_at_the_start(ground: Ground) -> None:
         ground.cluster.wait(
             lambda: token_problem(old.removeprefix("SLURM_JWT="), anna, time.time()) is not None, "its end"
         )
-        assert f"the token of {anna} ended at 20" in ground.problem(**given)
+        assert f"the token of {anna} expired at 20" in ground.problem(**given)
 
 
 def test_a_site_that_may_not_submit_as_a_user(ground: Ground) -> None:
