@@ -245,7 +245,7 @@ def really_text(sharing: NodeSharing) -> str:
 
 
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
-    """Return the forecast of a job that is not in a queue, from its record; ``kept`` says why it is held, or is empty."""
+    """Return the forecast of a job that is not in a queue, from its record; ``kept`` says why it is held, if so."""
     return Forecast(
         job_id=record.job_id,
         now_ms=now_ms,
