@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(("options", "said"), [
     ({"argv": ("no-such-program",)}, "'no-such-program': not found in the directories of PATH"),
-    ({"argv": ("./missing",)}, "'./missing': there is no such file"),
+    ({"argv": ("./missing",)}, "'./missing': no such file"),
     ({"argv": ("./text",)}, "'./text': is not executable; give it the x permission"),
     ({"argv": ("./garbage",)}, "garbage': Exec format error; expected a script that begins with a line like"),
     ({"argv": ("./orphan",)}, "orphan': No such file or directory; expected a script"),
