@@ -214,7 +214,7 @@ def test_the_first_answer_is_kept(open_journal: Open) -> None:
             step.submission("b", 1, 10, None)
             step.submission("b", 1, 10, None)
 
-    with pytest.raises(InputError, match="'b' was used before"):
+    with pytest.raises(InputError, match="'b' was already used"):
         submit_twice()
     with pytest.raises(InputError, match="empty"), journal.step() as step:
         step.submission("", 1, 10, None)
