@@ -21,10 +21,10 @@ GroupName = tuple[str, str, str]
 """``("array", user, array name)``, ``("user", name, "")`` or ``("account", name, "")``."""
 
 GroupSet = tuple[GroupName, ...]
-"""The groups of a job; jobs with the same groups wait in one first-in-first-out line."""
+"""The groups of a job; jobs with the same groups wait in one first-in-first-out queue."""
 
 PARTS_OF_WINDOW = 100
-"""Resolution of the window of node-hours: use leaves it up to a hundredth of the window too late."""
+"""Resolution of the window of node-hours: use leaves the window late, by up to a hundredth of its length."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -76,16 +76,17 @@ class Bound(msgspec.Struct, frozen=True):
         kind, name, _ = self.group
         if kind == "array":
             are = "is" if self.most == 1 else "are"
-            return f"{_jobs(self.most)} of its array {self.group[2]} {are} under way, as many as may be"
+            return f"{_jobs(self.most)} of its array {self.group[2]} {are} queued or running, the most at one time"
         whose = whose_text(kind, name)
         if self.what == "jobs":
-            return f"{whose} has {_jobs(self.there)} under way and may have {self.most}: {self.missing} too many"
+            there = _jobs(self.there)
+            return f"{whose} has {there} queued or running and may have {self.most}: {self.missing} too many"
         if self.what == "nodes":
             there = nodes_text(self.there)
-            return f"{whose} has {there} under way and may have {self.most}: {self.missing} too many with this job"
+            return f"{whose} uses {there} and may use {self.most}: {self.missing} too many with this job"
         there, most, missing = (hours_text(number) for number in (self.there, self.most, self.missing))
         window = span_text(self.window_ms)
-        return f"{whose} has {there} node-hours used or under way in {window} and may have {most}: {missing} too many"
+        return f"{whose} has used or requested {there} node-hours in {window} and may use {most}: {missing} too many"
 
 
 class AdmissionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,21 +103,21 @@ class AdmissionQueue:
 
     Examples
     --------
-    >>> lines = AdmissionQueue()
-    >>> lines.quotas = Quotas(each_user=Quota(running_jobs=1))
-    >>> lane, ask = (("user", "anna", ""),), Ask(1, 60, 0)
+    >>> queue = AdmissionQueue()
+    >>> queue.quotas = Quotas(each_user=Quota(running_jobs=1))
+    >>> group_set, ask = (("user", "anna", ""),), Ask(1, 60, 0)
     >>> for job_id in (1, 2):
-    ...     lines.stand(job_id, lane, ask)
-    >>> lines.move(0)
+    ...     queue.stand(job_id, group_set, ask)
+    >>> queue.move(0)
     [1]
-    >>> lines.bound(0, lane, ask)[0].words
-    "user 'anna' has 1 job under way and may have 1: 1 too many"
+    >>> queue.bound(0, group_set, ask)[0].words
+    "user 'anna' has 1 job queued or running and may have 1: 1 too many"
     """
 
     def __init__(self) -> None:
         self.quotas = NO_QUOTAS
         self._groups: dict[GroupName, JobGroup] = {}
-        # The ids of the jobs in each lane, as a heap; some may have left.
+        # The ids of the jobs with each set of groups, as a heap; some may have left.
         self._lanes: dict[GroupSet, list[int]] = {}
         self._asks: dict[int, tuple[GroupSet, Ask]] = {}
         self._sets_of: dict[GroupName, set[GroupSet]] = {}
@@ -230,7 +231,7 @@ class AdmissionQueue:
         return {group_set for name in names for group_set in self._sets_of.get(name, ())}
 
     def _move(self, now_ms: int, lanes: set[GroupSet]) -> list[int]:
-        """Admit jobs from the heads of lanes, lowest number first.
+        """Admit jobs from the heads of the queues of several sets of groups, lowest number first.
 
         A head that has to wait blocks all of its full groups: no later job is admitted to them.
         """
@@ -259,7 +260,7 @@ class AdmissionQueue:
         return let_in
 
     def _first(self, group_set: GroupSet) -> int | None:
-        """Return the first job of a lane; delete the lane if it is empty."""
+        """Return the first job with this set of groups; delete the set if no job is left."""
         line = self._lanes.get(group_set)
         while line:
             if line[0] in self._asks:
@@ -337,10 +338,10 @@ class AdmissionQueue:
         """Raise AssertionError if the state is inconsistent, e.g. a job waits for no reason."""
         for name, group in self._groups.items():
             least = min(group.inside, group.nodes, group.promised_s, group.unstarted)
-            assert least >= 0, f"{name} has fewer than none"
+            assert least >= 0, f"{name} has a negative count"
         for job_id, (group_set, ask) in self._asks.items():
             is_bound = self.bound(now_ms, group_set, ask) or self.ahead(job_id)
-            assert is_bound, f"job {job_id} stands in line for nothing"
+            assert is_bound, f"job {job_id} waits for admission without a reason"
 
 
 def group_set_of(request: JobRequest) -> tuple[GroupSet, Ask]:
@@ -366,9 +367,9 @@ def whose_text(kind: str, name: str) -> str:
     Examples
     --------
     >>> whose_text("account", "physics"), whose_text("user", "")
-    ("account 'physics'", 'who has no name')
+    ("account 'physics'", 'the unnamed user')
     """
-    return f"{kind} {name!r}" if name else "who has no name"
+    return f"{kind} {name!r}" if name else f"the unnamed {kind}"
 
 
 def _jobs(count: int) -> str:

@@ -42,7 +42,7 @@ class NodePool:
 
     def __init__(self, nodes: int) -> None:
         if nodes < 1:
-            raise InputError(f"nodes is {nodes}; a site has at least 1")
+            raise InputError(f"nodes is {nodes}; expected at least 1")
         self.nodes = nodes
         self.free = nodes
         self._free = self._all = (1 << nodes) - 1
@@ -57,7 +57,7 @@ class NodePool:
     def take(self, width: int) -> tuple[tuple[Interval, ...], int]:
         """Allocate nodes like `allocate`; also return them as the bits of an integer, for `give_back`."""
         if not 1 <= width <= self.free:
-            raise AssertionError(f"{width} nodes asked of a pool with {self.free} of {self.nodes} free")
+            raise AssertionError(f"{width} nodes requested; {self.free} of {self.nodes} are free")
         free = self._free
         start = (free & -free).bit_length() - 1
         taken = ((1 << width) - 1) << start
@@ -78,27 +78,27 @@ class NodePool:
             mask |= (1 << stop) - (1 << start)
             count += stop - start
         if mask.bit_count() != count:
-            raise AssertionError(f"{count} nodes released, but some of them are named twice")
+            raise AssertionError(f"{count} nodes released, but some of them are listed twice")
         self.give_back(mask)
 
     def give_back(self, taken: int) -> None:
         """Free nodes like `release`, given as the bits of an integer."""
         if taken & self._free or taken > self._all:
-            raise AssertionError("nodes released, but some of them are free already, or not of this site")
+            raise AssertionError("nodes released, but some of them are already free, or not at this site")
         self._free |= taken
         self.free += taken.bit_count()
 
     def occupy(self, taken: int) -> None:
         """Allocate specific free nodes, given as the bits of an integer."""
         if taken & ~self._free:
-            raise AssertionError("nodes taken, but some of them are not free, or not of this site")
+            raise AssertionError("nodes allocated, but some of them are not free, or not at this site")
         self._free ^= taken
         self.free -= taken.bit_count()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if a free node is not of this site, or `free` is not the number of free nodes."""
+        """Raise AssertionError if a free node does not exist, or `free` is not the number of free nodes."""
         if self._free | self._all != self._all:
-            raise AssertionError(f"a node is free that a site of {self.nodes} nodes does not have")
+            raise AssertionError(f"a free node is not one of the site's {self.nodes} nodes")
         if self._free.bit_count() != self.free:
             raise AssertionError(f"{self._free.bit_count()} nodes are free, {self.free} counted")
 

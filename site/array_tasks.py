@@ -118,15 +118,16 @@ def ranges_problem(ranges: Ranges) -> str | None:
     Examples
     --------
     >>> ranges_problem(((3, 5), (4, 9)))
-    'elements are [3, 5), [4, 9): each range must begin before its end, and not before the end of the last'
+    'elements is [3, 5), [4, 9); expected ascending ranges that are not empty and do not overlap'
     """
     count, before = 0, 0
     for low, high in ranges:
         if not before <= low < high <= 2**31:
             text = ", ".join(f"[{start}, {other})" for start, other in ranges[:10])
-            return f"elements are {text}: each range must begin before its end, and not before the end of the last"
+            return f"elements is {text}; expected ascending ranges that are not empty and do not overlap"
         before, count = high, count + high - low
-    return f"{count:,} elements in one job; at most {MAX_ARRAY_TASKS:,}" if count > MAX_ARRAY_TASKS else None
+    too_many = f"{count:,} array tasks in one job; expected at most {MAX_ARRAY_TASKS:,}"
+    return too_many if count > MAX_ARRAY_TASKS else None
 
 
 def tasks_problem(array_tasks: Iterable[ArrayTask]) -> str:
@@ -139,4 +140,4 @@ def tasks_problem(array_tasks: Iterable[ArrayTask]) -> str:
         for task in failed[:MAX_LISTED]
     ]
     more = ", ..." if len(failed) > MAX_LISTED else ""
-    return f"{len(failed):,} element{'s' * (len(failed) > 1)} failed: {', '.join(texts)}{more}"
+    return f"{len(failed):,} array task{'s' * (len(failed) > 1)} failed: {', '.join(texts)}{more}"

@@ -1,4 +1,4 @@
-"""Decide which jobs may enter the queue: holds by users, dependencies, array limits and quotas.
+"""Decide which jobs may enter the queue, by their users' holds, dependencies, array limits and quotas.
 
 No clock, no I/O. `LiveGrid` and `LiveSite` report what happens to jobs, and apply the results: docs/live.md, "Held".
 """
@@ -304,7 +304,7 @@ class Eligibility:
         if not reasons and (bounds := self.bounds(job_id)):
             reasons = [bound.words for bound in bounds]
         elif not reasons and (ahead := self.admission.ahead(job_id)):
-            reasons = [f"job {ahead[0]} stands in line before it, for the same maximum"]
+            reasons = [f"waits behind job {ahead[0]}, for the same quota or array"]
         return "; ".join(reasons)
 
     def bounds(self, job_id: int) -> list[Bound]:
@@ -325,11 +325,11 @@ class Eligibility:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent, e.g. a job is kept for no reason."""
-        assert not self._doubtful, "something has changed and is not settled"
-        assert not self._unplaceable, "something is hopeless and not ended"
+        assert not self._doubtful, "a change was not settled"
+        assert not self._unplaceable, "an unplaceable job has not ended"
         for job_id, kept in self._kept.items():
             waits = job_id in self.admission
-            assert kept.after or job_id in self._to_hold or waits, f"job {job_id} is kept for nothing"
+            assert kept.after or job_id in self._to_hold or waits, f"job {job_id} is kept without a reason"
         self.admission.check_invariants(self._now_ms)
 
 
@@ -338,14 +338,14 @@ def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
     for after in request.after:
         dependency = past.get(after.job_id)
         if dependency is None:
-            return f"after: job {after.job_id} is not known here; name one that was taken in, and not forgotten"
+            return f"after: job {after.job_id} is unknown; expected a submitted job whose record still exists"
         if dependency.user != request.user:
-            return f"after: job {after.job_id} is another user's; a job can wait for those of its own user"
+            return f"after: job {after.job_id} belongs to another user; expected a job of the same user"
     return None
 
 
 def _why_unplaceable(after: After, past: Past) -> str:
     if after.group:
-        return "it waited until one of several jobs has failed, and all of them have finished"
+        return "it waited until one of several jobs has failed, but all of them have finished"
     how = "was refused" if past.outcome == "refused" else f"has ended: {past.outcome}"
-    return f"it waited until job {after.job_id} has {after.has}, and that {how}"
+    return f"it waited until job {after.job_id} has {after.has}, but that job {how}"

@@ -182,7 +182,7 @@ def forecast_at(
 def with_refusals(forecast: Forecast, refusals: Mapping[str, str]) -> Forecast:
     """Return a copy in which each site of ``refusals`` shows why it does not accept the job."""
     rows = [
-        msgspec.structs.replace(row, start_ms=None, is_bound=False, waits_for=(), reason=f"does not take it: {why}")
+        msgspec.structs.replace(row, start_ms=None, is_bound=False, waits_for=(), reason=f"does not accept it: {why}")
         if (why := refusals.get(row.site))
         else row
         for row in forecast.sites
@@ -210,7 +210,7 @@ def offer_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) -> str:
     Examples
     --------
     >>> offer_text(1.28, [12])
-    'or it could start now beside job 12, and take 1.28 times as long'
+    'or it could start now on nodes shared with job 12, and take 1.28 times as long'
     """
     return f"or it could {shared_start_text(slowdown, beside, wait_ms)}"
 
@@ -221,12 +221,13 @@ def shared_start_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) 
     Examples
     --------
     >>> shared_start_text(1.28, [])
-    'start now beside others, and take 1.28 times as long'
+    'start now on nodes shared with other jobs, and take 1.28 times as long'
     """
-    jobs = f"job{'s' * (len(beside) > 1)} {listed([str(job_id) for job_id in beside])}" if beside else "others"
+    jobs = f"job{'s' * (len(beside) > 1)} {listed([str(job_id) for job_id in beside])}" if beside else "other jobs"
+    where = f"on nodes shared with {jobs}"
     if wait_ms > 0:
-        return f"start {when_text(wait_ms, 0)} beside {jobs}, and end after {slowdown:.2f} times its length from now"
-    return f"start now beside {jobs}, and take {slowdown:.2f} times as long"
+        return f"start {when_text(wait_ms, 0)} {where}, and end after {slowdown:.2f} times its length from now"
+    return f"start now {where}, and take {slowdown:.2f} times as long"
 
 
 def really_text(sharing: NodeSharing) -> str:
@@ -235,16 +236,16 @@ def really_text(sharing: NodeSharing) -> str:
     Examples
     --------
     >>> really_text(NodeSharing(beside=(2,), slowdown=1.3, real=1.25, alone_ms=60_000, alone_runs=3))
-    'it really took 1.25 times as long (alone: 1 min, the mean of 3 runs)'
+    'it actually took 1.25 times as long (alone: 1 min, the mean of 3 runs)'
     """
     if sharing.real is None:
-        return "how long it takes alone is not known, as no such job has run alone"
+        return "its run time alone is unknown, because no such job has run alone"
     runs = "one run" if sharing.alone_runs == 1 else f"the mean of {sharing.alone_runs:,} runs"
-    return f"it really took {sharing.real:.2f} times as long (alone: {span_text(sharing.alone_ms)}, {runs})"
+    return f"it actually took {sharing.real:.2f} times as long (alone: {span_text(sharing.alone_ms)}, {runs})"
 
 
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
-    """Return the forecast of a job that is not in a queue, from its record; ``kept`` is why it is held, if it is."""
+    """Return the forecast of a job that is not in a queue, from its record; ``kept`` says why it is held, if so."""
     return Forecast(
         job_id=record.job_id,
         now_ms=now_ms,
@@ -265,7 +266,7 @@ def _recorded(record: JobRecord) -> str:
             cost = record.split or record.sharing
             return "" if cost is None else cost.text
         case "ending":
-            return "it was told to end, and has time for that" if record.places else "it was told to end"
+            return "it is ending, within its grace period" if record.places else "it is ending"
         case "ended":
             ended = f"{record.outcome}: {record.reason}" if record.reason else f"{record.outcome}"
             took = "" if record.split is None else took_text(record)
@@ -289,14 +290,14 @@ def nodes_text(count: int) -> str:
 
 
 def too_small_text(nodes: int) -> str:
-    """Return in words that a job needs more nodes than the grid can have at a site.
+    """Return in words that the grid can have fewer nodes at a site than a job needs.
 
     Examples
     --------
     >>> too_small_text(4)
-    'offers the grid 4 nodes in all: never alone'
+    'offers the grid 4 nodes in total, too few for the whole job'
     """
-    return f"offers the grid {nodes_text(nodes)} in all: never alone"
+    return f"offers the grid {nodes_text(nodes)} in total, too few for the whole job"
 
 
 def shut_text(why: str) -> str:
@@ -305,9 +306,9 @@ def shut_text(why: str) -> str:
     Examples
     --------
     >>> shut_text("the site is being drained")
-    'takes nothing new from the grid: the site is being drained'
+    'accepts no new grid jobs: the site is being drained'
     """
-    return f"takes nothing new from the grid: {why}"
+    return f"accepts no new grid jobs: {why}"
 
 
 def free_text(free: int, nodes: int | None = None) -> str:
@@ -417,5 +418,5 @@ def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecas
         places=answer.places,
         length_ms=answer.length_ms,
         ahead=answer.ahead,
-        reason=f"{site} could start it first",
+        reason=f"{site} could start it earliest",
     )

@@ -189,7 +189,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     forms : tuple of JobForm
         Forms in which the job can run, at sites that use forms; empty: the site's forms for the job's class.
     in_step : bool
-        Whether this is a fragment of a multi-site job. All fragments progress at one common rate, so the site must not
+        Whether this is a fragment of a multi-site job. All fragments progress at the same rate, so the site must not
         choose a slower machine.
     if_evicted : str
         ``never``: do not evict the job; ``restart``: it starts again from zero; ``checkpoint``: it continues from its
@@ -251,7 +251,7 @@ def why_impossible(job: Job) -> str | None:
     if not 1 <= job.estimate_ms <= MAX_TIME_MS:
         return f"estimate_ms {job.estimate_ms} is not within 1 to {MAX_TIME_MS}"
     if not (0 < job.weight < inf and isfinite(job.priority)):
-        return f"weight {job.weight} is not above 0, or priority {job.priority} no number"
+        return f"weight {job.weight} is not above 0, or priority {job.priority} is not a number"
     return why_impossible_needs(job.resources) if job.resources is not None else None
 
 
@@ -259,21 +259,21 @@ def why_impossible_needs(needs: Resources) -> str | None:
     """Return why the resources of a job are invalid, or None (docs/sharing.md)."""
     fractions = needs.cpu, needs.network, needs.disk
     if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
-        return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
+        return f"cpu, network and disk are {fractions}; expected fractions of the run time that sum to 1"
     parts: list[Resources | TaskGroup] = [needs, *needs.groups]
     for part in parts:
         if not 0 < part.cpu_need <= 1:
-            return f"CPU need {part.cpu_need} is not above 0 and up to 1, a node's"
+            return f"the CPU need of a task is {part.cpu_need}; expected a fraction of a node, above 0 and at most 1"
         if not 0 < part.memory <= 1:
-            return f"memory {part.memory} is not above 0 and up to 1, a node's"
+            return f"memory is {part.memory}; expected a fraction of a node, above 0 and at most 1"
         if not part.memory <= needs.memory:
-            return f"memory {needs.memory} is less than the {part.memory} of one of its tasks"
+            return f"memory is {needs.memory}; expected at least {part.memory}, the memory of its largest task"
     if not all(1 <= group.tasks <= MAX_WIDTH for group in needs.groups):
-        return f"a group of tasks has none, or more than {MAX_WIDTH}"
+        return f"a group of tasks is empty or too large; expected 1 to {MAX_WIDTH} tasks"
     if not (1 <= needs.cores <= MAX_WIDTH and 0 <= needs.cpu_kind <= MAX_WIDTH and needs.cache_bytes >= 0):
-        return f"cores {needs.cores}, CPU kind {needs.cpu_kind} or cache of {needs.cache_bytes} bytes is not possible"
+        return f"cores {needs.cores}, CPU kind {needs.cpu_kind} or cache of {needs.cache_bytes} bytes is out of range"
     if needs.message_bytes is not None and needs.message_bytes < 0:
-        return f"messages of {needs.message_bytes} bytes are not possible"
+        return f"the message size is {needs.message_bytes} bytes; expected at least 0"
     return None
 
 
@@ -341,7 +341,7 @@ SignalName = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job runs, and how.
+    """The command or callable of a job, and how to run it.
 
     Attributes
     ----------
@@ -440,9 +440,8 @@ class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
         Name of the array, unique among the arrays of its user.
     at_once : int
         How many jobs of the array can be queued or running at one time; 0: all.
-    elements : tuple of (int, int)
-        The tasks of a packed array, which run inside this job, one after the other on each node. The first is the job's
-        index.
+    array_tasks : tuple of (int, int)
+        Indexes of the tasks of a packed array, which this job runs one after the other on each node; its own is first.
     """
 
     name: str
@@ -548,7 +547,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
         ``finished``, ``failed``, ``limit`` or ``cancelled``; empty until the job has ended.
     exit_codes : tuple
         As in `FragmentReport`.
-    elements : tuple of ArrayTask
+    array_tasks : tuple of ArrayTask
         Ended tasks of a packed array, over all attempts; updated when an attempt ends.
     interrupted : tuple of int
         Tasks of a packed array that a failed machine interrupted, or may have, once for each interruption; they run
@@ -645,14 +644,14 @@ def request_problem(request: JobRequest) -> str | None:
     Examples
     --------
     >>> request_problem(JobRequest(program=Program(argv=("true",)), nodes=0, limit_ms=1000))
-    'nodes is 0; a whole number from 1 to 10000000'
+    'nodes is 0; expected a whole number from 1 to 10000000'
     """
     if not 1 <= request.nodes <= MAX_WIDTH:
-        return f"nodes is {request.nodes}; a whole number from 1 to {MAX_WIDTH}"
+        return f"nodes is {request.nodes}; expected a whole number from 1 to {MAX_WIDTH}"
     if not 1 <= request.limit_ms <= MAX_TIME_MS:
-        return f"limit_ms is {request.limit_ms}; a time from 1 to {MAX_TIME_MS} ms"
+        return f"limit_ms is {request.limit_ms}; expected 1 to {MAX_TIME_MS} ms"
     if not 0 <= request.sensitivity <= 1e6:
-        return f"sensitivity is {request.sensitivity}; a number from 0 to 1e6"
+        return f"sensitivity is {request.sensitivity}; expected a number from 0 to 1e6"
     return (
         _bound_problem(request)
         or _order_problem(request)
@@ -667,7 +666,7 @@ def _command_problem(request: JobRequest, form: JobForm | None) -> str | None:
     """Return what is wrong with the program of a job, or with the command of one of its forms."""
     program = in_form(request, form).program
     if form is not None and form.argv and program.call is not None:
-        return "the job runs a function, and a form of it has a command; give one of the two"
+        return "the job runs a function, and one of its forms has a command; give one of the two"
     return launch_problem(
         Launch(
             job_id=0,
@@ -701,15 +700,15 @@ def _bound_problem(request: JobRequest) -> str | None:
     """Return which number or text of a request exceeds what a machine accepts or an operator can wait for."""
     program = request.program
     if program.grace_ms > MOST_GRACE_MS:
-        return f"grace_ms is {program.grace_ms}; at most {MOST_GRACE_MS}: so long may a job go on that is to end"
+        return f"grace_ms is {program.grace_ms}; expected at most {MOST_GRACE_MS}"
     if program.output_limit_bytes > MOST_OUTPUT_BYTES:
-        return f"output_limit_bytes is {program.output_limit_bytes}; at most {MOST_OUTPUT_BYTES} for each rank"
+        return f"output_limit_bytes is {program.output_limit_bytes}; expected at most {MOST_OUTPUT_BYTES} per rank"
     if not abs(request.priority) <= MOST_PRIORITY:  # NaN fails, too
-        return f"priority is {request.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+        return f"priority is {request.priority}; expected a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     ahead = program.limit_signal
     if ahead is not None and (ahead.name not in get_args(SignalName) or ahead.ahead_ms < 0):
-        valid_names = ", ".join(get_args(SignalName))
-        return f"limit_signal is {ahead.name!r}, {ahead.ahead_ms} ms ahead; one of {valid_names}, from 0 ms up"
+        valid_names = f"one of {', '.join(get_args(SignalName))}"
+        return f"limit_signal is {ahead.name!r}, {ahead.ahead_ms} ms ahead; expected {valid_names}, at least 0 ms"
     texts = {f"environment: {name[:100]}": f"{name}={value}" for name, value in program.environment.items()}
     texts |= {f"argument {number} of the command": text for number, text in enumerate(program.argv)}
     for place, form in enumerate(request.forms, start=1):
@@ -719,9 +718,9 @@ def _bound_problem(request: JobRequest) -> str | None:
         size = len(text.encode(errors="surrogatepass"))
         total += size
         if size > MOST_TEXT_BYTES:
-            return f"{what} has {size} bytes; Linux starts no program with more than {MOST_TEXT_BYTES} in one string"
+            return f"{what} has {size} bytes; Linux accepts at most {MOST_TEXT_BYTES} in one string"
     if total > MOST_TEXTS_BYTES:
-        return f"command and environment have {total} bytes; at most {MOST_TEXTS_BYTES}: hand large data over in a file"
+        return f"command and environment have {total} bytes; expected at most {MOST_TEXTS_BYTES}: pass data in a file"
     return None
 
 
@@ -731,24 +730,24 @@ def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
     Examples
     --------
     >>> forms_problem(4, [JobForm(width=4), JobForm(speed=0.0)])
-    'form 2 has the speed 0; above 0 and up to 10000'
+    'form 2 has speed 0; expected above 0 and at most 10000'
     >>> forms_problem(2, [JobForm(width=4)])
-    'nodes is 2, and the widest form has the width 4; say the same, or leave nodes out'
+    'nodes is 2, but the widest form has width 4; give the same number, or omit nodes'
     """
     if len(forms) > MOST_FORMS:
-        return f"forms are {len(forms)}; at most {MOST_FORMS}"
+        return f"the job has {len(forms)} forms; expected at most {MOST_FORMS}"
     for number, form in enumerate(forms, start=1):
         if not 1 <= form.width <= MAX_WIDTH:
-            return f"form {number} has the width {form.width}; a whole number from 1 to {MAX_WIDTH}"
+            return f"form {number} has width {form.width}; expected a whole number from 1 to {MAX_WIDTH}"
         if not 0 < form.speed <= MOST_SPEED:
-            return f"form {number} has the speed {form.speed:g}; above 0 and up to {MOST_SPEED:g}"
+            return f"form {number} has speed {form.speed:g}; expected above 0 and at most {MOST_SPEED:g}"
         if not (1 <= form.cores <= MAX_WIDTH and 0 <= form.memory_mb <= MAX_TIME_MS):
-            return f"form {number} asks for {form.cores} cores and {form.memory_mb} MB; at least 1 core and 0 MB"
+            return f"form {number} has cores {form.cores} and memory_mb {form.memory_mb}; expected at least 1 and 0"
         if not all(0 < len(name) <= MOST_NAME and name.isprintable() for name in form.on):
-            return f"form {number} names no class or label in 'on'; give 1 to {MOST_NAME} characters in one line"
+            return f"form {number} has an invalid name in 'on'; expected 1 to {MOST_NAME} printable characters"
     widest = max((form.width for form in forms), default=nodes)
     if nodes != widest:
-        return f"nodes is {nodes}, and the widest form has the width {widest}; say the same, or leave nodes out"
+        return f"nodes is {nodes}, but the widest form has width {widest}; give the same number, or omit nodes"
     return None
 
 
@@ -761,40 +760,40 @@ def _needs_problem(request: JobRequest) -> str | None:
     groups = request.resources.groups
     tasks = sum(group.tasks for group in groups)
     if groups and tasks != request.nodes:
-        return f"nodes is {request.nodes}, and the groups have {tasks} tasks; say the same, or leave nodes out"
+        return f"nodes is {request.nodes}, but the groups have {tasks} tasks; give the same number, or omit nodes"
     if groups and request.array is not None and request.array.array_tasks:
-        return "groups of tasks are not for a packed array: each of its ranks draws elements, whichever they are"
+        return "a packed array cannot have groups of tasks, because each rank can run any array task"
     return None
 
 
 def _batch_problem(request: JobRequest) -> str | None:
     """Return what is wrong with the options for a batch system; the check is the same for all batch systems."""
     if len(request.batch_options) > MOST_BATCH_OPTIONS:
-        return f"batch_options are {len(request.batch_options)}; at most {MOST_BATCH_OPTIONS}"
+        return f"the job has {len(request.batch_options)} batch_options; expected at most {MOST_BATCH_OPTIONS}"
     for option in request.batch_options:
         if not (option.isprintable() and len(option) <= MOST_NAME and _BATCH_OPTION.match(option)):
-            return f"batch_options: {option!r:.100} is not an option; write name=value, for example constraint=fast"
+            return f"batch_options: {option!r:.100} is not an option; expected name=value, e.g. constraint=fast"
     return None
 
 
 def _order_problem(request: JobRequest) -> str | None:
     """Return what is wrong with a job's dependencies or with its position in an array."""
     if len(request.after) > MOST_AFTER:
-        return f"after names {len(request.after)} jobs; at most {MOST_AFTER}"
+        return f"after names {len(request.after)} jobs; expected at most {MOST_AFTER}"
     for after in request.after:
         if not 1 <= after.job_id < 2**63:
-            return f"after: {after.job_id} is not a job number; a whole number from 1 up"
+            return f"after: {after.job_id} is not a job number; expected at least 1"
         if after.group and (after.has != "failed" or not 0 < after.group <= MOST_AFTER):
-            return f"after: group is {after.group} with {after.has!r}; 0, or with 'failed' 1 to {MOST_AFTER}"
+            return f"after: group is {after.group} with {after.has!r}; expected 0, or 'failed' and 1 to {MOST_AFTER}"
     array = request.array
     if array is None:
         return None
     if not (0 < len(array.name) <= MOST_NAME and array.name.isprintable()):
-        return f"array: the name {array.name!r:.100} cannot be used; give 1 to {MOST_NAME} characters in one line"
+        return f"array: the name is {array.name!r:.100}; expected 1 to {MOST_NAME} printable characters"
     if not 0 <= array.index < 2**31:
-        return f"array: index is {array.index}; a whole number from 0 to {2**31 - 1}"
+        return f"array: index is {array.index}; expected a whole number from 0 to {2**31 - 1}"
     if problem := ranges_problem(array.array_tasks):
         return f"array: {problem}"
     if not 0 <= array.at_once <= MAX_WIDTH:
-        return f"array: at_once is {array.at_once}; a whole number from 0 (all of them) to {MAX_WIDTH}"
+        return f"array: at_once is {array.at_once}; expected a whole number from 0 (no limit) to {MAX_WIDTH}"
     return None

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 EXPERIENCE = "experience"
-"""The question about learned run times, as `Discipline.answer` knows it; also the last part of the REST route."""
+"""Name of the question about learned run times for `Discipline.answer`; also the last part of the REST route."""
 
 MOST_CHANGES = 1_000
 """The largest number of changes in one edit."""
@@ -54,11 +54,12 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Return what is wrong with the values, in one line, or None."""
         whose = f"job class {self.job_class}" if self.user is None else f"user {self.user}"
         if (self.job_class is None) == (self.user is None):
-            return "experience is of a job_class or of a user; give one of the two"
+            return "experience needs either a job_class or a user"
         if self.user is not None and self.resource:
-            return f"experience of {whose} names the resource {self.resource!r}; only that of a job class has one"
+            return f"experience of {whose} has resource {self.resource!r}; only a job_class may have a resource"
         if self.runs < 1 or not 0 < self.mean_ms < math.inf or not 0 <= self.deviation_ms < math.inf:
-            return f"experience of {whose} needs runs of at least 1, a mean_ms above 0 and a deviation_ms of at least 0"
+            expected = "runs of at least 1, mean_ms above 0 and deviation_ms of at least 0"
+            return f"experience of {whose} is out of range; expected {expected}"
         return None
 
 
@@ -101,8 +102,8 @@ def in_order(times: Iterable[KnownTimes]) -> list[KnownTimes]:
 
     Examples
     --------
-    >>> found = in_order(KnownTimes(job_class=name, runs=1, mean_ms=1) for name in ("cfd", 10, 9))
-    >>> [one.job_class for one in found]
+    >>> times = in_order(KnownTimes(job_class=name, runs=1, mean_ms=1) for name in ("cfd", 10, 9))
+    >>> [entry.job_class for entry in times]
     [9, 10, 'cfd']
     """
     return sorted(times, key=lambda entry: (_rank(entry.job_class), _rank(entry.user), entry.resource))

@@ -272,26 +272,27 @@ class AcceptedUsers(msgspec.Struct, frozen=True, kw_only=True):
         Examples
         --------
         >>> AcceptedUsers(anyone=False, names=("anna",)).refusal("bert")
-        "it runs jobs of 'anna' alone, and this is one of 'bert'; see docs/launchers.md for jobs of others"
+        "it only runs jobs of 'anna', and this job is of 'bert'; docs/launchers.md says how to run jobs of other users"
         >>> AcceptedUsers(anyone=False, names=("anna",), is_mapped=True).refusal("bert")
-        "it maps 'bert' to no account; have its operator add one"
+        "it has no account for 'bert'; ask its operator to add one"
         >>> AcceptedUsers(options=("constraint", "gres")).refusal("anna", ["nodelist=n1"])
-        'it passes on no option nodelist to a batch system; those that it does are constraint, gres'
+        'it does not pass the option nodelist to a batch system; expected one of constraint, gres'
         """
         if has_forms and not self.forms:
-            return "its machines are all alike, and the job has forms; hand it in with --nodes in place of --form"
+            return "its machines are all alike, and the job has forms; submit it with --nodes instead of --form"
         for name in (option.partition("=")[0] for option in options):
             if name not in self.options:
-                others = f"; those that it does are {', '.join(self.options)}" if self.options else ""
-                return f"it passes on no option {name} to a batch system{others}"
+                others = f"; expected one of {', '.join(self.options)}" if self.options else ""
+                return f"it does not pass the option {name} to a batch system{others}"
         if self.anyone or user in self.names:
             return None
         if self.is_mapped:
-            return f"it maps {user!r} to no account; have its operator add one"
+            return f"it has no account for {user!r}; ask its operator to add one"
         if not user:
             return None
         owner = " and ".join(map(repr, self.names)) or "nobody"
-        return f"it runs jobs of {owner} alone, and this is one of {user!r}; see docs/launchers.md for jobs of others"
+        how = "docs/launchers.md says how to run jobs of other users"
+        return f"it only runs jobs of {owner}, and this job is of {user!r}; {how}"
 
     @property
     def words(self) -> str:
@@ -300,14 +301,14 @@ class AcceptedUsers(msgspec.Struct, frozen=True, kw_only=True):
         Examples
         --------
         >>> AcceptedUsers().words, AcceptedUsers(anyone=False, names=("anna", "bert")).words
-        ('takes jobs of anyone', 'takes jobs of anna, bert')
+        ('accepts jobs of anyone', 'accepts jobs of anna, bert')
         >>> AcceptedUsers(anyone=False, names=tuple("abcdefg")).words
-        'takes jobs of a, b, c, d, e and 2 others'
+        'accepts jobs of a, b, c, d, e and 2 others'
         """
         if self.anyone:
-            return "takes jobs of anyone"
+            return "accepts jobs of anyone"
         first, more = ", ".join(self.names[:_NAMED]) or "nobody", len(self.names) - _NAMED
-        return f"takes jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
+        return f"accepts jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
     def both(self, other: AcceptedUsers) -> AcceptedUsers:
         """Return the users and options that both accept."""
@@ -322,7 +323,7 @@ ANYONE = AcceptedUsers()
 
 
 class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The users whose jobs a machine starts, their Unix users, and the limits of their jobs.
+    """The users whose jobs a machine starts, their Unix accounts, and the limits of their jobs.
 
     Attributes
     ----------
@@ -361,7 +362,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
         --------
         >>> MachineRules(owner="anna").refusal("anna")
         >>> MachineRules(owner="anna").refusal("bert")
-        "it runs jobs of 'anna' alone, and this is one of 'bert'; see docs/launchers.md for jobs of others"
+        "it only runs jobs of 'anna', and this job is of 'bert'; docs/launchers.md says how to run jobs of other users"
         """
         return self.users.refusal(user)
 
@@ -563,14 +564,14 @@ def python_scalar(value: Any) -> Any:
 
 
 def json_problem(value: object, *, most_depth: int = 32) -> str | None:
-    """Return what in a value does not survive a JSON round trip, or is nested too deeply; None: nothing.
+    """Return which part of a value does not survive a JSON round trip or is nested too deeply, or None.
 
     A tuple may come back as a list.
 
     Examples
     --------
     >>> json_problem([1, "a", {"b": (None, 2.5)}]), json_problem([{1: 2}]), json_problem({3})
-    (None, 'an object with a name that is not text', 'a set that JSON cannot say')
+    (None, 'an object with a key that is not text', 'a value of type set')
     """
     for nested, depth in nested_values(value):
         if depth > most_depth:
@@ -579,12 +580,12 @@ def json_problem(value: object, *, most_depth: int = 32) -> str | None:
             continue
         if isinstance(nested, dict):
             if not all(isinstance(key, str) for key in nested):
-                return "an object with a name that is not text"
+                return "an object with a key that is not text"
         elif isinstance(nested, int):
             if not -(2**63) <= nested < 2**64:
-                return "a number that is too large; at most 64 bits"
+                return "a number of more than 64 bits"
         elif not isinstance(nested, float) or not math.isfinite(nested):
-            return f"a {type(nested).__name__} that JSON cannot say"
+            return f"a value of type {type(nested).__name__}"
     return None
 
 
@@ -607,7 +608,7 @@ def launch_problem(launch: Launch) -> str | None:
     Examples
     --------
     >>> launch_problem(Launch(job_id=1, attempt=0, ranks=(Rank(0),), argv=("true",), environment={"A=B": "c"}))
-    "environment: the name 'A=B' holds '='; a name is any text but empty, without '=' and NUL"
+    "environment: the name 'A=B' contains '='; expected a non-empty text without '=' and NUL"
     """
     return (
         _command_problem(launch)
@@ -620,29 +621,29 @@ def launch_problem(launch: Launch) -> str | None:
 def _command_problem(launch: Launch) -> str | None:
     if launch.call is not None:
         if launch.argv:
-            return "both a command and a callable are given; a job is one of them"
+            return "both a command and a callable are given; give one of the two"
         module, _, name = launch.call.function.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-            return f"callable {launch.call.function!r}: must be module:function, for example 'package.module:main'"
+            return f"callable is {launch.call.function!r}; expected module:function, e.g. 'package.module:main'"
     elif not launch.argv or not launch.argv[0]:
-        return "the command is empty; it must be a list of at least a program's name"
+        return "the command is empty; expected a list that starts with the name of a program"
     for what, text in [("command", text) for text in launch.argv] + [
         ("working directory", launch.working_directory or "")
     ]:
         if "\0" in text:
             return f"{what}: {text!r} contains a NUL character, which the operating system does not accept"
     if launch.working_directory is not None and not launch.working_directory.startswith("/"):
-        return f"working directory {launch.working_directory!r}: must be an absolute path"
+        return f"working directory is {launch.working_directory!r}; expected an absolute path"
     return None
 
 
 def _environment_problem(launch: Launch) -> str | None:
     for name, value in launch.environment.items():
-        wrong = "is empty" if not name else "holds '='" if "=" in name else "holds NUL" if "\0" in name else ""
+        wrong = "is empty" if not name else "contains '='" if "=" in name else "contains NUL" if "\0" in name else ""
         if wrong:
-            return f"environment: the name {name!r} {wrong}; a name is any text but empty, without '=' and NUL"
+            return f"environment: the name {name!r} {wrong}; expected a non-empty text without '=' and NUL"
         if "\0" in value:
-            return f"environment: the value of {name} contains NUL; a value is any text without it"
+            return f"environment: the value of {name} contains NUL; expected a text without NUL"
     return None
 
 
@@ -650,13 +651,13 @@ def _number_problem(launch: Launch) -> str | None:
     size = launch.size if launch.size is not None else len(launch.ranks)
     numbers = [rank.rank for rank in launch.ranks]
     if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= size:
-        return f"ranks {numbers} of {size}: must be at least one, each once, from 0 to {size - 1}"
+        return f"ranks are {numbers} of {size}; expected one or more different numbers from 0 to {size - 1}"
     if any(rank.threads is not None and not rank.threads for rank in launch.ranks):
-        return "a rank is to be pinned to no hardware thread at all; give at least one, or None for any"
+        return "threads of a rank is empty; expected at least one hardware thread, or None for any"
     for name in ("limit_ms", "grace_ms", "output_limit_bytes", "start_at_unix_ms", "alone_ms", "gate_ms"):
         value = getattr(launch, name)
         if value is not None and value < 0:
-            return f"{name} {value}: must be at least 0"
+            return f"{name} is {value}; expected at least 0"
     return None
 
 

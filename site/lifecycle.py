@@ -41,11 +41,11 @@ class StateTable(Generic[S, C]):
     Attributes
     ----------
     record : str
-        What has these states, for messages.
+        The kind of record that has these states, for messages.
     states, causes : mapping to str
         What each state and each cause means.
     first : mapping from cause to state
-        How a record begins.
+        The first state of a record.
     rows : mapping from state to mapping from cause to state
         The next state, for each cause that is possible in a state. A cause that changes nothing leads back to its own
         state. A state without causes is final.
@@ -81,13 +81,13 @@ class StateTable(Generic[S, C]):
 JOB: Final = StateTable[JobState, JobCause](
     "job",
     states={
-        "held": "Not in the queue yet: held by its user, or waiting for another job, its array or a quota.",
+        "held": "Not in the queue yet: held by its user, or waiting for another job, an array limit or a quota.",
         "waiting": "In the queue of the grid or of a site.",
-        "starting": "Given nodes. Not all of its processes have begun.",
+        "starting": "It has nodes, but not all of its processes have started.",
         "running": "Running on all its sites.",
-        "ending": "Its processes have been told to end. Some may still run.",
+        "ending": "Its processes were asked to end, but some may still run.",
         "ended": "Over. The record has the outcome.",
-        "refused": "Accepted, and found later to be impossible.",
+        "refused": "Accepted first, and later found to be impossible.",
     },
     causes={
         "submit": "A user submits the job, and it enters the queue.",
@@ -97,9 +97,9 @@ JOB: Final = StateTable[JobState, JobCause](
         "place": "The scheduler gives the job nodes.",
         "delegate": "The grid puts the job into the queues of sites.",
         "move": "The site moves the job to other nodes.",
-        "run": "All processes of the job have begun.",
+        "run": "All processes of the job have started.",
         "stop": "The user cancels the job, or it reaches its limit.",
-        "retry": "The attempt is over and the job is not: it waits for the next attempt.",
+        "retry": "The attempt is over, but not the job: it waits for the next attempt.",
         "end": "The job is over.",
         "refuse": "No site can run the job.",
     },
@@ -111,7 +111,7 @@ JOB: Final = StateTable[JobState, JobCause](
             "place": "starting",
             "delegate": "waiting",
             "run": "running",  # at the grid, of a delegated job
-            "stop": "waiting",  # the queue that has the job is asked for it
+            "stop": "waiting",  # the site whose queue has the job is asked to remove it
             "retry": "waiting",
             "end": "ended",
             "refuse": "refused",
@@ -134,7 +134,7 @@ JOB: Final = StateTable[JobState, JobCause](
             "end": "ended",
         },
         "ending": {
-            # What was decided before the job was stopped, and is heard later.
+            # Reports of decisions from before the job was stopped.
             "place": "ending",
             "delegate": "ending",
             "run": "ending",
@@ -155,7 +155,7 @@ WITHOUT_NODES: Final[tuple[JobState, ...]] = ("held", "waiting")
 """The states in which a job has no nodes yet."""
 
 PENDING: Final[tuple[JobState, ...]] = ("waiting", "starting")
-"""The states in which a job has entered the queue and has not begun to run."""
+"""The states in which a job has entered the queue and has not started to run."""
 
 PLACED: Final[tuple[JobState, ...]] = ("starting", "running", "ending")
 """The states in which a job may have nodes."""
@@ -173,10 +173,10 @@ PART: Final = StateTable[PartState, PartCause](
     "part of job",
     states={
         WAITING: "In the site's queue: a delegated job, or one whose nodes are to be reserved ahead.",
-        RESERVED: "Given nodes under a lease.",
-        COMMITTED: "Given nodes, and certain to start at the agreed time.",
+        RESERVED: "It has nodes under a lease.",
+        COMMITTED: "It has nodes, and will start at the agreed time.",
         RUNNING: "Running, or waiting at the gate for the other sites.",
-        EVICTED: "Its nodes are for another job. Some of its processes may still run.",
+        EVICTED: "Another job gets its nodes, but some of its processes may still run.",
         "over": "Gone from the site.",
     },
     causes={
@@ -220,14 +220,14 @@ RUN_END: Final = StateTable[RunEnd, RunEndCause](
     states={
         "lost": "The job runs again: here, or where the grid places it.",
         "limit": "The job has reached its limit.",
-        "cancelled": "The job is not to go on.",
+        "cancelled": "The job does not run again.",
     },
     causes={
         "evict": "Another job gets the nodes.",
-        "requeue": "A user, or the site, wants the job to run again.",
+        "requeue": "A user or the site wants the job to run again.",
         "hand back": "The machines cannot start the job now, and the grid may place it elsewhere.",
         "limit": "The job has reached its limit.",
-        "kill": "The site or the grid does not want the run any more.",
+        "kill": "The site or the grid no longer needs the run.",
         "cancel": "A user cancels the job.",
     },
     first={
@@ -248,12 +248,12 @@ RUN_END: Final = StateTable[RunEnd, RunEndCause](
 
 
 class TransitionError(GridweaveError):
-    """A record was to change its state in a way that its table does not have: a fault of gridweave.
+    """A change of state that the table does not allow: a bug in gridweave.
 
     Parameters
     ----------
     record : str
-        What has the state, such as ``job``.
+        The kind of record, such as ``job``.
     job_id : int
     state : str
         The state of the record.
@@ -262,7 +262,7 @@ class TransitionError(GridweaveError):
     possible : sequence of str
         The states in which the cause is possible.
     history : sequence of (str, str)
-        The cause and the state of each earlier move that is known, oldest first.
+        The cause and the state of each earlier move, oldest first, as far as they are known.
     """
 
     def __init__(
@@ -275,13 +275,13 @@ class TransitionError(GridweaveError):
         history: tuple[tuple[str, str], ...],
     ) -> None:
         self.job_id, self.state, self.cause, self.history = job_id, state, cause, history
-        right = f"it is possible when {' or '.join(possible)}" if possible else "no state has this cause"
-        before = ", ".join(f"{cause}: {state}" for cause, state in history) or "none since its process began"
+        right = f"it is possible when {' or '.join(possible)}" if possible else "it is possible in no state"
+        before = ", ".join(f"{cause}: {state}" for cause, state in history) or "none since the process started"
         super().__init__(f"{record} {job_id} is {state!r}: {cause!r} is impossible; {right}; history: {before}")
 
 
 class _Stateful(Protocol):
-    """A record with a state; `Any` as each kind of record has its own type of state."""
+    """A record with a state, of type `Any` because each kind of record has its own type of state."""
 
     state: Any
 
@@ -289,7 +289,7 @@ class _Stateful(Protocol):
 class Lifecycle(Generic[S, C]):
     """Changes the states of the records of one owner by a table, and remembers the last moves for error messages.
 
-    The moves are no part of the owner's state: after a restart they begin again.
+    The moves are not part of the owner's state, so they are lost at a restart.
 
     Examples
     --------
@@ -307,7 +307,7 @@ reserved; history: reserve: reserved, start: running
     def __init__(self, table: StateTable[S, C]) -> None:
         self.table = table
         self._rows: Mapping[Any, Mapping[C, S]] = table.rows
-        # Job, cause and state of each move, one after the other: so a move costs no object that lasts.
+        # Job, cause and state of each move, in one flat sequence, so that a move creates no lasting object.
         self._moves: deque[Any] = deque(maxlen=3 * KEEP_MOVES)
 
     def begin(self, job_id: int, cause: C) -> S:
@@ -319,7 +319,7 @@ reserved; history: reserve: reserved, start: running
         return state
 
     def change(self, job_id: int, record: _Stateful, cause: C) -> bool:
-        """Give a record its next state; return whether that is a different one.
+        """Change a record to its next state; return whether the state is different.
 
         Raises
         ------

@@ -82,7 +82,7 @@ def check_reservation(request: ReservationRequested) -> None:
         and abs(request.start_ms) <= MAX_TIME_MS
     ):
         raise InputError(
-            f"reservation {request.reservation_id}: id from 0, width from 1 to {MAX_WIDTH}, "
+            f"reservation {request.reservation_id}: expected an id from 0, a width from 1 to {MAX_WIDTH}, "
             f"length_ms from 1 and start_ms up to {MAX_TIME_MS}"
         )
 
@@ -129,7 +129,7 @@ class DisciplineEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited"):
 
 
 DirectEvent = BatchSnapshot | DisciplineEdited
-"""Events that concern no contract: they reach the nodes or the discipline of a site unread."""
+"""Events that are not part of the contract: `ContractCore` passes them to the nodes or the discipline unread."""
 
 Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | DirectEvent
 """The events of a `SiteCore`."""
@@ -483,7 +483,7 @@ class FragmentOpened(OfAttempt, frozen=True, tag="FragmentOpened", gc=False):
 
 
 class FragmentEnding(OfAttempt, frozen=True, tag="FragmentEnding", gc=False):
-    """A fragment has reached its limit; its ranks were told to exit and are in their grace period."""
+    """A fragment has reached its limit; its ranks were asked to exit and are in their grace period."""
 
 
 class NodesShared(OfAttempt, frozen=True, tag="NodesShared"):
@@ -546,10 +546,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         if not self.name:
             raise OptionError("name", "of a machine is empty; give it a name")
         if self.nodes < 1:
-            raise OptionError("nodes", f"is {self.nodes} of machine {self.name}; a whole number from 1 up")
+            raise OptionError("nodes", f"of machine {self.name} is {self.nodes}; expected at least 1")
         low, high = self.ports
         if not (low == high == 0 or 1 <= low <= high <= 65536):
-            raise OptionError("ports", f"is {self.ports} of machine {self.name}; two ports from 1 to 65536, ascending")
+            expected = "two ascending ports from 1 to 65536"
+            raise OptionError("ports", f"of machine {self.name} is {self.ports}; expected {expected}")
 
 
 class UserSubmitted(msgspec.Struct, frozen=True, tag="UserSubmitted"):
@@ -572,7 +573,7 @@ class JobAction(msgspec.Struct, frozen=True, tag="Wish"):
     @property
     def why_requeued(self) -> str:
         """The reason for the history of a job that a user requeues."""
-        return "requeued by wish" + (f", by {self.origin}" if self.origin else "")
+        return "requeued on request" + (f", by {self.origin}" if self.origin else "")
 
 
 class OfRun(msgspec.Struct, frozen=True):

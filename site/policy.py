@@ -53,9 +53,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         if not self.days or any(not 0 <= day <= 6 for day in self.days):
-            raise OptionError("days", f"{self.days} are not days of the week; Monday is 0, Sunday 6")
+            raise OptionError("days", f"is {self.days}; expected days of the week, from 0 (Monday) to 6 (Sunday)")
         if not (0 <= self.from_ms < DAY_MS and 0 <= self.to_ms <= DAY_MS):
-            raise OptionError("window", f"{self.from_ms} to {self.to_ms} ms is not within one day of {DAY_MS} ms")
+            raise OptionError(
+                "window", f"is {self.from_ms} to {self.to_ms} ms; expected times within one day of {DAY_MS} ms"
+            )
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +99,11 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         effects = [self.window, self.max_nodes, self.max_jobs]
         if sum(effect is not None for effect in effects) != 1:
-            raise OptionError("limit", "has exactly one of window, max_nodes and max_jobs")
+            raise OptionError("limit", "must have exactly one of window, max_nodes and max_jobs")
         for name in ("max_nodes", "max_jobs"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MAX_CAP:
-                raise OptionError(name, f"is {value}; at least 1, so that its jobs can start, and up to {MAX_CAP:,}")
+                raise OptionError(name, f"is {value}; expected 1 to {MAX_CAP:,}")
 
     @property
     def label(self) -> str:
@@ -164,7 +166,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     Raises
     ------
     OptionError
-        If a name is unknown, or an option does not go with the discipline.
+        If a name is unknown, or an option does not work with the discipline.
 
     Examples
     --------
@@ -186,15 +188,15 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         check_known(f"backfill of a {self.discipline} site", self.backfill, BACKFILLS[self.discipline])
         check_known("choice", self.choice, CHOICES)
         if not 0 <= self.slack <= MAX_SLACK:
-            raise OptionError("slack", f"is {self.slack}; a number from 0 to {MAX_SLACK:,}")
+            raise OptionError("slack", f"is {self.slack}; expected a number from 0 to {MAX_SLACK:,}")
         if not self.aging_ms > 0:
-            raise OptionError("aging_ms", f"is {self.aging_ms}; milliseconds above 0, or infinite for no aging")
+            raise OptionError("aging_ms", f"is {self.aging_ms}; expected ms above 0, or infinity for no aging")
         if self.limits and self.discipline != "planning":
-            raise OptionError("limits", "are only for planning sites; use the discipline planning")
+            raise OptionError("limits", "only work with the discipline planning")
         if len(self.limits) > MAX_LIMITS:
-            raise OptionError("limits", f"are {len(self.limits)}; a site has at most {MAX_LIMITS}")
+            raise OptionError("limits", f"has {len(self.limits)} entries; expected at most {MAX_LIMITS}")
         if self.choice != "first-fit" and (self.discipline != "queue" or self.backfill not in ("easy", "slack")):
-            raise OptionError("choice", f"{self.choice!r} goes with a queue and backfill easy or slack")
+            raise OptionError("choice", f"{self.choice!r} only works with a queue and backfill easy or slack")
 
     @property
     def label(self) -> str:
@@ -288,10 +290,10 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
             return f"it needs {width} nodes and the site has {nodes}"
         for k, limit in enumerate(self.limits):
             if limits & (1 << k) and limit.max_nodes is not None and width > limit.max_nodes:
-                return f"it needs {width} nodes and limit {k + 1} lets such jobs hold {limit.max_nodes}"
+                return f"it needs {width} nodes and limit {k + 1} allows such jobs {limit.max_nodes}"
         arrays = self.limit_arrays()
         if arrays is not None and next_open(arrays, np.int64(limits), np.int64(0)) == NEVER_MS:
-            return "the windows of the limits that apply to it leave no time of the week"
+            return "the windows of its limits cover the whole week"
         return None
 
 

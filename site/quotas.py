@@ -63,13 +63,14 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for name, most in (("limit_hours", MOST_HOURS), ("node_hours", 1e12), ("window_hours", MOST_HOURS)):
             value = getattr(self, name)
             if value is not None and not 0 < value <= most:
-                raise OptionError(name, f"is {value}; hours, above 0 and up to {most:g}")
+                raise OptionError(name, f"is {value}; expected hours, above 0 and at most {most:g}")
         for name in ("nodes", "waiting_jobs", "running_jobs", "running_nodes"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MAX_WIDTH:
-                raise OptionError(name, f"is {value}; a whole number from 1 to {MAX_WIDTH}")
+                raise OptionError(name, f"is {value}; expected a whole number from 1 to {MAX_WIDTH}")
         if self.priority is not None and not abs(self.priority) <= MOST_PRIORITY:
-            raise OptionError("priority", f"is {self.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}")
+            expected = f"a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+            raise OptionError("priority", f"is {self.priority}; expected {expected}")
 
     def over(self, usual: Quota) -> Quota:
         """Return this quota with the usual values for the fields that are None.
@@ -150,7 +151,7 @@ def node_s_of(nodes: int, span_ms: int) -> int:
 
 
 def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> str | None:
-    """Return which limit a submitted job exceeds, by how much, and what would be right; None if it exceeds none.
+    """Return which limit a submitted job exceeds, by how much, and what would be accepted; None: no limit.
 
     ``whose`` is the holder of the quota in words, and ``unstarted`` the number of its jobs that have not started.
 
@@ -159,28 +160,29 @@ def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> s
     >>> from gridweave.site.job import Program
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=12, limit_ms=1000)
     >>> beyond(Quota(nodes=8), "user 'anna'", request, 0)
-    "nodes is 12, 4 more than the maximum of user 'anna'; give 8 or fewer"
+    "nodes is 12, 4 more than the quota of user 'anna'; request at most 8"
     """
     if maximum.nodes is not None and request.nodes > maximum.nodes:
         more = str(request.nodes - maximum.nodes)
-        return f"nodes is {request.nodes}, {more} more than the maximum of {whose}; give {maximum.nodes} or fewer"
+        return f"nodes is {request.nodes}, {more} more than the quota of {whose}; request at most {maximum.nodes}"
     if maximum.running_nodes is not None and request.nodes > maximum.running_nodes:
-        more = f"{request.nodes - maximum.running_nodes} more than all jobs of {whose} together may have at one time"
-        return f"nodes is {request.nodes}, {more}; give {maximum.running_nodes} or fewer"
+        more = f"{request.nodes - maximum.running_nodes} more than the quota of all jobs of {whose} together"
+        return f"nodes is {request.nodes}, {more}; request at most {maximum.running_nodes}"
     if maximum.limit_hours is not None and request.limit_ms > maximum.limit_ms:
-        more = f"{span_text(request.limit_ms - maximum.limit_ms)} more than the maximum of {whose}"
-        return f"the time limit is {span_text(request.limit_ms)}, {more}; give {typed_time(maximum.limit_ms)} or less"
+        more = f"{span_text(request.limit_ms - maximum.limit_ms)} more than the quota of {whose}"
+        right = f"request at most {typed_time(maximum.limit_ms)}"
+        return f"the time limit is {span_text(request.limit_ms)}, {more}; {right}"
     if maximum.priority is not None and request.priority > maximum.priority:
-        more = f"{request.priority - maximum.priority:g} more than the maximum of {whose}"
-        return f"priority is {request.priority:g}, {more}; give {maximum.priority:g} or less"
+        more = f"{request.priority - maximum.priority:g} more than the quota of {whose}"
+        return f"priority is {request.priority:g}, {more}; request at most {maximum.priority:g}"
     asked_s = node_s_of(request.nodes, request.limit_ms)
     if maximum.node_hours is not None and asked_s > maximum.node_s:
         more = f"{hours_text(asked_s - maximum.node_s)} more than {whose} may use in {span_text(maximum.window_ms)}"
-        right = f"ask for {hours_text(maximum.node_s)} or fewer, with fewer nodes or a shorter time limit"
-        return f"it may use {hours_text(asked_s)} node-hours, {more}; {right}"
+        right = f"request at most {hours_text(maximum.node_s)}, with fewer nodes or a shorter time limit"
+        return f"it could use {hours_text(asked_s)} node-hours, {more}; {right}"
     if maximum.waiting_jobs is not None and unstarted >= maximum.waiting_jobs:
-        more = f"{unstarted + 1 - maximum.waiting_jobs} more than the maximum with this one"
-        return f"{whose} has {unstarted} jobs that have not started, {more}; wait until one has, or cancel one"
+        more = f"with this job {unstarted + 1 - maximum.waiting_jobs} more than the quota"
+        return f"{whose} has {unstarted} jobs that have not started, {more}; wait until one starts, or cancel one"
     return None
 
 

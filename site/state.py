@@ -101,7 +101,7 @@ def restored_arrays(fresh: A, kept: Arrays) -> A:
     except (TypeError, ValueError) as error:
         raise InputError(f"an array does not fit: {error}") from error
     if left:
-        raise InputError(f"arrays that are not known: {', '.join(sorted(left))}")
+        raise InputError(f"unknown arrays: {', '.join(sorted(left))}")
     return arrays
 
 
@@ -126,7 +126,7 @@ def _filled_array(fresh: npt.NDArray[Any], left: Arrays, name: str) -> npt.NDArr
     # A column may have several numbers per row.
     shapes = {kept.shape[: len(kept.shape) - fresh.dtype[column].ndim] for column, kept in columns.items()}
     if len(shapes) > 1:
-        raise ValueError(f"the columns of {name} are of {len(shapes)} sizes")
+        raise ValueError(f"the columns of {name} have {len(shapes)} different sizes")
     shape = shapes.pop()
     array = fresh.copy() if shape == fresh.shape else np.zeros(shape, fresh.dtype)
     for column, kept in columns.items():
@@ -162,7 +162,7 @@ def restore_generator(rng: Generator, kept: GeneratorState) -> None:
             "uinteger": kept.uinteger,
         }
     except (TypeError, ValueError) as error:
-        raise InputError(f"the generator of chance there is another: {error}") from error
+        raise InputError(f"the state is of another kind of random number generator: {error}") from error
 
 
 def kind_of(core: HasState) -> str:
@@ -186,7 +186,7 @@ def state_bytes(core: HasState) -> bytes:
     try:
         return _ENCODER.encode(core.state())
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"the state of a {type(core).__name__} cannot be kept: {error}") from error
+        raise InputError(f"the state of a {type(core).__name__} cannot be encoded: {error}") from error
 
 
 def read_state(core: HasState, data: bytes) -> Any:
@@ -196,7 +196,7 @@ def read_state(core: HasState, data: bytes) -> Any:
     except zlib.error as error:
         raise InputError(f"it is damaged: {error}") from error
     except msgspec.MsgspecError as error:
-        raise InputError(f"it is not what a {type(core).__name__} of this release knows: {error}") from error
+        raise InputError(f"it is not the state of a {type(core).__name__} of this release: {error}") from error
 
 
 def hand_over(old: HasState, new: HasState) -> None:

@@ -47,10 +47,10 @@ def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> i
         parts = list(_SPAN.finditer(text))
         if not parts or "".join(part.group(0) for part in parts) != text or any(not p.group(2) for p in parts[:-1]):
             example = "90 (seconds)" if bare == "s" else "90 (minutes)"
-            raise OptionError(option, f"{text!r} is not a time; write {example}, 10m, 1h30m, 2d or 2-00:00:00")
+            raise OptionError(option, f"{text!r} is not a time; expected {example}, 10m, 1h30m, 2d or 2-00:00:00")
         total_ms = sum(float(part.group(1)) * _UNITS_MS[part.group(2) or bare] for part in parts)
     if total_ms > MAX_TIME_MS:
-        raise OptionError(option, f"{text!r} is more than {MAX_TIME_MS} ms, which no time may be")
+        raise OptionError(option, f"{text!r} is too long; expected at most {MAX_TIME_MS} ms")
     return round(total_ms)
 
 

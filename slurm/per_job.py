@@ -113,8 +113,8 @@ class AskedJobs(Discipline):
         longest_ms = self.longest_job_ms
         if longest_ms is not None and job.estimate_ms > longest_ms:
             longest, asked = span_text(longest_ms), span_text(job.estimate_ms)
-            reason = f"its batch system gives nodes for at most {longest}"
-            return f"{reason}, and the job may take {asked}; give it a lower limit"
+            reason = f"its batch system lends nodes for at most {longest}"
+            return f"{reason}, but the job may take {asked}; give it a lower limit"
         return None
 
     @override
@@ -244,7 +244,7 @@ class AskedJobs(Discipline):
         These are the jobs that have started since then, and the waiting jobs without an expected start. Each of the
         latter is assumed to start as soon as it fits behind the jobs before it.
         """
-        assert self._snapshot is not None, "asked before anything was seen"
+        assert self._snapshot is not None, "asked before the first snapshot"
         steps = self._snapshot.free_from
         if not steps:
             return steps
@@ -295,13 +295,13 @@ class AskedJobs(Discipline):
         problem = "" if self._snapshot is None else self._snapshot.problem
         asked = any(request.job.job_id == job_id for request in self.requests(now_ms))
         if self._snapshot is None or problem:
-            reason = problem or "the batch system has not been looked at yet"
+            reason = problem or "the batch system was not queried yet"
         elif asked_job.not_before_ms > now_ms:
-            reason = f"{asked_job.loss}; they are asked for again {when_text(asked_job.not_before_ms, now_ms)}"
+            reason = f"{asked_job.loss}; they are requested again {when_text(asked_job.not_before_ms, now_ms)}"
         elif not asked:
-            reason = "nodes are asked for on behalf of those ahead of it, and of no more at one time"
+            reason = "nodes are requested for the jobs ahead of it, and for no more jobs at one time"
         else:
-            reason = asked_job.reason or "the batch system is being asked for its nodes"
+            reason = asked_job.reason or "its nodes are being requested from the batch system"
             reason += f"; {asked_job.loss}" if asked_job.lost else ""
         # A job whose expected start has passed is expected now.
         start_ms = None if asked_job.start_ms is None else max(asked_job.start_ms, now_ms)
@@ -336,9 +336,9 @@ class AskedJobs(Discipline):
 
     @override
     def check_invariants(self) -> None:
-        assert self.free >= 0, "jobs have more nodes than there are"
-        assert all(asked_job.is_ready for asked_job in self._started()), "started without nodes"
-        assert len({asked_job.ask for asked_job in self._jobs.values()}) == len(self._jobs), "one ask for two jobs"
+        assert self.free >= 0, "jobs have more nodes than the site"
+        assert all(asked_job.is_ready for asked_job in self._started()), "a job started without nodes"
+        assert len({asked_job.ask for asked_job in self._jobs.values()}) == len(self._jobs), "two jobs share a request"
 
 
 class OneAllocationPerJob(NodeSource):

@@ -178,7 +178,7 @@ class Pilots(NodeSource):
         # `longest_job_ms` has half the margin on top: a part of a multi-site job is reserved ahead of its start.
         if job.estimate_ms > self.longest_job_ms:
             longest, asked = span_text(self._job_ms), span_text(job.estimate_ms)
-            return f"its pilots take jobs of up to {longest}, and the job may take {asked}; give it a lower limit"
+            return f"its pilots accept jobs of up to {longest}, but the job may take {asked}; give it a lower limit"
         return self.discipline.why_never(job)
 
     @property
@@ -241,9 +241,9 @@ class Pilots(NodeSource):
     def note(self, now_ms: int) -> str:
         """Return how many nodes the site has and requested, and how many node-seconds the free ones were idle."""
         there = self._in_service.bit_count()
-        text = f"{there} of the {self.nodes} nodes of the site {_are(there)} there"
+        text = f"{there} of the {self.nodes} nodes of the site {_are(there)} in service"
         if coming := _nodes_of(self._awaited()):
-            text = f"{text}, {coming} {_are(coming)} asked for"
+            text = f"{text}, {coming} {_are(coming)} requested"
         return f"{text}; {self._idle_text(now_ms)}" if there else text
 
     def _awaited(self) -> list[Pilot]:
@@ -436,11 +436,11 @@ class Pilots(NodeSource):
         if self._snapshot is not None and self._snapshot.problem:
             reasons.append(self._snapshot.problem)
         elif coming:
-            reasons.append(f"the last: {coming[-1].reason or 'the batch system is being asked for it'}")
+            reasons.append(f"the last: {coming[-1].reason or 'it is being requested from the batch system'}")
         if now_ms < self._not_before_ms:
             again = when_text(self._not_before_ms, now_ms)
             what = "a pilot" if self._lost == 1 else f"{self._lost} times in a row a pilot"
-            reasons.append(f"{what} came to nothing: {self._why_lost}; another is asked for {again}")
+            reasons.append(f"{what} failed: {self._why_lost}; another is requested {again}")
         starts = [pilot.start_ms for pilot in coming]
         if lacks and starts and None not in starts:
             answer = msgspec.structs.replace(answer, start_ms=max(start for start in starts if start is not None))
@@ -490,9 +490,9 @@ class Pilots(NodeSource):
         if self._is_counted:
             assert self.pool.free == (self._open & ~self._in_use).bit_count(), "free nodes and those in service differ"
         free = set(_places(self._open & ~self._in_use))
-        assert free == set(self._free_since_ms), "it is not known since when a node is free"
+        assert free == set(self._free_since_ms), "the time since which a node is free is unknown"
         indices = [place for pilot in self._pilots.values() for place in pilot.node_indices]
-        assert len(indices) == len(set(indices)) <= self.nodes, "two pilots have one place"
+        assert len(indices) == len(set(indices)) <= self.nodes, "two pilots have the same node"
 
 
 def _nodes_of(pilots: Iterable[Pilot]) -> int:

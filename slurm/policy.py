@@ -20,7 +20,7 @@ def check_discipline(name: str) -> Entry:
     entry = entry_named(name)
     if not entry.traits.elastic:
         valid_names = ", ".join(name for name, entry in DISCIPLINES.items() if entry.traits.elastic)
-        raise OptionError("discipline", f"{name!r} cannot be that of pilots; one of {valid_names}")
+        raise OptionError("discipline", f"{name!r} does not work with pilots; expected one of {valid_names}")
     return entry
 
 
@@ -59,17 +59,19 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_discipline(self.policy.discipline)
         if self.size < 1:
-            raise OptionError("size", f"is {self.size}; at least 1 node")
+            raise OptionError("size", f"is {self.size}; expected at least 1 node")
         if self.job_ms < 1:
-            raise OptionError("job_hours", "must be more than 0")
+            raise OptionError("job_hours", "is 0 or less; expected more than 0")
         if self.length_ms < 2 * self.stay_ms:
             least = "twice job_hours"
             if self.stay_ms > self.job_ms:
-                least = f"{2 * self.stay_ms / 3_600_000:.4g}, as jobs of {self.policy.label!r} may take longer"
-            raise OptionError("hours", f"is too little; at least {least}, so that pilots take jobs for a while")
+                least = f"{2 * self.stay_ms / 3_600_000:.4g}, because jobs of {self.policy.label!r} may take longer"
+            raise OptionError(
+                "hours", f"is too small; expected at least {least}, so that pilots accept jobs for a while"
+            )
         for name, value in (("idle_s", self.idle_ms), ("keep", self.keep)):
             if value < 0:
-                raise OptionError(name, "is below 0; 0 or more")
+                raise OptionError(name, "is below 0; expected at least 0")
 
     @property
     def stay_ms(self) -> int:
@@ -108,9 +110,9 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.most_asked < 1:
-            raise OptionError("most_asked", f"is {self.most_asked}; at least 1")
+            raise OptionError("most_asked", f"is {self.most_asked}; expected at least 1")
         if self.margin_ms < 0:
-            raise OptionError("margin_ms", f"is {self.margin_ms}; at least 0")
+            raise OptionError("margin_ms", f"is {self.margin_ms}; expected at least 0")
 
     @property
     def inside(self) -> Policy:

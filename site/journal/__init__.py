@@ -1,1 +1,1 @@
-"""The journal of a core: its inputs, promises and answers, kept through failures (docs/journal.md)."""
+"""The journal of a core: its inputs, promises and answers, which survive failures (docs/journal.md)."""

@@ -75,9 +75,9 @@ def read_usage(
 ) -> dict[Group, list[JobUsage]]:
     """Return the resource use of single jobs by user and class, each list in order of end; arguments as for `learn`."""
     if not journals:
-        raise OptionError("journals", "names none; give at least one path or URL")
+        raise OptionError("journals", "is empty; expected at least one path or URL")
     if last < 1:
-        raise OptionError("last", f"is {last}; a number of jobs from 1 up")
+        raise OptionError("last", f"is {last}; expected at least 1 job")
     merged: dict[tuple[str | None, str | None], list[JobUsage]] = {}
     seen: dict[str, str] = {}
     for place in journals:
@@ -112,13 +112,11 @@ def _no_such_group(
     where = _listed(sources)
     users = {name for name, _ in groups if name is not None}
     if user is not None and str(user) not in users:
-        return OptionError("user", f"{str(user)!r:.100} has no jobs in {where}; there are {_listed(sorted(users))}")
+        return OptionError("user", f"{str(user)!r:.100} has no jobs in {where}; it has {_listed(sorted(users))}")
     of_user = [kind for name, kind in groups if user is None or name == str(user)]
     kinds = sorted({kind for kind in of_user if kind is not None})
     whose = "" if user is None else f" of user {user}"
-    return OptionError(
-        "job_class", f"{str(job_class)!r:.100}: no jobs{whose} have it in {where}; there are {_listed(kinds)}"
-    )
+    return OptionError("job_class", f"{str(job_class)!r:.100} has no jobs{whose} in {where}; it has {_listed(kinds)}")
 
 
 def _listed(names: Sequence[str]) -> str:

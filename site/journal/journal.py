@@ -1,4 +1,4 @@
-"""The journal of a site or a meta-scheduler: its inputs, promises and answers, kept through failures.
+"""The journal of a site or a meta-scheduler: its inputs, promises and answers, which survive failures.
 
 The rules are in docs/journal.md.
 """
@@ -122,7 +122,7 @@ class Journal(JournalReader):
         compacts: bool = False,
     ) -> None:
         if batch < 0:
-            raise OptionError("batch", f"is {batch}; a number of steps from 0 up, 0 to write only when asked")
+            raise OptionError("batch", f"is {batch}; expected a number of steps, or 0 to write only in flush")
         self._set_types(event_type, message_type, answer_type)
         self._identity = identity
         self._limit = batch
@@ -223,7 +223,7 @@ class Journal(JournalReader):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Step]:
-        """Record a group of entries atomically: after a failure all of them are there, or none.
+        """Record a group of entries atomically: a failure loses all of them or none.
 
         Fill the step inside the ``with`` block; if the block raises, nothing is recorded. The step is durable once
         `flush` has returned. Only then carry out its commands and send its messages.
@@ -237,7 +237,7 @@ class Journal(JournalReader):
         """
         self._check_usable()
         if not self._step_lock.acquire(blocking=False):
-            raise InputError("a step of this journal is open; end it before the next")
+            raise InputError("a step of this journal is still open; end it before the next")
         try:
             codecs = self._events, self._messages, self._answers
             state = self._made + 1, self._sequence, self._now_ms, self._counts
@@ -246,7 +246,7 @@ class Journal(JournalReader):
                 yield step
             except BaseException:
                 if step.has_acted:
-                    self._refused = "a step failed after its core had acted; open the journal again and replay it"
+                    self._refused = "a step failed after the core had acted; reopen the journal and replay it"
                 raise
             self._apply(step)
         finally:
@@ -300,7 +300,7 @@ class Journal(JournalReader):
         return tidy if tidy.is_done else tidy.remove_some(connection, sum(rows.count for rows in written))
 
     def forget_by_and_by(self, before_ms: int, open_jobs: Set[int]) -> None:
-        """Do the work of `forget` over the next flushes, a few rows each, and keep the records of open jobs.
+        """Do the work of `forget` during the next flushes, a few rows each, but keep the records of open jobs.
 
         Further calls have no effect until this one has finished.
         """
@@ -326,7 +326,7 @@ class Journal(JournalReader):
         """Increase the batch number; raise UnavailableError if another process has become the writer."""
         mine = {"mine": self._writer_id, "last": self._batch, "batch": self._batch + 1}
         if execute_plain(connection, _NEXT_BATCH, mine).rowcount != 1:
-            self._refused = "another process has become its writer; end that, open the journal again and replay it"
+            self._refused = "another process writes it now; end that process, reopen the journal and replay it"
             self._is_replaced = True
             self._check_usable()
 

@@ -74,8 +74,8 @@ class JournalReader:
 
     Notes
     -----
-    Every method may be called from any thread; each waits for its turn at the database. All raise InputError if what is
-    kept is damaged or of other types, and UnavailableError if the database cannot be read now.
+    Every method may be called from any thread; each waits for its turn at the database. All raise InputError if the
+    stored data is damaged or of other types, and UnavailableError if the database cannot be read now.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class JournalReader:
 
     def _newest(self, query: Select[Any], last: int) -> list[JobUsage]:
         if last < 1:
-            raise OptionError("last", f"is {last}; a number of jobs from 1 up")
+            raise OptionError("last", f"is {last}; expected at least 1 job")
         with self.reading() as connection:
             rows = connection.execute(query.order_by(usage.c.number.desc()).limit(last)).mappings()
             return [JobUsage(**{name: row[name] for name in JobUsage.__struct_fields__}) for row in rows]

@@ -147,12 +147,12 @@ class Codec:
         if self._types:
             for message in messages:
                 if type(message) not in self._types:
-                    raise InputError(f"{message!r:.100} is no {self._what} that this journal keeps")
+                    raise InputError(f"{message!r:.100} is not of this journal's {self._what} type")
         try:
             encoded = _ENCODER.encode(value)
             decoded = decoder.decode(encoded)
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-            raise InputError(f"{self._what} {value!r:.100} cannot be kept: {error}") from error
+            raise InputError(f"{self._what} {value!r:.100} cannot be stored: {error}") from error
         return encoded, decoded
 
     def decode(self, data: bytes, where: str) -> Any:
@@ -169,7 +169,7 @@ class Codec:
             return decoder.decode(data)
         except msgspec.MsgspecError as error:
             raise InputError(
-                f"{where}: the {self._what} there cannot be read: {error}; is it another journal?"
+                f"{where}: the {self._what} cannot be read: {error}; is this the right journal?"
             ) from error
 
 
@@ -181,7 +181,7 @@ def digest(value: object) -> bytes:
     try:
         return hashlib.blake2b(_ENCODER.encode(value), digest_size=8).digest()
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{value!r:.100} cannot be kept: {error}") from error
+        raise InputError(f"{value!r:.100} cannot be stored: {error}") from error
 
 
 def identity_bytes(identity: object) -> bytes:
@@ -203,7 +203,7 @@ def identity_changes(kept: bytes, identity: object) -> list[Change]:
 
 
 def refused_changes(kept: bytes, identity: object) -> list[str]:
-    """Return the changed settings that must stay as long as the journal is used, a line each."""
+    """Return the changed settings that must not change while the journal is in use, one line each."""
     try:
         changes = identity_changes(kept, identity)
     except InputError as error:

@@ -47,7 +47,7 @@ def replay(journal: Journal, core: Core) -> Replayed:
     """
     if changes := journal.identity_changes:
         raise InputError(
-            f"{journal.where}: its inputs were for other settings: {'; '.join(changes)}; use those again, or start "
+            f"{journal.where}: its inputs need other settings: {'; '.join(changes)}; restore these settings, or start "
             "over (docs/journal.md)"
         )
     begin, passed_over = _load_newest(journal, core)
@@ -59,11 +59,11 @@ def replay(journal: Journal, core: Core) -> Replayed:
             try:
                 commands = core.handle(entry.now_ms, *entry.events)
             except InputError as error:
-                raise InputError(f"{where} is refused: {error}; replay it with the configuration it was for") from error
+                raise InputError(f"{where} is refused: {error}; replay it with its own configuration") from error
             if entry.decided is not None and digest(commands) != entry.decided:
                 raise InputError(
                     f"{where}: the core no longer makes the same decisions; replay it with the release and the "
-                    "configuration that it was for, or start over (docs/journal.md)"
+                    "configuration that wrote it, or start over (docs/journal.md)"
                 )
             count, reached = count + 1, entry.sequence
         if reached != journal.sequence:
@@ -98,10 +98,10 @@ def _load(journal: Journal, core: Core, row: Row[tuple[object, ...]]) -> str | N
     try:
         state = read_state(core, row.state)
     except InputError as error:
-        return f"{name} is of {row.kind}, by gridweave {row.release}, and cannot be read: {error}"
+        return f"{name}, a {row.kind} of gridweave {row.release}, cannot be read: {error}"
     # The core is unchanged so far.
     try:
         core.restore(state)
     except InputError as error:
-        raise InputError(f"{journal.where}: {name} does not fit: {error}") from error
+        raise InputError(f"{journal.where}: {name} does not fit the core: {error}") from error
     return None

@@ -127,7 +127,7 @@ class Step:
     def received(self, peer: str, count: int = 1) -> None:
         """Record that ``count`` messages from ``peer`` were applied; record their events in the same step."""
         if _whole("count", count) < 0:
-            raise InputError(f"count is {count}, of messages received from {peer}; a number from 0 up")
+            raise InputError(f"count of messages from {peer} is {count}; expected at least 0")
         counts = self._counts_of(peer)
         self._count(peer, msgspec.structs.replace(counts, received=counts.received + count))
 
@@ -136,8 +136,8 @@ class Step:
         counts = self._counts_of(peer)
         if _whole("received", received) > counts.next:
             raise InputError(
-                f"{peer} has received {received} messages, and this journal sent {counts.next}; "
-                "one of them lost its journal: restore it, or begin the connection again at both ends"
+                f"{peer} has received {received} messages, but this journal has sent {counts.next}; "
+                "one of the two ends lost its journal: restore it, or start over at both ends"
             )
         self._count(peer, msgspec.structs.replace(counts, first=max(counts.first, received)))
 
@@ -150,7 +150,7 @@ class Step:
 
     def _count(self, peer: str, counts: Counts) -> None:
         if not peer or peer != plain(peer):
-            raise InputError(f"the peer {peer!r:.100} is empty or contains a NUL character; use the name of a site")
+            raise InputError(f"the peer {peer!r:.100} is empty or contains a NUL character; expected a site's name")
         self.rows.channels[peer] = counts
 
     def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> None:
@@ -175,9 +175,9 @@ class Step:
     def submission(self, key: str, job_id: int, at_ms: int, answer: Any) -> None:
         """Record the answer to a submission, so that a repetition gets the same one; a key can be used once."""
         if not key or key != plain(key):
-            raise InputError(f"the idempotency key {key!r:.100} is empty or contains a NUL character; use another text")
+            raise InputError(f"the idempotency key {key!r:.100} is empty or contains a NUL character")
         if self._is_used(key) or key in self._keys:
-            raise InputError(f"the idempotency key {key!r:.100} was used before; return its first answer")
+            raise InputError(f"the idempotency key {key!r:.100} was already used; return its first answer")
         row = {"key": key, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
         self.rows.submissions.append(row | {"answer": self._answers.encode(answer)})
         self._keys.add(key)
@@ -218,9 +218,9 @@ def _whole(name: str, value: Any) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise InputError(f"{name} is {value!r:.100}; a whole number") from None
+        raise InputError(f"{name} is {value!r:.100}; expected a whole number") from None
     if not -(2**63) <= number < 2**63:
-        raise InputError(f"{name} is {number}; a number of 64 bits")
+        raise InputError(f"{name} is {number}; expected a number of at most 64 bits")
     return number
 
 
@@ -228,7 +228,7 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} is {value!r:.100}; a number") from None
+        raise InputError(f"{name} is {value!r:.100}; expected a number") from None
 
 
 def plain(text: str) -> str:

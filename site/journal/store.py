@@ -34,24 +34,24 @@ _Kinds = tuple[tuple[str, type[GridweaveError], str], ...]
 
 # Prefixes of SQLite's error names, and the advice for each.
 _SQLITE: _Kinds = (
-    ("SQLITE_FULL", UnavailableError, "make room on its disk"),
-    ("SQLITE_BUSY", UnavailableError, "another process has it locked: end that"),
-    ("SQLITE_LOCKED", UnavailableError, "another process has it locked: end that"),
-    ("SQLITE_NOTADB", InputError, "name an SQLite database, or a file that is not there yet"),
+    ("SQLITE_FULL", UnavailableError, "free space on its disk"),
+    ("SQLITE_BUSY", UnavailableError, "another process has locked it: end that process"),
+    ("SQLITE_LOCKED", UnavailableError, "another process has locked it: end that process"),
+    ("SQLITE_NOTADB", InputError, "name an SQLite database, or a file that does not exist yet"),
     ("SQLITE_CORRUPT", InputError, "the file is damaged: restore it from a copy"),
-    ("SQLITE_CANTOPEN", InputError, "name a place in a folder that you can write to"),
-    ("SQLITE_READONLY", InputError, "name a file and a folder that can be written"),
-    ("SQLITE_PERM", InputError, "name a file that can be written"),
-    ("SQLITE_IOERR", UnavailableError, "see to its disk"),
+    ("SQLITE_CANTOPEN", InputError, "name a file in a folder that you can write to"),
+    ("SQLITE_READONLY", InputError, "name a file and a folder that you can write to"),
+    ("SQLITE_PERM", InputError, "name a file that you can write to"),
+    ("SQLITE_IOERR", UnavailableError, "check its disk"),
 )
 
 # Prefixes of PostgreSQL's error codes (its manual, appendix A), and the advice for each.
 _POSTGRES: _Kinds = (
-    ("53100", UnavailableError, "make room on the server's disk"),
-    ("28", InputError, "name a user and a password that the server takes"),
+    ("53100", UnavailableError, "free space on the server's disk"),
+    ("28", InputError, "name a user and a password that the server accepts"),
     ("3D", InputError, "create the database, or name another"),
     ("42501", InputError, "let this user create tables there"),
-    ("55P03", UnavailableError, "another process writes this journal, or has its tables locked: end that"),
+    ("55P03", UnavailableError, "another process writes this journal, or has locked its tables: end that process"),
     ("XX001", InputError, "the database is damaged: restore it from a copy"),
 )
 
@@ -70,19 +70,19 @@ def checked_url(option: str, place: str | Path) -> URL:
     location = str(place)
     if "://" not in location:
         if not location:
-            raise OptionError(option, f"is empty; {_FORMS}")
+            raise OptionError(option, f"is empty; expected {_FORMS}")
         return URL.create("sqlite", database=location)
     try:
         url = make_url(location)
         backend = url.get_backend_name()
     except (ArgumentError, NoSuchModuleError) as error:
-        raise OptionError(option, f"cannot be read as a URL; {_FORMS}") from error
+        raise OptionError(option, f"is not a valid URL; expected {_FORMS}") from error
     if backend == "postgresql":
         return url.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
-        raise OptionError(option, f"is a URL of {backend}; {_FORMS}")
+        raise OptionError(option, f"is a URL of {backend}; expected {_FORMS}")
     if not url.database or url.database == ":memory:" or url.query:
-        raise OptionError(option, f"is not a plain file, and memory is lost when the process ends; {_FORMS}")
+        raise OptionError(option, f"is in memory, which is lost when the process ends; expected {_FORMS}")
     return url.set(drivername="sqlite")
 
 
@@ -138,9 +138,9 @@ class JournalStore:
         self.place = place
         self._url = checked_url("journal", place)
         if wait_ms < 0:
-            raise OptionError("wait_ms", f"is {wait_ms}; a number of milliseconds from 0 up")
+            raise OptionError("wait_ms", f"is {wait_ms}; expected at least 0 ms")
         if synchronous not in ("full", "normal"):
-            raise OptionError("synchronous", f"is {synchronous!r}; full, or normal")
+            raise OptionError("synchronous", f"is {synchronous!r}; expected full or normal")
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self.where = str(self._url.database) if self.is_sqlite else self._url.render_as_string(hide_password=True)
         self._wait_ms = wait_ms
@@ -210,21 +210,21 @@ class JournalStore:
         """Check that a journal exists (reader), or become its only writer."""
         if self._read_only:
             if not path.is_file():
-                raise InputError(f"{path}: there is no such journal; name one that exists")
+                raise InputError(f"{path}: this journal does not exist")
             return
         self._lock(path)
         if path.is_file() and not path.stat().st_size and self.known_id():
-            raise InputError(f"{path} is empty, but was a journal before: restore it from a copy, or remove it")
+            raise InputError(f"{path} is empty, but was a journal before; restore it from a copy, or remove it")
         keep_private(path)
 
     def _set_up_sqlite(self, connection: Connection) -> None:
         driver = connection.connection.driver_connection
-        assert isinstance(driver, sqlite3.Connection), "another driver than Python's own"
+        assert isinstance(driver, sqlite3.Connection), "the driver is not Python's own"
         driver.isolation_level = None
         mode = driver.execute("PRAGMA journal_mode" + ("" if self._read_only else "=WAL")).fetchone()[0]
         if mode != "wal" and not self._read_only:
             where = Path(self.where)
-            raise InputError(f"{where}: SQLite cannot keep a write-ahead log there; name a place on a local disk")
+            raise InputError(f"{where}: SQLite cannot keep a write-ahead log there; name a file on a local disk")
         driver.execute(f"PRAGMA synchronous={self._synchronous}")
 
     def _lock(self, path: Path) -> None:
@@ -236,11 +236,11 @@ class JournalStore:
             lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
             os.fchmod(lock, 0o600)
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; name a place in a folder that you can write to") from error
+            raise InputError(f"{path}: {error.strerror}; name a file in a folder that you can write to") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(lock, 100, 0).decode(errors="replace").partition("\n")[0] or "of unknown number"
+            holder = os.pread(lock, 100, 0).decode(errors="replace").partition("\n")[0] or "of unknown id"
             os.close(lock)
             raise UnavailableError(f"{path}: process {holder} writes this journal; stop it first") from error
         self._lock_fd = lock

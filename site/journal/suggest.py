@@ -79,13 +79,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.kill_chance <= 0.5:
-            raise OptionError("kill_chance", f"is {self.kill_chance:g}; a number above 0, at most 0.5")
+            raise OptionError("kill_chance", f"is {self.kill_chance:g}; expected above 0 and at most 0.5")
         if not 0 <= self.margin < math.inf:
-            raise OptionError("margin", f"is {self.margin:g}; a number from 0 up, such as 0.1")
+            raise OptionError("margin", f"is {self.margin:g}; expected at least 0, e.g. 0.1")
         for option in ("disk_bps", "node_memory_bytes"):
             value = getattr(self, option)
             if value is not None and not 0 < value < math.inf:
-                raise OptionError(option, f"is {value:g}; a number above 0")
+                raise OptionError(option, f"is {value:g}; expected above 0")
 
     @property
     def least_jobs(self) -> int:
@@ -175,8 +175,8 @@ def _estimate(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> int |
     if bound is None or bound == math.inf:
         killed = sum(map(was_killed, jobs))
         reasons.append(
-            f"no estimate: {killed:,} of {len(jobs):,} jobs ran to their limits, and would have run longer; "
-            "ask for more than they had"
+            f"no estimate: {killed:,} of {len(jobs):,} jobs reached their limits and would have run longer; "
+            "request more than they had"
         )
         return None
     return int(_limit_ms(bound, rule))
@@ -186,7 +186,7 @@ def _part(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> float | N
     limited_jobs = _with_limit(jobs)
     bound = rule.bound(sorted(map(_run_part, limited_jobs)))
     if bound is None:
-        reasons.append("no part of the estimates asked: " + _too_few(len(limited_jobs), "jobs with an estimate", rule))
+        reasons.append("no factor for the estimates: " + _too_few(len(limited_jobs), "jobs with an estimate", rule))
         return None
     return None if bound == math.inf else _part_of(bound, rule)  # `_estimate` has given the reason
 
@@ -228,7 +228,7 @@ def _tested(
 def _resources(jobs: Sequence[JobUsage], memory_bytes: int | None, rule: Rule, reasons: list[str]) -> Resources | None:
     """Return the mean fractions of CPU, network and disk, in thousandths that add up to 1."""
     if rule.disk_bps is None:
-        reasons.append("no resource fractions: the bandwidth of a node's disk is not given")
+        reasons.append("no resource fractions: the bandwidth of a node's disk is unknown")
         return None
     rows = [fractions for used in jobs if (fractions := job_fractions(used, rule.disk_bps)) is not None]
     if len(rows) < rule.least_jobs:
@@ -246,11 +246,11 @@ def _resources(jobs: Sequence[JobUsage], memory_bytes: int | None, rule: Rule, r
 
 def _memory_part(memory_bytes: int | None, rule: Rule, reasons: list[str]) -> float:
     if rule.node_memory_bytes is None:
-        reasons.append("memory is all of a node's: how much a node has is not given")
+        reasons.append("memory is a whole node's: the memory of a node is unknown")
     if memory_bytes is None or rule.node_memory_bytes is None:
         return 1.0
     if memory_bytes > rule.node_memory_bytes:
-        reasons.append("memory is all of a node's: jobs used as much as a node has, or more")
+        reasons.append("memory is a whole node's: past jobs used at least that much")
         return 1.0
     return max(math.ceil(_PARTS * memory_bytes / rule.node_memory_bytes), 1) / _PARTS
 

@@ -160,21 +160,21 @@ def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> 
         ours = [table.name for table in metadata.sorted_tables if table.name in names]
         if ours or (names and connection.dialect.name == "sqlite"):
             raise InputError(
-                f"{where} is not a journal of gridweave: it has no table {schema.name}; name another place"
+                f"{where} is not a journal of gridweave: it has no table {schema.name}; name another file or database"
             )
         if read_only:
-            raise UnavailableError(f"{where} has no journal yet: its writer makes one when it opens it")
+            raise UnavailableError(f"{where} has no journal yet; its writer creates the journal")
         metadata.create_all(connection)
         connection.execute(insert(schema), {"version": VERSION})
         return True
     current = connection.scalar(select(func.max(schema.c.version)))
     if current is None or not OLDEST <= current <= VERSION:
         raise InputError(
-            f"{where} has schema version {current}, and this gridweave knows versions {OLDEST} to {VERSION}; "
+            f"{where} has schema version {current}, but this gridweave knows versions {OLDEST} to {VERSION}; "
             "use the release of gridweave that wrote it, or a later one"
         )
     if current < VERSION and read_only:
-        advice = "its writer migrates it when it opens it"
+        advice = "its writer migrates it at the next start"
         raise UnavailableError(f"{where} has schema version {current}, not {VERSION}; {advice}")
     for version in range(current, VERSION):
         MIGRATIONS[version](connection)

@@ -59,7 +59,7 @@ class Tidy(msgspec.Struct, frozen=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to remove."""
+        """Whether all removable rows are gone."""
         return self.first >= self.needed and self.sweep is None
 
     def remove_some(self, connection: Connection, written: int) -> Tidy:

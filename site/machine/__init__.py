@@ -1,1 +1,1 @@
-"""Real processes on one machine: pieces of jobs that outlive whoever started them (docs/live-processes.md)."""
+"""Real processes on one machine: node tasks that outlive the process that started them (docs/live-processes.md)."""

@@ -61,30 +61,28 @@ class Settings(NamedTuple):
         """Return the account for the user of a job, from the table or by the same name, or raise DeniedError."""
         name = self.file.users.get(user) or (user if self.file.same_name else "")
         if not name:
-            raise DeniedError(f"user {user!r} has no Unix user on this machine; add it to [users] of {self.path}")
+            raise DeniedError(f"user {user!r} has no Unix account on this machine; add one to [users] in {self.path}")
         account = ordinary_account(name, f"user {user!r}", self.service.pw_uid)
         if user not in self.file.users and account.pw_uid < LEAST_UID:
-            raise DeniedError(
-                f"user {user!r}: {name!r} is an account of the system; add it to [users] if that is meant"
-            )
+            raise DeniedError(f"user {user!r}: {name!r} is a system account; to use it anyway, add it to [users]")
         return account
 
 
 def account_of(name: str, whose: str) -> pwd.struct_passwd:
-    """Look up a Unix user of this machine; raise DeniedError if there is none."""
+    """Look up a Unix account of this machine; raise DeniedError if it does not exist."""
     try:
         return pwd.getpwnam(name)
     except (KeyError, ValueError):
-        raise DeniedError(f"{whose}: this machine has no Unix user {name!r}; make it, or name another") from None
+        raise DeniedError(f"{whose}: this machine has no Unix account {name!r}; create it, or name another") from None
 
 
 def ordinary_account(name: str, whose: str, service_uid: int) -> pwd.struct_passwd:
-    """Look up a Unix user of this machine; raise DeniedError for root and for the service's own account."""
+    """Look up a Unix account of this machine; raise DeniedError for root and for the service's own account."""
     account = account_of(name, whose)
     if account.pw_uid == 0 or account.pw_gid == 0:
-        raise DeniedError(f"{whose}: is mapped to {name!r}, who is root here; map an ordinary Unix user")
+        raise DeniedError(f"{whose}: is mapped to {name!r}, which is root here; map it to an ordinary account")
     if account.pw_uid == service_uid:
-        raise DeniedError(f"{whose}: is mapped to {name!r}, as whom the service runs; map another Unix user")
+        raise DeniedError(f"{whose}: is mapped to {name!r}, the account of the service; map it to another account")
     return account
 
 
@@ -95,13 +93,13 @@ def read_settings(path: str) -> Settings:
         try:
             file = msgspec.toml.decode(opened.read(), type=LauncherFile)
         except msgspec.DecodeError as error:
-            raise DeniedError(f"{path}: {error}; docs/launchers.md says what may be in it") from None
+            raise DeniedError(f"{path}: {error}; docs/launchers.md describes this file") from None
     for user, name in file.users.items():
         if account_of(name, f"{path}: users.{user}").pw_uid == 0:
-            raise DeniedError(f"{path}: users.{user} is {name!r}, who is root; map an ordinary Unix user")
+            raise DeniedError(f"{path}: users.{user} is {name!r}, which is root; map it to an ordinary account")
     for limit in file.limits:
         if not hasattr(resource, f"RLIMIT_{limit.upper()}"):
-            raise DeniedError(f"{path}: limits.{limit} is not a limit of setrlimit(2); nofile is one")
+            raise DeniedError(f"{path}: limits.{limit} is not a limit of setrlimit(2); expected e.g. nofile")
     service, groups = account_of(file.service, f"{path}: service"), {}
     if file.cgroup:
         command = [sys.executable, "-P", "-m", "gridweave.site.machine.cgroups", file.cgroup]
@@ -121,4 +119,4 @@ def _check_roots(path: str, file: os.stat_result) -> None:
         folder = os.path.dirname(folder)
     for name, status in parents:
         if status.st_uid != 0 or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
-            raise DeniedError(f"{path}: {name} is writable by others than root; chown root, chmod go-w")
+            raise DeniedError(f"{path}: {name} is writable by other users than root; chown root, chmod go-w")

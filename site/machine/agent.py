@@ -114,7 +114,7 @@ class AgentDriver:
     cores : sequence of Cores
         The hardware threads of each core, for each node. Ranks on a node without an entry are not pinned.
     secret : str
-        Derives the keys by which the ranks of a job recognize each other; without it there are no keys.
+        Source of the keys by which the ranks of a job recognize each other; empty: no keys.
 
     Notes
     -----
@@ -211,7 +211,7 @@ class AgentDriver:
         """Execute encoded orders."""
         for order in ORDERS.decode(data):
             if order.machine != self.name:
-                logger.error("an order for %s came to %s", order.machine, self.name)
+                logger.error("an order for machine %s arrived at machine %s", order.machine, self.name)
             elif isinstance(order, EndRun):
                 self._paces.pop((order.job_id, order.attempt), None)
                 how = {"at_once": order.at_once, "saves": order.saves}
@@ -274,7 +274,7 @@ class AgentDriver:
         return msgspec.structs.replace(node, cpus=part.cpu * cpus, memory_bytes=int(part.memory * memory_bytes))
 
     def _check_capacity(self) -> None:
-        """Report that the machine is ready, if its disk has room again."""
+        """Report that the machine is ready, if its disk has space again."""
         if self.runner.disk_problem(trial=True) is None:
             self._delayed.clear()
             self._say(MachineReady(self.name))
@@ -293,7 +293,7 @@ class AgentDriver:
             self._say((RunReady if is_at_gate else RunStarted)(self.name, order.job_id, order.attempt))
             await self.runner.report_again(order.job_id, order.attempt)
             return
-        reason = f"machine {self.name} knows nothing of it any more"
+        reason = f"machine {self.name} no longer knows it"
         self._say(RunEnded(self.name, order.job_id, order.attempt, "lost", reason))
         await self.runner.cancel(order.job_id, order.attempt, reason)
 
@@ -313,16 +313,16 @@ class AgentDriver:
     def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
         """Return a part of a rank's ``out`` or ``err`` stream, or of its ``result`` or ``usage`` as JSON."""
         if stream not in (*STREAMS, RESULT, USAGE_OVER_TIME):
-            raise OptionError("stream", f"is {stream!r:.20}; out, err, result or usage")
+            raise OptionError("stream", f"is {stream!r:.20}; expected out, err, result or usage")
         if min(job_id, attempt, rank, offset, limit) < 0:
-            raise OptionError("offset", "or another number is below 0; whole numbers from 0 up")
+            raise OptionError("offset", "or another number is below 0; expected at least 0")
         path = self._written_path(task_folder(self.runner.root, (job_id, attempt)), rank, stream)
         return read_regular(path, offset, min(limit, MOST_OUTPUT))
 
     async def end_all(self) -> None:
         """Cancel all tasks on this machine."""
         for key in self.runner.task_keys():
-            await self.runner.cancel(*key, "the grid is taken down")
+            await self.runner.cancel(*key, "the grid is being shut down")
 
     async def close(self) -> None:
         """Stop watching the tasks, which continue to run."""
@@ -365,7 +365,7 @@ class AgentDriver:
         def late() -> None:
             if key in self._unheard:
                 self._unheard.discard(key)
-                reason = "its site did not say in time that all of it had begun"
+                reason = "its site did not confirm in time that all of its ranks had started"
                 task = asyncio.ensure_future(self.runner.cancel(*key, reason, at_once=True))
                 self._ending.add(task)
                 task.add_done_callback(self._ending.discard)
@@ -383,7 +383,7 @@ class AgentDriver:
                 await self._report(ENCODER.encode(part))
             except Exception as error:
                 # After any error the site may or may not have the reports; it ignores repeated ones.
-                logger.info("%s cannot tell its site, trying again: %s", self.name, error)
+                logger.info("%s cannot reach its site, trying again: %s", self.name, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 continue
@@ -466,7 +466,7 @@ def node_cores(nodes: int, sysfs: Path = SYSFS) -> tuple[Cores, ...]:
     try:
         cores = usable_cores(sysfs)
     except InputError as error:
-        logger.warning("ranks are bound to no hardware threads: %s", error)
+        logger.warning("ranks are not bound to hardware threads: %s", error)
         return ()
     share = len(cores) // nodes
     if not share:
@@ -487,7 +487,7 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         last = last if dash else first
         if not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
-            raise InputError(f"list of hardware threads {text.strip()!r}: must be like '0-3,8'")
+            raise InputError(f"list of hardware threads {text.strip()!r} is invalid; expected e.g. '0-3,8'")
         numbers.update(range(int(first), int(last) + 1))
     return tuple(sorted(numbers))
 
@@ -511,7 +511,7 @@ def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
         else:
             cores.add((int(number),))
     if not cores:
-        raise InputError(f"{sysfs}: has no hardware thread; it must contain cpu0/topology and so on")
+        raise InputError(f"{sysfs}: has no hardware threads; expected folders such as cpu0/topology")
     return tuple(sorted(cores))
 
 

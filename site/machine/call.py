@@ -43,14 +43,14 @@ def find_callable(name: str) -> Callable[..., Any]:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
             f"callable {name!r}: module {module_name!r} cannot be imported ({why}); "
-            "it must be in the working directory, on PYTHONPATH, or installed"
+            "expected it in the working directory, on PYTHONPATH, or installed"
         ) from error
     for part in path.split("."):
         if not hasattr(target, part):
-            raise InputError(f"callable {name!r}: module {module_name!r} has no {path!r}; give a function of it")
+            raise InputError(f"callable {name!r}: module {module_name!r} has no {path!r}; name one of its functions")
         target = getattr(target, part)
     if not callable(target):
-        raise InputError(f"callable {name!r}: is of type {type(target).__name__}; give a function")
+        raise InputError(f"callable {name!r}: is of type {type(target).__name__}; expected a function")
     return target  # type: ignore[no-any-return]
 
 
@@ -76,7 +76,7 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int, *, size: int
             return _fail(folder, rank, end.trace, 1)
         write_whole(result_path(folder, rank), end.value, mode=0o640)
     except OSError as error:
-        problem = f"what it returned cannot be written: {os.strerror(error.errno or 0)}"
+        problem = f"its result cannot be written: {os.strerror(error.errno or 0)}"
         return _fail(folder, rank, f"callable {call.function!r}: {problem}", 1)
     return 0
 
@@ -129,11 +129,11 @@ def _called(
     except Exception as error:
         defect = str(error)
     if defect:
-        problem = f"returned what JSON cannot say ({defect})"
+        problem = f"returned a value that JSON cannot represent ({defect})"
     elif len(data) <= limit_bytes:
         return ItemEnd(msgspec.Raw(data))
     else:
-        problem = f"returned {len(data)} bytes of JSON; {max(limit_bytes, 0)} more are kept by output_limit_bytes"
+        problem = f"returned {len(data)} bytes of JSON; output_limit_bytes allows {max(limit_bytes, 0)} more"
     problem = f"callable {call.function!r}: {problem}"
     return ItemEnd(error=problem, trace=problem)
 
@@ -151,7 +151,7 @@ def main(arguments: list[str]) -> int:
     try:
         call, limit_bytes = msgspec.msgpack.decode(file.read_bytes(), type=tuple[Call, int])
     except (OSError, msgspec.DecodeError):
-        return _fail(folder, rank, f"{file} names no callable", UNUSABLE)
+        return _fail(folder, rank, f"{file} cannot be read as a call", UNUSABLE)
     return run_call(folder, rank, call, limit_bytes, size=int(os.environ.get("GRIDWEAVE_SIZE", "1")))
 
 

@@ -226,7 +226,7 @@ class Cgroups:
     def group(self, name: str) -> ControlGroup:
         """Return the group of a job, which may not exist yet."""
         if not _NAME.fullmatch(name):
-            raise InputError(f"control group {name!r}: has other characters than letters, digits, '-', '_' and '.'")
+            raise InputError(f"control group is {name!r}; expected letters, digits, '-', '_' and '.'")
         return ControlGroup({controller: folder / name for controller, folder in self.parent.folders.items()})
 
 
@@ -236,7 +236,8 @@ def missing_groups(launch: Launch) -> str | None:
     lacking = [controller for controller in needed if controller not in launch.groups]
     if not lacking:
         return None
-    return f"its limits cannot hold: no control group for {', '.join(lacking)} may be used here; see docs/launchers.md"
+    missing = f"this machine has no usable control group for {', '.join(lacking)}"
+    return f"its limits cannot be enforced: {missing}; see docs/launchers.md"
 
 
 def parts_problem(groups: Mapping[str, str]) -> str | None:
@@ -245,8 +246,9 @@ def parts_problem(groups: Mapping[str, str]) -> str | None:
     lacking += [] if ControlGroup(groups).can_pause else [FREEZER]
     if not lacking:
         return None
-    advice = "start the service where it may make them (docs/launchers.md), or give the site another discipline"
-    return f"jobs cannot get parts of its nodes: no control group for {', '.join(lacking)} may be used here; {advice}"
+    missing = f"there is no usable control group for {', '.join(lacking)}"
+    advice = "start the service where it may create them (docs/launchers.md), or give the site another discipline"
+    return f"jobs cannot get fractions of its nodes: {missing}; {advice}"
 
 
 def group_name(folder: Path) -> str:
@@ -303,15 +305,15 @@ def memory_problem(nodes: Mapping[str, tuple[int, int | None]], machine_bytes: i
     Examples
     --------
     >>> memory_problem({"north": (16, 4 << 30), "south": (4, None)}, 24 << 30)
-    'jobs may use 65,536 MiB by the limits of north, and this machine has 24,576 MiB; lower memory_mb or nodes'
+    'the limits of north allow jobs 65,536 MiB, but this machine has 24,576 MiB; lower memory_mb or nodes'
     >>> memory_problem({"north": (4, 4 << 30)}, 24 << 30)
     """
     limited = {name: count * limit_bytes for name, (count, limit_bytes) in nodes.items() if limit_bytes is not None}
     machine_bytes = machine_memory_bytes() if machine_bytes is None else machine_bytes
     if sum(limited.values()) <= machine_bytes:
         return None
-    what = f"jobs may use {sum(limited.values()) >> 20:,} MiB by the limits of {', '.join(limited)}"
-    return f"{what}, and this machine has {machine_bytes >> 20:,} MiB; lower memory_mb or nodes"
+    what = f"the limits of {', '.join(limited)} allow jobs {sum(limited.values()) >> 20:,} MiB"
+    return f"{what}, but this machine has {machine_bytes >> 20:,} MiB; lower memory_mb or nodes"
 
 
 def machine_memory_bytes(root: str = "/proc/self") -> int:

@@ -146,7 +146,7 @@ def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
             address = meeting._replace(port=listener.getsockname()[1])
             return listener, msgspec.structs.replace(launch, rendezvous=address.text)
         if time.monotonic() >= until_s:
-            raise UnavailableError(f"port {meeting.port}, at which its ranks meet, is taken by another program")
+            raise UnavailableError(f"another program listens on port {meeting.port}, the rendezvous of its ranks")
         time.sleep(_PORT_AGAIN_S)
 
 

@@ -1,4 +1,4 @@
-"""The folder of a node task: its files, and writing them so that a reader never sees half a file."""
+"""The folder of a node task: its files, written so that a reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The error numbers of a full disk or quota."""
 
 MIN_FREE_BYTES = 1 << 20
-"""Free disk space needed to start a node task: room for its records and a little output."""
+"""Free disk space needed to start a node task: for its records and a little output."""
 
 _TRIAL_BYTES = 1 << 16
 
@@ -58,8 +58,8 @@ def check_way(root: Path) -> None:
     """Raise InputError if users of jobs cannot reach the folder."""
     for folder in root.parents:
         if not folder.stat().st_mode & stat.S_IXOTH:
-            problem = f"{folder} lets no other users through, and jobs of others run below it"
-            right = "name a folder elsewhere (folder = ... in GRID.toml), or chmod o+x"
+            problem = f"{folder} is closed to other users, but their jobs run below it"
+            right = "name another folder (folder = ... in GRID.toml), or chmod o+x"
             raise InputError(f"{root}: {problem}; {right}")
 
 
@@ -132,15 +132,15 @@ def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 
 def disk_problem(root: Path, *, trial: bool = False) -> str | None:
-    """Return why the disk has no room for another node task, or None; ``trial`` writes a file, to detect a quota."""
+    """Return why the disk is too full for another node task, or None; ``trial`` writes a file, to detect a quota."""
     try:
         disk = os.statvfs(root)
         free_bytes = disk.f_bavail * disk.f_frsize
         if free_bytes < MIN_FREE_BYTES:
-            return f"its disk has {free_bytes:,} bytes free; {MIN_FREE_BYTES:,} are needed at least"
+            return f"its disk has {free_bytes:,} bytes free; expected at least {MIN_FREE_BYTES:,}"
         # A file system that allocates inodes on demand reports zero inodes in total.
         if disk.f_files and not disk.f_favail:
-            return "its disk has no room for another file"
+            return "its disk has no free inode for another file"
         if trial:
             write_whole(root / ".trial", b"\0" * _TRIAL_BYTES)
             (root / ".trial").unlink()

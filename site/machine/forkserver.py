@@ -98,7 +98,7 @@ def _supervisor_of(folder: Path, base: Mapping[str, str]) -> Supervisor:
     job_id, attempt = task_key(folder) or (0, 0)
     supervisor = Supervisor(folder, Launch(job_id=job_id, attempt=attempt, ranks=()), base)
     supervisor.outcome = "failed"
-    supervisor.reason = "launch.msgpack is missing, damaged or of another piece; start it again"
+    supervisor.reason = "launch.msgpack is missing, damaged or of another node task; start the job again"
     return supervisor
 
 

@@ -65,12 +65,10 @@ def excess(oldest_first: Iterable[KeptNodeTask], use: UserUse, limit_bytes: int)
 
     Examples
     --------
-    >>> node_tasks = [KeptNodeTask((number, 1), "anna", number, 40) for number in range(4)]
-    >>> [node_task.key[0] for node_task in excess(node_tasks, UserUse(4, 160), 100)]
-    [0, 1]
-    >>> excess(node_tasks, UserUse(4, 160), 160)
-    []
-    >>> excess(node_tasks[:1], UserUse(1, 40), 10)
+    >>> tasks = [KeptNodeTask((number, 1), "anna", number, 40) for number in range(4)]
+    >>> [task.key[0] for task in excess(tasks, UserUse(4, 160), 100)], excess(tasks, UserUse(4, 160), 160)
+    ([0, 1], [])
+    >>> excess(tasks[:1], UserUse(1, 40), 10)
     []
     """
     excess_tasks, left_bytes = [], use.size_bytes
@@ -194,7 +192,7 @@ class KeptNodeTasks:
         days = self._limits.days
         query = "SELECT job_id, attempt FROM kept WHERE ended_ms < ?"
         rows = self._database.execute(query, (now_ms - days * DAY_MS,)).fetchall()
-        return dict.fromkeys(rows, f"the job had ended more than {days} days before (output_days)")
+        return dict.fromkeys(rows, f"the job ended more than {days} days earlier (output_days)")
 
     def _too_much(self) -> dict[Key, str]:
         limit_bytes = self._limits.bytes_per_user

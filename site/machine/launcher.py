@@ -4,7 +4,7 @@
 docs/launchers.md. The launcher reads only that file, kernel files and the system's user database, never a file that a
 user can write. It passes the command of a rank on unread, to the process that has already become the user.
 
-The launcher forks keeper processes ahead of need. A keeper serves one node task after the other, because forking a
+The launcher forks idle rank parents in advance. A rank parent serves one node task after the other, because forking a
 Python process costs several times the rest of the work for a task.
 """
 
@@ -52,7 +52,7 @@ from gridweave.site.machine.usage import reap
 _KILL_AGAIN_S = 0.05
 _WAITING = 4
 _WAIT_S = 60
-"""The number of idle keepers to have at least, and the time after which an idle keeper ends [s]."""
+"""The minimum number of idle rank parents, and the time after which an idle rank parent ends [s]."""
 
 _NUMBER = struct.Struct("i")
 _GROUP = re.compile(r"[0-9a-f]{8}-\d+\.\d+")
@@ -62,14 +62,14 @@ _INSIDE = (("mnt", _CLONE_NEWNS), ("ipc", CLONE_NEWIPC))
 """The namespaces that are private to a node task."""
 
 
-# -- the keeper of one node task --------------------------------------------------------------------------------------
+# -- the parent of the ranks of one node task -------------------------------------------------------------------------
 
 
 class RankParent:
     """The parent of the ranks of one node task: start them, report their ends, and kill all when the shim disconnects.
 
-    ``news`` is a pipe to the launcher. The keeper writes its pid when it starts to wait for a task, and the negative
-    pid when it has one.
+    ``news`` is a pipe to the launcher. The rank parent writes its pid when it starts to wait for a task, and the
+    negative pid when it has one.
     """
 
     def __init__(self, listener: socket.socket, settings: Settings, news: int) -> None:
@@ -179,7 +179,7 @@ class RankParent:
     def keep(self, user: str, group: str, folders: list[int]) -> None:
         """Take on a task: its user, its control group, and its folders (own, work and tmp, or only own)."""
         if group and not _GROUP.fullmatch(group):
-            raise DeniedError(f"control group {group!r} is not that of a job")
+            raise DeniedError(f"control group {group!r} is not a job's")
         self.account, self.group = self.settings.account(user), group
         for folder in folders:
             self.give(folder)
@@ -198,7 +198,7 @@ class RankParent:
         try:
             how()
         except OSError as error:
-            print(f"jobs of {user!r} are not wholly separated: {error}", file=sys.stderr, flush=True)
+            print(f"jobs of {user!r} are not fully isolated: {error}", file=sys.stderr, flush=True)
 
     def hide_others(self, folder: int) -> None:
         """Give this process and its descendants a private /tmp, and hide the processes of other users."""
@@ -231,14 +231,14 @@ class RankParent:
         is_folder = stat.S_ISDIR(status.st_mode)
         one_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
         if not (is_folder or one_file) or status.st_uid not in (self.settings.service.pw_uid, self.account.pw_uid):
-            raise DeniedError("only files and folders of the service are given to users")
+            raise DeniedError("only files and folders of the service can be given to users")
         os.fchown(handle, self.account.pw_uid, self.settings.service.pw_gid)
         os.fchmod(handle, 0o2750 if is_folder else 0o640)
 
     def start(self, handles: list[int]) -> None:
         """Start a rank up to the gate; the handles are its `RankStart`, the gate, the report pipe and its output."""
         if self.account is None:
-            raise DeniedError("whose rank it is must be told first")
+            raise DeniedError("the request for a rank came before the request with its user")
         what, gate, report, *output = handles
         rank_parent, pid = os.getpid(), os.fork()
         if pid == 0:
@@ -286,7 +286,7 @@ def _become(account: pwd.struct_passwd, limits: dict[str, int]) -> None:
 
 
 def serve(settings: Settings) -> NoReturn:
-    """Listen for the service, have idle keepers ready, and kill the orphans of killed keepers."""
+    """Listen for the service, have idle rank parents ready, and kill the orphans of killed rank parents."""
     listener = _listen(settings)
     become_subreaper()
     reader = signal_pipe({signal.SIGCHLD})
@@ -325,11 +325,11 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _fork_parent(listener: socket.socket, settings: Settings, news: int) -> int:
-    """Fork a keeper and return its pid, or 0 if the machine cannot fork now."""
+    """Fork a rank parent and return its pid, or 0 if the machine cannot fork now."""
     try:
         pid = os.fork()
     except OSError as error:
-        print(f"no keeper can be made: {error}", file=sys.stderr, flush=True)
+        print(f"no rank parent can be forked: {error}", file=sys.stderr, flush=True)
         return 0
     if pid == 0:
         status = 1
@@ -357,11 +357,11 @@ def main(arguments: list[str]) -> None:
     """Serve with the settings of a file, or exit with a one-line error."""
     try:
         if os.getuid() != 0:
-            raise DeniedError("the launcher must be started as root: only root can start processes as others")
+            raise DeniedError("the launcher must run as root: only root can start processes as other users")
         if len(arguments) != 1:
             raise DeniedError("usage: python -P -m gridweave.site.machine.launcher FILE")
         if not sys.flags.safe_path:
-            raise DeniedError("the launcher must be started with -P: else it would import from where it is started")
+            raise DeniedError("the launcher must run with -P: otherwise it would import from the working directory")
         settings = read_settings(arguments[0])
         be_last_to_go()
         serve(settings)

@@ -97,7 +97,7 @@ class LocalTask:
         launch = read_launch(self.folder)
         limit = "" if launch is None or launch.limit_ms is None else f" of {span_text(launch.limit_ms)}"
         why = f"ended at its limit{limit}" if reason is None else reason
-        killed = "its supervising process did not answer, and was killed"
+        killed = "its supervisor did not answer and was killed"
         self.forced = ("limit" if reason is None else "cancelled"), f"{why}; {killed}"
         if self.shim is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -297,7 +297,7 @@ def _rows(path: Path) -> Iterator[dict[str, int]]:
 def remove_left(jobs: Iterable[JobSpan]) -> None:
     """Remove the IPC objects that ended jobs of this process's user have left on this machine."""
     for ipc in left_objects(objects_of(os.geteuid()), jobs):
-        logger.info("removing %s %s, which a job has left", ipc.kind, ipc.name)
+        logger.info("removing %s %s, which a job left behind", ipc.kind, ipc.name)
         remove_object(ipc)
 
 

@@ -142,7 +142,7 @@ class RankOutput:
             fcntl.fcntl(stream.pipe, _F_SETPIPE_SZ, _WIDE_PIPE)
 
     def _note(self, stream: _Stream) -> None:
-        """Append the line about missing output to the file, if the disk has room."""
+        """Append the line about missing output to the file, if the disk has space."""
         line = f"\n[gridweave: {self.problem}; the rest is dropped]\n".encode()
         with contextlib.suppress(OSError):
             position = os.lseek(self._file(stream), 0, os.SEEK_CUR)

@@ -113,7 +113,7 @@ def _take_place(start: RankStart, output: Sequence[int]) -> None:
     try:
         os.chdir(start.directory)
     except OSError as error:
-        advice = "it must be a directory on this machine that the job may enter"
+        advice = "expected a directory on this machine that the job may enter"
         problem = f"working directory {start.directory!r}: {os.strerror(error.errno or 0)}; {advice}"
         raise _CannotStartError(problem) from error
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -127,7 +127,7 @@ def _pin(rank: int, threads: Sequence[int]) -> None:
         os.sched_setaffinity(0, threads)
     except (OSError, OverflowError, ValueError) as error:
         what = f"rank {rank} cannot be pinned to hardware threads {ranges_text(threads, ',')}"
-        raise _CannotStartError(f"{what}: this machine lets it run on {ranges_text(may, ',')}") from error
+        raise _CannotStartError(f"{what}; this machine allows {ranges_text(may, ',')}") from error
 
 
 def _program(name: str, path: str) -> str:
@@ -137,9 +137,9 @@ def _program(name: str, path: str) -> str:
         return program
     if "/" in name:
         if not os.path.exists(name):
-            raise _CannotStartError(f"command {name!r}: there is no such file; give a program that is on this machine")
+            raise _CannotStartError(f"command {name!r}: no such file on this machine")
         if os.path.isdir(name):
-            raise _CannotStartError(f"command {name!r}: is a directory; give a program")
+            raise _CannotStartError(f"command {name!r}: is a directory; expected a program")
         raise _CannotStartError(f"command {name!r}: is not executable; give it the x permission (chmod +x)")
     where = f"the directories of PATH ({path})"
     for folder in path.split(os.pathsep):
@@ -153,5 +153,5 @@ def _execute(program: str, command: Sequence[str], environment: dict[str, str]) 
     try:
         os.execve(program, list(command), environment)
     except OSError as error:
-        advice = "a script must begin with a line like #!/bin/sh, a program must be built for this machine"
+        advice = "expected a script that begins with a line like #!/bin/sh, or a program built for this machine"
         raise _CannotStartError(f"command {program!r}: {os.strerror(error.errno or 0)}; {advice}") from error

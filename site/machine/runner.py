@@ -186,13 +186,11 @@ class Runner:
             self._forks.open()
         except BlockingIOError as error:
             await self.close()
-            raise UnavailableError(f"{self.root}: another runner uses this folder; give each runner its own") from error
+            raise UnavailableError(f"{self.root}: another runner uses this folder; give each its own") from error
         except OSError as error:
             await self.close()
             why = os.strerror(error.errno or 0)
-            raise InputError(
-                f"{self.root}: {why}; it must be a folder on a local disk that you can write to"
-            ) from error
+            raise InputError(f"{self.root}: {why}; expected a folder on a local disk that you can write to") from error
 
     def _make_folders(self) -> None:
         (self.root / JOBS).mkdir(parents=True, exist_ok=True)
@@ -250,8 +248,8 @@ class Runner:
             close_folder(folder, passes=bool(launch.launcher), shared=self._shared)
             write_whole(folder / LAUNCH, msgspec.msgpack.encode(launch))
         except (ValueError, TypeError, OverflowError) as error:
-            right = "texts must be Unicode, and the arguments of a callable what JSON can say"
-            self._conclude(node_task, "failed", f"the job cannot be written down ({error}); {right}")
+            right = "expected Unicode texts, and JSON values as arguments of a callable"
+            self._conclude(node_task, "failed", f"the job cannot be stored ({error}); {right}")
             return
         except OSError as error:
             why = os.strerror(error.errno or 0)
@@ -264,7 +262,7 @@ class Runner:
         self._forks.ask(folder)
 
     def disk_problem(self, *, trial: bool = False) -> str | None:
-        """Return why the disk has no room for another task, or None; ``trial`` writes a file, to detect a quota."""
+        """Return why the disk is too full for another task, or None; ``trial`` writes a file, to detect a quota."""
         return disk_problem(self.root, trial=trial)
 
     async def open_gate(self, job_id: int, attempt: int) -> None:
@@ -383,7 +381,7 @@ class Runner:
         if node_task is None:
             return
         if not node_task.ended:
-            raise UnavailableError(f"piece {job_id}.{attempt} has not ended; cancel it and wait for its end")
+            raise UnavailableError(f"node task {job_id}.{attempt} has not ended; cancel it and wait for its end")
         await self._clear(key)
 
     async def _clear(self, key: Key) -> None:
@@ -438,7 +436,7 @@ class Runner:
             try:
                 excess = await asyncio.to_thread(self._register_tasks, sorted(keys))
             except OSError as error:
-                logger.warning("%s: %s; it is tried again", self.root, error)
+                logger.warning("%s: %s; trying again", self.root, error)
                 continue
             for key in keys:
                 self._node_tasks.pop(key, None)
@@ -474,7 +472,7 @@ class Runner:
             yield await self._events.get()
 
     def state(self, job_id: int, attempt: int) -> NodeTaskState | None:
-        """Return the recorded state of a task, with its usage updated every few seconds; None if there is none yet."""
+        """Return the recorded state of a task, or None; its usage is updated every few seconds."""
         return read_state(task_folder(self.root, (job_id, attempt)))
 
     # -- notices from shims and the fork server -----------------------------------------------------------------------
@@ -572,7 +570,7 @@ class Runner:
         if here:
             await asyncio.to_thread(end_group, node_task.folder)  # first, because signals do not end frozen processes
             await end_strays(state)
-        why = "its supervising process was killed" if here else "the machine was restarted while it ran"
+        why = "its supervisor was killed" if here else "the machine was restarted while it ran"
         reason = read_cancel(node_task.folder)
         # A task with a requested end is not lost, because lost tasks run again.
         end: tuple[Outcome, str] = ("lost", why) if reason is None else ("cancelled", f"{reason}; {why}")
@@ -604,7 +602,7 @@ class Runner:
         if due_ms is None or time.time() * 1000 < due_ms:
             self._expect_end(node_task)
         elif await node_task.is_silent():
-            logger.warning("the supervisor of %s is silent; it is killed", node_task.folder)
+            logger.warning("the supervisor of %s is silent and is killed", node_task.folder)
             node_task.end_by_force()
         elif not node_task.ended:
             # The supervisor works: the deadline may have moved, or the kernel is still ending its processes.
@@ -653,8 +651,8 @@ class Runner:
     def _report_removed(self, key: Key) -> None:
         """Report a task whose record was removed; all that is known is that it ran here."""
         removal = self.removal(*key)
-        assert removal is not None, "it was removed"
-        reason = "it ended here before, and its record was removed with its output"
+        assert removal is not None, "the task was not removed"
+        reason = "it ended here earlier, and its record was removed with its output"
         self._events.put_nowait(NodeTaskEnded(*key, "lost", reason, (), Used(), None, removal.at_ms))
 
     def _report_ended(self, node_task: LocalTask, state: NodeTaskState) -> None:

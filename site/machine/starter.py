@@ -1,7 +1,7 @@
 """Start the ranks of a node task: by the shim itself as its own user, or by the launcher as the user of the job.
 
-Both report ended processes below them, and can signal all of them. The parent of the ranks is the shim, or a keeper
-process of the launcher (`gridweave.site.machine.launcher`).
+Both report ended processes below them, and can signal all of them. The parent of the ranks is the shim, or a
+`gridweave.site.machine.launcher.RankParent`.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class LauncherStarter(Starter):
 
     @override
     def pause(self) -> None:
-        """Ask the keeper to pause all processes; it does so a moment later."""
+        """Ask the rank parent to pause all processes; it does so a moment later."""
         self._command({"do": "pause"})
 
     @override
@@ -239,7 +239,7 @@ class LauncherStarter(Starter):
         self._answer("gathered")
 
     def _command(self, what: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # a keeper that is gone has already ended all processes
+        with contextlib.suppress(OSError):  # a rank parent that is gone has already ended all processes
             _send(self._socket, what, [])
 
     @override
@@ -306,7 +306,7 @@ def connect_launcher(path: str) -> socket.socket:
     except OSError as error:
         connection.close()
         why = os.strerror(error.errno or 0)
-        advice = "it must run there as root (docs/launchers.md)"
+        advice = "start it there as root (docs/launchers.md)"
         raise UnavailableError(f"the launcher at {path} does not answer: {why}; {advice}") from error
     return connection
 
@@ -340,11 +340,11 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
     try:
         packet = connection.recv(1 << 16)
     except TimeoutError as error:
-        raise UnavailableError("the launcher does not answer; look at its log") from error
+        raise UnavailableError("the launcher does not answer; check its log") from error
     except ConnectionError:
         packet = b""
     if not packet:
-        raise UnavailableError("the launcher has ended the connection; look at its log")
+        raise UnavailableError("the launcher has closed the connection; check its log")
     message: dict[str, Any] = json.loads(packet)
     if "problem" in message:
         raise UnavailableError(str(message["problem"]))

@@ -198,7 +198,7 @@ class Supervisor:
             self._keep_time()
         if self.group is not None:
             self._look_for_memory()
-            with contextlib.suppress(OSError):  # the launcher's keeper has killed processes of other users
+            with contextlib.suppress(OSError):  # the launcher's rank parent has killed processes of other users
                 self.group.kill()
             self.group.remove()
         self._write_end()
@@ -245,7 +245,7 @@ class Supervisor:
         reason = read_cancel(self.folder)
         at_once = (self.folder / CANCEL_NOW).exists()
         if reason is None and by_signal:
-            reason = "its supervising process was told to end (SIGTERM)"
+            reason = "its supervisor got SIGTERM"
         if reason is not None and (self.outcome is None or at_once):
             self._end("cancelled", reason, at_once=at_once)
 
@@ -404,7 +404,7 @@ class Supervisor:
         return self.worked_at_s + (self.launch.limit_ms / 1000 - self.worked_s) / self.speed
 
     def _warn_at_s(self) -> float | None:
-        """Return when to send the signal ahead of the limit; None if there is none, or it was already sent."""
+        """Return when to send the signal ahead of the limit; None if it was sent already or never requested."""
         limit_at_s, ahead = self._limit_at_s(), self.launch.limit_signal
         if limit_at_s is None or ahead is None or self.is_warned or self.outcome is not None:
             return None
@@ -488,7 +488,7 @@ class Supervisor:
             return False
 
     def _thaw(self) -> None:
-        assert self.group is not None, "it was frozen by it"
+        assert self.group is not None, "frozen without a control group"
         self.is_frozen = False
         with contextlib.suppress(OSError):
             self.group.freeze(frozen=False)
@@ -512,9 +512,9 @@ class Supervisor:
         if self.heard_by_s is not None and now_s >= self.heard_by_s:
             self.heard_by_s = None
             if not (self.folder / HEARD).exists():
-                self._end("lost", "nobody took note in time that it had begun", at_once=True)
+                self._end("lost", "no runner recorded its start in time", at_once=True)
         if self.gate_by_s is not None and self._waits() and now_s >= self.gate_by_s:
-            self._end("lost", f"nobody opened its gate within {span_text(self.launch.gate_ms or 0)}")
+            self._end("lost", f"its gate was not opened within {span_text(self.launch.gate_ms or 0)}")
         if self.kill_at_s is not None and now_s >= self.kill_at_s:
             self._kill(now_s)
         if self.sample_at_s is not None and now_s >= self.sample_at_s:
@@ -543,7 +543,7 @@ class Supervisor:
         except OSError as error:
             self.started_ms = None
             why = os.strerror(error.errno or 0)
-            problem = f"its start could not be written down, or its ranks were ended before it: {why}"
+            problem = f"its start could not be recorded, or its ranks ended before it: {why}"
             self._end(_blamed(error), problem)
 
     def _announce(self) -> bool:
@@ -626,7 +626,7 @@ class Supervisor:
             return
         assert self.launch.limits is not None
         limit_bytes = self.launch.limits.memory_bytes or 0
-        advice = "ask for more nodes, or use less"
+        advice = "request more nodes, or use less memory"
         reason = f"out of memory: it used all of its {limit_bytes >> 20:,} MiB on this machine; {advice}"
         if self.nothing_left:
             self.outcome, self.reason = "failed", reason
@@ -647,7 +647,7 @@ class Supervisor:
             if self.nothing_left:
                 self.outcome, self.reason = outcome, reason
             else:
-                left = "what it left running was ended"
+                left = "its remaining processes were ended"
                 self._end(outcome, f"{reason}; {left}" if reason else left)
         elif failed is not None and self.launch.end_on_failure:
             self._end("failed", f"{self._why(failed)}; the other ranks were ended")
@@ -658,7 +658,8 @@ class Supervisor:
         was_killed = os.waitstatus_to_exitcode(failed.status or 0) in (-signal.SIGKILL, 128 + signal.SIGKILL)
         if not was_killed or self.around.oom_kills() <= self.killed_before:
             return description
-        return f"{description}; out of memory: all that this machine gives its jobs was used; ask for more, or use less"
+        used = "the jobs on this machine used all memory allowed for jobs"
+        return f"{description}; out of memory: {used}; request more, or use less"
 
     def _all_reports_heard(self) -> bool:
         """Read the reports of ended ranks, which explain an exit better than its code; return whether to judge it."""

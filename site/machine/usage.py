@@ -64,7 +64,7 @@ class _Sum:
         self.most_written_bytes = 0
 
     def add_sample(self, live: _Live) -> None:
-        """Update the maxima with a sample of the running processes, added to the reaped ones."""
+        """Update the peak values with a sample of the running processes, added to the reaped ones."""
         self.most_cpu_s = max(self.most_cpu_s, self.cpu_s + live.cpu_s)
         self.most_read_bytes = max(self.most_read_bytes, self.read_bytes + live.read_bytes)
         self.most_written_bytes = max(self.most_written_bytes, self.written_bytes + live.written_bytes)

@@ -46,13 +46,14 @@ class SharedTime(msgspec.Struct):
         """Return all partners and the expected slowdown of the whole run."""
         worked = self._worked_at(now_ms)
         slowdown = max(1.0, (now_ms - self.start_ms) / worked) if worked > 0 else RATE_ONE / self.rate
-        text = f"beside {_jobs(self.ever)}: expected to take {slowdown:.2f} times as long as alone"
+        text = f"on nodes shared with {_jobs(self.ever)}: expected to take {slowdown:.2f} times as long as alone"
         return NodeSharing(beside=self.ever, slowdown=slowdown, text=text)
 
     def so_far(self, limit_ms: int) -> NodeSharing:
         """Return the current partners and the current slowdown."""
         slowdown = RATE_ONE / self.rate
-        text = beside_text(self.now, limit_ms, slowdown) if self.now else f"alone again, after {_jobs(self.ever)}"
+        alone_text = f"alone again, after sharing nodes with {_jobs(self.ever)}"
+        text = beside_text(self.now, limit_ms, slowdown) if self.now else alone_text
         return NodeSharing(beside=self.ever, now=self.now, slowdown=slowdown, text=text)
 
 
@@ -62,10 +63,10 @@ def beside_text(jobs: Sequence[int], length_ms: int, slowdown: float) -> str:
     Examples
     --------
     >>> beside_text([12], 600_000, 1.3)
-    'beside job 12: 13 min instead of 10 min (factor 1.30)'
+    'on nodes shared with job 12: 13 min instead of 10 min (factor 1.30)'
     """
     lengths = f"{span_text(math.ceil(slowdown * length_ms))} instead of {span_text(length_ms)}"
-    return f"beside {_jobs(jobs)}: {lengths} (factor {slowdown:.2f})"
+    return f"on nodes shared with {_jobs(jobs)}: {lengths} (factor {slowdown:.2f})"
 
 
 def _jobs(jobs: Sequence[int]) -> str:

@@ -12,8 +12,8 @@ MEMORY = 0.5
 _KINDS: Kinds = {"cpu": float, "network": float, "disk": float, "memory": float, "kind": int, "cores": int}
 _FRACTIONS = ("cpu", "network", "disk")
 _RIGHT = (
-    "write for example cpu=0.6,network=0.3,disk=0.1 (parts of the run time, which sum to 1) and, if known, memory=0.5, "
-    "kind=1 and cores=2"
+    "write for example cpu=0.6,network=0.3,disk=0.1 (fractions of the run time), optionally with memory=0.5, kind=1 "
+    "and cores=2"
 )
 
 

@@ -51,8 +51,8 @@ K = TypeVar("K", bound="Queries[Any]")
 class DrivenActor(LiveActor, ABC, Generic[K]):
     """An actor around a driver.
 
-    Ray does not restart an actor whose constructor has failed. So the journal is opened after construction, and retried
-    while another process holds it or its server is away.
+    Ray does not restart an actor whose constructor has failed. So the journal is opened after construction, with
+    retries while another process has locked it or its server is unreachable.
 
     Any process that looks up an actor on Ray imports the module of its class. So these modules import cores and
     journals only in `make_queries`; otherwise each such process would spend a second and a hundred megabytes on them.
@@ -67,7 +67,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
 
     @abstractmethod
     def make_queries(self) -> K:
-        """Return the desk with its driver; runs in a separate thread, because a replay may take long."""
+        """Return the queries with their driver; runs in a separate thread, because a replay may take long."""
 
     def works(self, queries: K) -> list[Coroutine[Any, Any, Any]]:
         """Return the coroutines that run for the life of the actor."""
@@ -98,22 +98,22 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
         self._opened.set()
 
     async def queries(self) -> K:
-        """Return the desk once the journal is open, or raise the error that prevents it from opening."""
+        """Return the queries once the journal is open, or raise the error that prevents it from opening."""
         await self._opened.wait()
         if self._queries is None:
-            assert self._problem is not None, "neither a desk nor a problem"
+            assert self._problem is not None, "neither queries nor a problem"
             raise self._problem
         return self._queries
 
     def queries_now(self) -> K:
-        """Return the desk, or raise UnavailableError while the actor is starting."""
+        """Return the queries, or raise UnavailableError while the actor is starting."""
         if self._queries is None:
             raise UnavailableError(f"{self._name} is starting")
         return self._queries
 
     @property
     def problem(self) -> GridweaveError | None:
-        """Why the journal is not open, or why the driver takes no jobs; None if it works."""
+        """Why the journal is not open, or why the driver accepts no jobs; None if both work."""
         if self._queries is not None and self._queries.driver.problem:
             return UnavailableError(self._queries.driver.problem)
         return self._problem
@@ -124,7 +124,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
         return self._name
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """Answer an encoded question with the desk's method of this name."""
+        """Answer an encoded question with the method of `Queries` of this name."""
         await self.queries()
         return await self._door.ask(method, data)
 
@@ -185,7 +185,7 @@ class SiteActor(DrivenActor["SiteQueries"]):
         super().__init__(site_actor(settings.name), **own)
 
     def make_queries(self) -> SiteQueries:
-        """Return the desk of the site."""
+        """Return the queries of the site."""
         from gridweave.site.service.queries import SiteQueries
         from gridweave.site.service.site_driver import SiteDriver
 
@@ -234,7 +234,7 @@ class SiteActor(DrivenActor["SiteQueries"]):
         await self.queries_now().driver.report(data)
 
     async def look_after_machines(self, queries: SiteQueries) -> None:
-        """Check periodically which machines answer, so that questions need not wait for one that does not."""
+        """Check periodically which machines answer, so that questions do not wait for machines that do not answer."""
         machines = [machine.name for machine in self._settings.machines]
         while True:
             answers = await asyncio.gather(*(self._answers(machine) for machine in machines))

@@ -68,7 +68,7 @@ class Calls(Protocol):
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Send a question to an actor's desk (`Door.ask`); use ``alone`` for one that may take long."""
+        """Send a question to the `Queries` of an actor (`Door.ask`); use ``alone`` if the answer may take long."""
 
 
 class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +178,7 @@ RESTART_PAUSE_S = 1.0
 
 def _ended(name: str, task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        logger.critical("%s has failed, and is restarted", name, exc_info=task.exception())
+        logger.critical("%s has failed and is restarted", name, exc_info=task.exception())
         logging.shutdown()
         time.sleep(RESTART_PAUSE_S)
         os._exit(1)
@@ -190,7 +190,7 @@ def journal_place(place: str, password_file: str = "") -> str:
         try:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{place}: {error.strerror}; name a place in a folder that you can write to") from error
+            raise InputError(f"{place}: {error.strerror}; name a file in a folder that you can write to") from error
         return place
     if not password_file:
         return place
@@ -364,7 +364,8 @@ class Door:
         """Call a method with arguments from `question`; return its result or an InputError, encoded for `answer_of`."""
         try:
             if method not in self._methods:
-                raise InputError(f"{method!r:.100} cannot be asked; only {', '.join(sorted(self._methods))} can")
+                expected = ", ".join(sorted(self._methods))
+                raise InputError(f"{method!r:.100} is not a method for callers; expected one of {expected}")
             called, decoder = self._methods[method]
             try:
                 arguments = decoder.decode(data)

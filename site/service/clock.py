@@ -27,7 +27,7 @@ class Clock(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < math.inf:
-            raise OptionError("speed", f"is {self.speed}; a number above 0, 1 for real time")
+            raise OptionError("speed", f"is {self.speed}; expected above 0, 1 for real time")
 
     def now_ms(self) -> int:
         """Return the present time of this clock."""

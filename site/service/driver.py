@@ -112,8 +112,8 @@ class _Peers:
     """The state of the connections to the peers."""
 
     def __init__(self) -> None:
-        # Why no messages are exchanged with a peer: this end has an old copy of its journal, one of the two has a
-        # different journal than before, or the peer refuses them.
+        # Why no messages are exchanged with a peer: this end has an old copy of its journal, one of the two ends has a
+        # different journal than before, or the peer refuses the messages.
         self.lost, self.strangers, self.refusals = dict[str, str](), dict[str, str](), dict[str, str]()
         self.linked = set[str]()  # peers that were heard without such a problem
         self.met: dict[str, str] = {}  # journal ids of peers that are not recorded yet
@@ -139,7 +139,7 @@ class Driver(ABC, Generic[Incoming]):
 
     The core must be new; the driver restores it to the end of the journal. The journal must have ``batch=0``, because
     the driver decides when it is written. ``peers`` are the other ends of the channels, and ``send`` sends a packet to
-    one of them. ``quotas`` are the new quotas of the users, and ``history_days`` is how long the history is kept.
+    one of them. ``quotas`` are the new quotas, and ``history_days`` says how long the history is kept.
     """
 
     def __init__(
@@ -265,7 +265,8 @@ class Driver(ABC, Generic[Incoming]):
     def packet(self, peer: str, data: bytes) -> str | None:
         """Receive a packet from a peer; return why it was dropped, or None. A dropped packet counts as lost."""
         if peer not in self._channels:
-            raise UnavailableError(f"no connection to {peer!r:.100}; known are {', '.join(sorted(self._channels))}")
+            expected = ", ".join(sorted(self._channels))
+            raise UnavailableError(f"no connection to {peer!r:.100}; expected one of {expected}")
         try:
             packet = self._decoder.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -285,7 +286,7 @@ class Driver(ABC, Generic[Incoming]):
         return None
 
     def _strange(self, peer: str, problem: str) -> str:
-        """Record whether an end has a different journal than before; return the problem, or an empty text."""
+        """Record whether one of the ends has a different journal than before; return the problem, or an empty text."""
         previous = self._peers.strangers.pop(peer, "")
         if problem:
             message = f"the packet {problem}"
@@ -299,7 +300,7 @@ class Driver(ABC, Generic[Incoming]):
         return f"the {peer}"
 
     def _other_journal(self, peer: str, whose: str) -> str:
-        """Return in words which end has a different journal than before, and how to repair it."""
+        """Return in words which end has a different journal than before, and how to repair that."""
         if whose == "mine":
             return f"is for another journal of {self.name}: {self.name} lost its journal, or was started over; {_RIGHT}"
         return (
@@ -307,9 +308,9 @@ class Driver(ABC, Generic[Incoming]):
         )
 
     def _old_copy(self, peer: str, received: int) -> str:
-        """Return in words that a peer acknowledges messages that this journal does not have, and how to repair it."""
-        cause = f"{self.name} knows of {self._channels[peer].sent:,}: it lost its journal, or has an old copy of it"
-        return f"acknowledges {received:,} messages, and {cause}; {_RIGHT}"
+        """Return in words that a peer acknowledges messages missing in this journal, and how to repair that."""
+        cause = f"{self.name} has sent {self._channels[peer].sent:,}: it lost its journal, or has an old copy of it"
+        return f"acknowledges {received:,} messages, but {cause}; {_RIGHT}"
 
     @staticmethod
     def _dropped(peer: str, problem: str) -> str:
@@ -360,7 +361,7 @@ class Driver(ABC, Generic[Incoming]):
             await self._take_turn(submissions, waiters)
         except BaseException as error:
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            self._failed = UnavailableError(f"{self._journal.where}: its driver has stopped ({why}); start it again")
+            self._failed = UnavailableError(f"{self._journal.where}: its driver has stopped ({why}); restart it")
             waiting: list[asyncio.Future[Any]] = [*waiters, *self._durable]
             for submission in [*submissions.values(), *self._submissions.values()]:
                 waiting += submission.waiting
@@ -450,7 +451,7 @@ class Driver(ABC, Generic[Incoming]):
                     raise
                 logger.error("the journal cannot be %s, trying again: %s", what, error)
                 if pause_s >= _STUCK_PAUSE_S:
-                    self._stuck = f"{self.name} cannot go on: its journal cannot be {what}: {error}"
+                    self._stuck = f"{self.name} is stuck: its journal cannot be {what}: {error}"
                     self._settled.set()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -514,7 +515,7 @@ class Driver(ABC, Generic[Incoming]):
 
     def _refused(self, event: Any, error: InputError) -> list[Any]:
         """Return the answer to an event with invalid input; its sender must not send it again and again."""
-        logger.error("not taken in: %s", error)
+        logger.error("input refused: %s", error)
         key = getattr(event, "key", None)
         return [Declined(key, str(error))] if isinstance(key, str) else []
 
@@ -581,7 +582,7 @@ class Driver(ABC, Generic[Incoming]):
             try:
                 snap = self._journal.snap(self._core)
             except InputError as error:
-                logger.error("no snapshot: %s", error)
+                logger.error("no snapshot was taken: %s", error)
             else:
                 self.spawn(self._keep(snap))
 
@@ -705,7 +706,7 @@ def _key_problem(key: str) -> str | None:
             return None
     except (TypeError, AttributeError, UnicodeEncodeError):
         pass
-    return f"the idempotency key {key!r:.100} cannot be used; give 1 to {MOST_KEY} characters, none of them NUL"
+    return f"the idempotency key is {key!r:.100}; expected 1 to {MOST_KEY} characters without NUL"
 
 
 def _usage(command: RecordUsage, now_ms: int) -> JobUsage:

@@ -60,7 +60,7 @@ class HistoryReader:
                     records += await self._read(self._reader.find_ended, rest, first)
                     below = first
         except TimeoutError:
-            problem = "a search through all jobs that are over takes too long; name a user, or start at a lower number"
+            problem = "searching all ended jobs takes too long; name a user, or start at a lower number"
             raise UnavailableError(problem) from None
         return records
 

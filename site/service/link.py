@@ -100,7 +100,7 @@ class Secrets:
         lines = [line.strip() for line in data.splitlines()]
         texts = tuple(line for line in lines if line)
         if not texts or any(len(text) < LEAST_SECRET or not _is_sendable(text) for text in texts):
-            advice = f"{LEAST_SECRET} characters of ASCII or more in a line, without blanks: openssl rand -hex 32"
+            advice = f"expected a line of at least {LEAST_SECRET} ASCII characters without blanks: openssl rand -hex 32"
             raise OptionError("secret", f"{self.path} contains no valid secret; {advice}")
         return texts
 
@@ -108,7 +108,7 @@ class Secrets:
         try:
             self._read()
         except OptionError as error:
-            logger.error("%s; what was read before counts", error)
+            logger.error("%s; the secrets read before stay valid", error)
         return self._texts
 
     def sent(self) -> str:
@@ -166,7 +166,7 @@ class Link:
     async def packet(self, data: bytes) -> str | None:
         """Send a packet; return why the other end refuses it, or None. After UnavailableError it may have arrived."""
         if self._packets >= _MOST_PACKETS:
-            raise UnavailableError(f"{self.end.url}: {_MOST_PACKETS} packets are on their way already")
+            raise UnavailableError(f"{self.end.url}: {_MOST_PACKETS} packets are already in transit")
         self._packets += 1
         try:
             await self._post("packet", PACKET_PATH, data, _FIRST_WORD_S + len(data) / _BYTES_PER_S)
@@ -184,7 +184,7 @@ class Link:
                 continue
             with contextlib.suppress(UnavailableError):
                 why = (await self._post("beat", BEAT_PATH, b"", _BEAT_ANSWER_S)).decode(errors="replace")[:500]
-                way_back = why and f"{self.end.url} does not reach this end: {why}"
+                way_back = why and f"{self.end.url} cannot reach this end: {why}"
                 if way_back and not self._way_back:
                     logger.warning("link of %s: %s", self.end.site, way_back)
                 self._way_back = way_back
@@ -308,7 +308,7 @@ def client_context(end: LinkEnd) -> ssl.SSLContext | bool:
         try:
             context.load_cert_chain(end.cert, end.key, password=lambda: "")
         except (OSError, ssl.SSLError, ValueError) as error:
-            problem = f"{end.cert} or {end.key}: {_why(error)}; PEM files of a certificate and its key are asked for"
+            problem = f"{end.cert} or {end.key}: {_why(error)}; expected PEM files of a certificate and its key"
             raise OptionError("cert", problem) from None
     return context
 

@@ -84,7 +84,9 @@ class LinkProber(Prober):
         """Measure; raise UnavailableError with a one-line reason if that fails."""
         place = urlsplit(self._order.url)
         if place.scheme not in ("http", "https") or not place.hostname:
-            raise InputError(f"{self._order.url!r:.200} is no address of a gateway; http:// or https://, and a name")
+            raise InputError(
+                f"{self._order.url!r:.200} is not a gateway's address; expected http:// or https://, and a host"
+            )
         port = place.port or (443 if place.scheme == "https" else 80)
         try:
             round_trips_ms, there_bps, back_bps = await self.measure(
@@ -115,7 +117,7 @@ class LinkProber(Prober):
         except BaseException as error:
             await session.close()
             if isinstance(error, aiohttp.WSServerHandshakeError):
-                raise UnavailableError(f"{order.url}: answers with {error.status}, not with a probe") from None
+                raise UnavailableError(f"{order.url}: answers with status {error.status}, not with a probe") from None
             if isinstance(error, aiohttp.ClientError) and not isinstance(error, OSError):
                 raise UnavailableError(f"{order.url}: {error}") from None
             raise

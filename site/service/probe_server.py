@@ -65,7 +65,7 @@ class ProbeServer(ProbeEnd):
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen on an address that other sites can reach; return the port, chosen by the system for port 0."""
         if self._server is not None:
-            raise InputError("this probe server listens already")
+            raise InputError("this probe server is already listening")
         try:
             self._server = await asyncio.start_server(self._connected, host, port)
         except (OSError, OverflowError) as error:
@@ -155,7 +155,7 @@ class ProbeServer(ProbeEnd):
                 await self._measure(kind, number, duration_ms, reader, writer)
                 return
             await self._say(writer, frame(ECHO, number))
-        raise ProtocolError("asks for more round trips than there are")
+        raise ProtocolError("asks for more round trips than allowed")
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Check the other end's proof of the secret, and send one."""
@@ -188,7 +188,7 @@ class ProbeServer(ProbeEnd):
     ) -> None:
         """Measure bandwidth by receiving or sending data, unless another measurement is in progress."""
         if not requested_bytes or not duration_ms:
-            raise ProtocolError("wants no data")
+            raise ProtocolError("asks for no data")
         if self._turn.locked():
             await self._say(writer, frame(BUSY))
             return

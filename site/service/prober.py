@@ -58,7 +58,7 @@ class ProbeLimits(msgspec.Struct, frozen=True, kw_only=True):
         ):
             value = getattr(self, name)
             if not least <= value <= most:
-                raise OptionError(name, f"is {value:,}; a number from {least:,} to {most:,}")
+                raise OptionError(name, f"is {value:,}; expected {least:,} to {most:,}")
 
 
 class ProtocolError(GridweaveError):
@@ -68,7 +68,8 @@ class ProtocolError(GridweaveError):
 def check_secret(secret: bytes) -> bytes:
     """Return a secret; raise OptionError if it is too short."""
     if len(secret) < LEAST_SECRET_BYTES:
-        raise OptionError("secret", f"has {len(secret)} bytes; the same {LEAST_SECRET_BYTES} or more at all sites")
+        expected = f"at least {LEAST_SECRET_BYTES}, the same at all sites"
+        raise OptionError("secret", f"has {len(secret)} bytes; expected {expected}")
     return secret
 
 
@@ -86,7 +87,7 @@ async def read_frame(reader: asyncio.StreamReader, *kinds: bytes) -> tuple[bytes
     """Read a request or answer of one of these kinds; return its kind, number and duration [ms]."""
     kind, number, duration_ms = _FRAME.unpack(await reader.readexactly(_FRAME.size))
     if kind not in kinds:
-        raise ProtocolError(f"said {kind!r}")
+        raise ProtocolError(f"sent {kind!r}")
     return kind, number, duration_ms
 
 
@@ -200,9 +201,9 @@ class Prober(ProbeEnd):
         return round_trips_ms, await self.bandwidth(host, port), await self.bandwidth(host, port, back=True)
 
     async def round_trips(self, host: str, port: int, count: int = ROUND_TRIPS) -> tuple[float, ...]:
-        """Return how long [ms] messages to a site and their answers take, one after the other."""
+        """Return the round-trip times [ms] of messages to a site and their answers, one after the other."""
         if not 1 <= count <= self._limits.round_trips:
-            raise OptionError("count", f"is {count}; round trips, from 1 to {self._limits.round_trips}")
+            raise OptionError("count", f"is {count}; expected 1 to {self._limits.round_trips} round trips")
         samples_ms = []
         async with self._connection(host, port) as (reader, writer):
             for number in range(count):
@@ -212,26 +213,26 @@ class Prober(ProbeEnd):
                     _, answered, _ = await read_frame(reader, ECHO)
                 samples_ms.append((self._clock_ns() - began_ns) / 1e6)
                 if answered != number:
-                    raise ProtocolError("answered to what was not asked")
+                    raise ProtocolError("answered another question")
         return tuple(samples_ms)
 
     async def bandwidth(self, host: str, port: int, *, back: bool = False) -> int:
-        """Return at which rate [bits/s] data comes through to a site, or back, in one TCP stream that is under way."""
+        """Return the rate [bits/s] of data to a site, or back, in one TCP stream after its slow start."""
         async with self._turn, self._connection(host, port) as (reader, writer):
             limits = self._limits
             writer.write(frame(DOWNLOAD if back else UPLOAD, limits.bytes, limits.duration_ms))
             async with asyncio.timeout(self._wait_s):
                 kind, count, longest_ms = await read_frame(reader, GO, BUSY)
             if kind == BUSY:
-                raise UnavailableError(f"{host}:{port}: bandwidth is being measured there by another site; try later")
+                raise UnavailableError(f"{host}:{port}: another site is measuring the bandwidth there; try later")
             if not 0 < count <= limits.bytes or not 0 < longest_ms <= limits.duration_ms:
-                raise ProtocolError("wants more data than was offered")
+                raise ProtocolError("asks for more data than was offered")
             if back:
                 rate_bps = throughput_bps(await receive(reader, count, longest_ms, self._clock_ns))
             else:
                 rate_bps = await self._sent((reader, writer), count, longest_ms)
         if not rate_bps:
-            raise UnavailableError(f"{host}:{port}: too little data came through to measure the bandwidth")
+            raise UnavailableError(f"{host}:{port}: too little data arrived to measure the bandwidth")
         return rate_bps
 
     async def _sent(self, streams: Streams, count: int, longest_ms: int) -> int:
@@ -260,7 +261,7 @@ class Prober(ProbeEnd):
                 f"{host}:{port}: does not answer within {span_text(self._limits.timeout_ms)}"
             ) from None
         except asyncio.IncompleteReadError:
-            raise UnavailableError(f"{host}:{port}: broke off the probe") from None
+            raise UnavailableError(f"{host}:{port}: closed the connection during the probe") from None
         except ProtocolError as error:
             raise UnavailableError(f"{host}:{port}: {error}; is it a probe server of gridweave?") from None
         except (OSError, OverflowError) as error:
@@ -284,10 +285,10 @@ class Prober(ProbeEnd):
         writer.write(MAGIC + nonce + proof(self._secret, b"client", theirs, nonce))
         answer = await reader.readexactly(1 + MAC_BYTES)
         if answer.startswith(REFUSED):
-            raise UnavailableError(_at(writer, "has another secret; give all sites the same"))
+            raise UnavailableError(_at(writer, "has another secret; give all sites the same secret"))
         expected = WELCOME + proof(self._secret, b"server", theirs, nonce)
         if not hmac.compare_digest(answer, expected):
-            raise UnavailableError(_at(writer, "does not know the secret, so it is not one of our sites"))
+            raise UnavailableError(_at(writer, "does not know the secret, so it is not a site of this grid"))
 
 
 def _at(writer: asyncio.StreamWriter, problem: str) -> str:
@@ -309,7 +310,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("every_s", "bandwidth_every_s"):
             if not getattr(self, name) > 0:
-                raise OptionError(name, f"is {getattr(self, name)}; seconds, above 0")
+                raise OptionError(name, f"is {getattr(self, name)}; expected seconds above 0")
 
 
 Measure = Callable[[str, bool], Awaitable[Probed]]
@@ -358,7 +359,7 @@ class ProbeRounds:
                 # Earlier measurements stay valid until they are too old. Warn about each reason only once.
                 level = logging.INFO if self._problems.get(peer) == str(error) else logging.WARNING
                 self._problems[peer] = str(error)
-                logger.log(level, "the way from %s to %s was not measured: %s", self._site, peer, error)
+                logger.log(level, "the path from %s to %s was not measured: %s", self._site, peer, error)
         return measured
 
 

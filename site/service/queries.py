@@ -1,7 +1,7 @@
 """Answer queries of users about a site; the base class `Queries` is shared with the grid.
 
-A desk only shows durable information. It does not depend on Ray: an actor or a test serves it through a `Door`. The
-newest job events and the reasons of waiting jobs are kept in memory, so following a job needs no SQL.
+`Queries` only show durable information. They do not depend on Ray: an actor or a test serves them through a `Door`.
+The newest job events and the reasons of waiting jobs are kept in memory, so following a job needs no SQL.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ class SiteQueries(Queries[SiteDriver]):
         return forecasts
 
     async def about(self) -> list[SiteNames]:
-        """Return the names of the site and its machines, in the same form as the grid's desk."""
+        """Return the names of the site and its machines, in the same form as the grid's queries do."""
         settings = self.driver.settings
         machines = tuple(machine.name for machine in settings.machines)
         return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
@@ -446,7 +446,7 @@ class SiteQueries(Queries[SiteDriver]):
                 return GivenUp("unknown-machine", str(error))
             return GivenUp()
         reason = (
-            f"machine {machine} of site {name} is not known to be away, so what it runs would run twice; "
+            f"machine {machine} of site {name} may still be up, so its jobs would run twice; "
             "drain the site, or stop the machine's agent first"
         )
         return GivenUp("machine-answers", reason)
@@ -466,7 +466,7 @@ class SiteQueries(Queries[SiteDriver]):
         return core.answer(question)
 
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
-        """Return the machine that runs a rank of an attempt; empty if there is none now."""
+        """Return the machine that runs a rank of an attempt; empty if no machine runs it now."""
         await self.driver.durable()
         return self.driver.site.runs.machine_of(job_id, attempt, rank)
 

@@ -21,13 +21,13 @@ def load_zone(timezone: str | None) -> ZoneInfo:
     try:
         return ZoneInfo(timezone or "UTC")
     except (LookupError, ValueError, OSError):
-        raise InputError(f"time zone {timezone!r} is not known; give an IANA name like Europe/Stockholm") from None
+        raise InputError(f"time zone {timezone!r} is unknown; expected an IANA name, e.g. Europe/Stockholm") from None
 
 
 def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
     """Return the time of the week in a zone for the clock of a live site, which counts Unix time in ms.
 
-    Clock changes from 2020 to 2080 are included. The zone is an IANA name, or None for that of this machine.
+    Clock changes from 2020 to 2080 are included. The zone is an IANA name, or None for this machine's zone.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
 def weeks_of(zone: ZoneInfo | None, zero_s: int, from_s: int, until_s: int) -> tuple[tuple[int, int], ...]:
     """Return the time of the week in a zone, for a clock that shows 0 at the Unix time ``zero_s``.
 
-    Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included. Without a zone, that of this machine
+    Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included. Without a zone, this machine's zone
     applies.
 
     Returns

@@ -28,7 +28,7 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.grid_share <= 1:
-            raise OptionError("grid_share", f"is {self.grid_share}; a number from 0 to 1, 0.5 for half of the nodes")
+            raise OptionError("grid_share", f"is {self.grid_share}; expected 0 to 1, e.g. 0.5 for half of the nodes")
 
     def nodes_for_grid(self, nodes: int) -> int:
         """Return how many nodes grid jobs can use at one time: the share of `nodes`, rounded down."""
@@ -145,7 +145,7 @@ class GridShare:
     @property
     def why_outside(self) -> str:
         """Why a delegated job does not enter the site's queue, in one line."""
-        return f"the owner lets the grid have {self.cap} nodes, and its jobs have or wait for {self.nodes}"
+        return f"the grid's share is {self.cap} nodes, and its jobs use or wait for {self.nodes}"
 
     def wait(self, job: Job) -> None:
         """Add a delegated job that waits to enter the site's queue."""

@@ -187,7 +187,7 @@ class JobRegistry:
             # No user can know the id of a job that was submitted at this instant: it was guessed.
             if record is None or job_id in self._fresh or record.state in OVER:
                 continue
-            how = "by wish"
+            how = "on request"
             match action.kind:
                 case "cancel" | "kill":
                     how = f"at {self._site}" if self._site else how
@@ -233,9 +233,9 @@ class JobRegistry:
     def _until(self, bound: Bound, now_ms: int) -> str:
         """Return in words when a quota has capacity again at the latest, by the limits of the running jobs."""
         if bound.until_ms is not None:
-            return f"older ones have left the window, {when_text(bound.until_ms, now_ms)} at latest"
+            return f"older use leaves the window, {when_text(bound.until_ms, now_ms)} at the latest"
         if bound.what == "node-hours":
-            return "jobs under way have ended with less than they may use, or have left the window"
+            return "queued or running jobs have ended early, or their use has left the window"
         ends = sorted(
             (record.start_ms + record.request.limit_ms, record.request.nodes if bound.what == "nodes" else 1)
             for record in self.records.values()
@@ -247,8 +247,8 @@ class JobRegistry:
         for end_ms, count in ends:
             missing -= count
             if missing <= 0:
-                return f"one ends, {when_text(max(end_ms, now_ms), now_ms)} at latest"
-        return "one ends; as none of them runs yet, it is not known when" if not ends else "enough of them have ended"
+                return f"one ends, {when_text(max(end_ms, now_ms), now_ms)} at the latest"
+        return "one ends; none of them runs yet, so the time is unknown" if not ends else "enough of them have ended"
 
     def take_out(self, record: JobRecord, attempt: int) -> None:
         """Hold a job that was in the queue; `attempt` is the number of its last attempt."""
@@ -258,10 +258,7 @@ class JobRegistry:
     def settle(self) -> list[tuple[Job, int]]:
         """Admit the held jobs that can enter the queue, and cancel those that never can.
 
-        Returns
-        -------
-        list of (Job, int)
-            The admitted jobs, each with the number of its last attempt.
+        Return the admitted jobs, each with the number of its last attempt.
         """
         let_in: list[tuple[Job, int]] = []
         while True:
@@ -391,8 +388,8 @@ class JobRegistry:
         """Raise AssertionError unless the held jobs are those that `Eligibility` keeps out of the queue."""
         self.eligibility.check_invariants()
         held = {job_id for job_id, record in self.records.items() if record.state == "held"}
-        assert held == {job_id for job_id in self.records if job_id in self.eligibility}, "what is held is not kept"
-        assert len(held) == len(self.eligibility), "a job is kept that is over"
+        assert held == {job_id for job_id in self.records if job_id in self.eligibility}, "a held job may be queued"
+        assert len(held) == len(self.eligibility), "an ended job is kept out of the queue"
 
 
 def _used_s(record: JobRecord, end_ms: int | None) -> int:

@@ -1,4 +1,4 @@
-"""The answers of slurmrestd as structs, and their conversion to those of Slurm's commands (`parse.py`). Pure.
+"""The answers of slurmrestd as structs, and their conversion to the structs of `parse.py`. Pure.
 
 Versions of the interface differ: a number may be plain or an object that says whether it is set, and a state may be one
 word or several. All of these forms are parsed here, and here alone, without a look at the version.
@@ -85,7 +85,7 @@ class Answer(msgspec.Struct):
     @property
     def error_text(self) -> str:
         """All errors that slurmrestd reports, in one line."""
-        return "; ".join(dict.fromkeys(error.words for error in self.errors if error.words)) or "it says nothing"
+        return "; ".join(dict.fromkeys(error.words for error in self.errors if error.words)) or "no error message"
 
 
 class NumberAnswer(Answer):
@@ -156,10 +156,10 @@ class PartitionsAnswer(Answer):
 
 
 def partition_named(partitions: Sequence[_Partition], nodes: Iterable[_Node], name: str) -> Partition:
-    """Return the partition of this name; InputError if there is none."""
+    """Return the partition of this name; InputError if it does not exist."""
     partition = next((candidate for candidate in partitions if candidate.name == name), None)
     if partition is None:
-        raise InputError(f"partition {name!r}: this cluster has none of that name")
+        raise InputError(f"partition {name!r} does not exist on this cluster")
     minutes = _number(partition.max_time_limit if partition.maximums is None else partition.maximums.time)
     its = [(1, node.words, node.name) for node in nodes if name in node.partitions]
     return partition_of(its, None if minutes is None else minutes * 60_000)

@@ -41,7 +41,7 @@ _PASSING = (
     "unable to create job record",
     "invalid user id",
 )
-"""Error messages, in lower case, of a drained partition, a full disk, and a user directory that does not answer."""
+"""Error messages, in lower case, of a drained partition, a full disk, and a user directory (LDAP) that is down."""
 
 _FULL = ("queue is full", "queue full")
 """Error messages of ``sbatch`` 26.05 for a full queue; other versions report a temporary failure (`_AWAY`)."""
@@ -82,18 +82,18 @@ class Commands:
         self._left: dict[str, Process] = {}
 
     def find(self, command: str) -> str | None:
-        """Return the path of a Slurm command; None if there is none."""
+        """Return the path of a Slurm command; None if it is not installed."""
         return shutil.which(command, path=self._path)
 
     def find_other(self, command: str) -> str | None:
-        """Return the path of a command other than Slurm's, found on the path; None if there is none."""
+        """Return the path of a command other than Slurm's, found on the path, or None."""
         return shutil.which(command, path=self.environment.get("PATH", os.defpath))
 
     async def run(self, command: str, *arguments: str) -> str:
         """Return the output of a Slurm command, with times in Unix seconds; UnavailableError if it fails."""
         program = self.find(command)
         if program is None:
-            raise UnavailableError(f"there is no {command} on the path")
+            raise UnavailableError(f"{command} is not on the path")
         # For this command only: submitted jobs inherit the environment of `sbatch`.
         status, out, err = await self.ask((program, *arguments), environment=self.environment | _AS_READ)
         if status != 0:
@@ -110,7 +110,7 @@ class Commands:
         """
         left, name = self._left.get(runs_as), os.path.basename(command[0])
         if left is not None and left.returncode is None:
-            raise UnavailableError(f"the last command run as {runs_as} by {name} has not ended yet")
+            raise UnavailableError(f"the previous command of {runs_as}, run by {name}, has not ended yet")
         process = await self._begin(command, environment)
         out = err = b""
         try:
@@ -155,28 +155,28 @@ def refusal(message: str, words: str | None = None) -> InputError | UnavailableE
     Examples
     --------
     >>> refusal("QOSMaxNodePerJobLimit; Job violates accounting/QOS policy")
-    InputError('Slurm refuses the job: QOSMaxNodePerJobLimit; Job violates accounting/QOS policy')
+    InputError('Slurm rejects the job: QOSMaxNodePerJobLimit; Job violates accounting/QOS policy')
     """
     why = error_text(message) if words is None else words
     small = message.lower()
     if any(word in small for word in (*_AWAY, *_PASSING, *_FULL)):
-        return UnavailableError(f"Slurm takes no job now: {why}")
+        return UnavailableError(f"Slurm accepts no jobs now: {why}")
     if _MANY in small:
-        return LimitError(f"Slurm takes no job now: {why}")
+        return LimitError(f"Slurm accepts no jobs now: {why}")
     if _POLICY in small and not _LIMIT.search(message):
-        return RequestRejectedError(f"Slurm does not take the job: {why}")
-    return InputError(f"Slurm refuses the job: {why}")
+        return RequestRejectedError(f"Slurm rejects the job: {why}")
+    return InputError(f"Slurm rejects the job: {why}")
 
 
 def error_text(err: str) -> str:
     """Return the error messages of a Slurm command, in one line."""
     lines = [re.sub(r"^(\w+: (error: )?|allocation failure: )", "", line).strip() for line in err.splitlines()]
     lines = [line for line in dict.fromkeys(lines) if line and not line.startswith("Try ")]
-    return "; ".join(lines) or "it says nothing"
+    return "; ".join(lines) or "no error message"
 
 
 async def _read(process: Process, data: bytes) -> tuple[bytes, bytes]:
-    """Return the output and the errors of a command; if it reports that it is retrying, return only that, at once."""
+    """Return the output and the errors of a command; if it reports that it is retrying, return that report at once."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -208,11 +208,11 @@ async def _errors(stream: StreamReader) -> bytes:
 
 
 def account_named(runs_as: str) -> pwd.struct_passwd:
-    """Return a Unix account of this machine; InputError if there is none of that name."""
+    """Return a Unix account of this machine; InputError if it does not exist."""
     try:
         return pwd.getpwnam(runs_as)
     except KeyError:
-        raise InputError(f"this machine has no Unix user {runs_as!r}; make it, or name another (runs_as)") from None
+        raise InputError(f"this machine has no Unix account {runs_as!r}; create it, or change runs_as") from None
 
 
 def environment_of(account: pwd.struct_passwd, own: Mapping[str, str]) -> dict[str, str]:

@@ -65,8 +65,8 @@ class Slurm(BatchSystem):
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
         for command in self._needed:
             if self._commands.find(command) is None:
-                right = "install Slurm's commands here, name their folder (bin), or give access = 'rest'"
-                raise InputError(f"there is no {command} on the path; {right}")
+                right = "install Slurm's commands here, name their folder (bin), or set access = 'rest'"
+                raise InputError(f"{command} is not on the path; {right}")
         await self._look.check()
         await self.view("")
         own = BatchUser()
@@ -88,14 +88,14 @@ class Slurm(BatchSystem):
         sight = await self._look.sight()
         if sight == "all":
             return ()
-        hidden = f"PrivateData=jobs in slurm.conf hides the jobs of others from {self._own}"
-        right = f"have it made an operator of Slurm: sacctmgr modify user {self._own} set adminlevel=operator"
+        hidden = f"PrivateData=jobs in slurm.conf hides the jobs of other users from {self._own}"
+        right = f"make {self._own} an operator of Slurm: sacctmgr modify user {self._own} set adminlevel=operator"
         if self.settings.submit != "self":
             if sight == "own":
-                raise InputError(f"{hidden}, and so those of its users, which it would take for lost; {right}")
-            return (f"{hidden}, it seems; if it does not see those of its users it takes them for lost; {right}",)
-        seems = "" if sight == "own" else ", it seems"
-        return (f"{hidden}{seems}: what it says of when nodes will be free goes by its own jobs alone; {right}",)
+                raise InputError(f"{hidden}, so it would treat the jobs of its users as lost; {right}")
+            return (f"apparently {hidden}; jobs of its users that it does not see count as lost; {right}",)
+        seems = "" if sight == "own" else "apparently "
+        return (f"{seems}{hidden}: its forecasts of free nodes only consider its own jobs; {right}",)
 
     @override
     async def view(self, prefix: str) -> BatchView:

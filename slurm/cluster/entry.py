@@ -1,4 +1,4 @@
-"""The entry of the discipline slurm in the dictionary: the options of such a site, and its policy from them."""
+"""The entry of the discipline slurm in the dictionary: the options of a Slurm site, and its policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gridweave.slurm.system import BatchUser
 
 
 class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The rules for pilots: ``pilots`` in the table ``slurm``. The site's ``nodes`` are the most that all pilots have.
+    """The rules for pilots: ``pilots`` in the table ``slurm``. All pilots together have at most the site's ``nodes``.
 
     Attributes
     ----------
@@ -33,12 +33,12 @@ class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         See `PilotRules`; the units are in the names.
     """
 
-    discipline: Annotated[str, Meta(description="Which jobs get the nodes that are there, and how.")] = "queue"
-    size: Annotated[int, Meta(description="The nodes of a pilot at most.")] = 1
-    hours: Annotated[float, Meta(description="The longest time for which a pilot is asked for.")] = 4.0
-    job_hours: Annotated[float, Meta(description="The longest that a job in a pilot may take.")] = 1.0
-    idle_s: Annotated[float, Meta(description="An idle pilot is given back after so long.")] = 120.0
-    keep: Annotated[int, Meta(description="So many nodes are kept though nothing waits.")] = 0
+    discipline: Annotated[str, Meta(description="Discipline that schedules jobs in the pilots.")] = "queue"
+    size: Annotated[int, Meta(description="Most nodes of a pilot.")] = 1
+    hours: Annotated[float, Meta(description="Longest time limit of a pilot.")] = 4.0
+    job_hours: Annotated[float, Meta(description="Longest time limit of a job in a pilot.")] = 1.0
+    idle_s: Annotated[float, Meta(description="Time after which an idle pilot is given back.")] = 120.0
+    keep: Annotated[int, Meta(description="Number of nodes to keep when no job waits.")] = 0
 
 
 class UserTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -52,8 +52,8 @@ class UserTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         The Unix account that submits and runs the jobs.
     """
 
-    account: Annotated[str, Meta(description="The account of Slurm that pays.")] = ""
-    runs_as: Annotated[str, Meta(description="The Unix account as which the user's jobs run.")] = ""
+    account: Annotated[str, Meta(description="Slurm account that pays.")] = ""
+    runs_as: Annotated[str, Meta(description="Unix account that runs the user's jobs.")] = ""
 
 
 class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -87,8 +87,8 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         None: Slurm decides when each job starts.
     """
 
-    partition: Annotated[str, Meta(description="Of which nodes are asked for.")]
-    folder: Annotated[str, Meta(description="A folder that every node sees under this path.")]
+    partition: Annotated[str, Meta(description="Partition whose nodes are requested.")]
+    folder: Annotated[str, Meta(description="Folder that every node sees under this path.")]
     account: str = ""
     qos: str = ""
     conf: str = ""
@@ -96,20 +96,20 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     options: list[str] = []
     user_options: Annotated[list[str], Meta(description="Options of sbatch that users may give with a job.")] = []
     users: Annotated[
-        dict[str, str | UserTable], Meta(description="Whose jobs are taken, and as what they are submitted.")
+        dict[str, str | UserTable], Meta(description="Accepted users, and the accounts for their jobs.")
     ] = {}
     submit: Annotated[str, Meta(description="Who submits: the site, or each user's own account.")] = "self"
-    access: Annotated[str, Meta(description="How the site looks at Slurm: commands or rest.")] = "commands"
-    rest: Annotated[str, Meta(description="Where slurmrestd listens.")] = ""
-    ca: Annotated[str, Meta(description="The authority that has signed the certificate of slurmrestd.")] = ""
-    tokens: Annotated[str, Meta(description="The folder of the tokens for slurmrestd.")] = ""
-    token_command: Annotated[list[str], Meta(description="What prints a token for slurmrestd.")] = []
+    access: Annotated[str, Meta(description="How the site queries Slurm: commands or rest.")] = "commands"
+    rest: Annotated[str, Meta(description="Address of slurmrestd.")] = ""
+    ca: Annotated[str, Meta(description="File with the certificate authority of slurmrestd.")] = ""
+    tokens: Annotated[str, Meta(description="Folder of the tokens for slurmrestd.")] = ""
+    token_command: Annotated[list[str], Meta(description="Command that prints a token for slurmrestd.")] = []
     host: str = ""
     python: str = ""
-    most_asked: Annotated[int, Meta(description="Nodes are asked for on behalf of so many waiting jobs.")] = 100
-    poll_s: Annotated[float, Meta(description="So often the cluster is looked at.")] = 3.0
-    lease_s: Annotated[float, Meta(description="After so long without the site nodes give themselves back.")] = 600.0
-    pilots: Annotated[PilotTable | None, Meta(description="Nodes are asked for ahead of work.")] = None
+    most_asked: Annotated[int, Meta(description="Number of waiting jobs for which nodes are requested.")] = 100
+    poll_s: Annotated[float, Meta(description="Time between two queries of the cluster.")] = 3.0
+    lease_s: Annotated[float, Meta(description="Time without the site after which nodes give themselves back.")] = 600.0
+    pilots: Annotated[PilotTable | None, Meta(description="Rules for requesting nodes ahead of jobs.")] = None
 
     @property
     def settings(self) -> SlurmSettings:
@@ -135,61 +135,61 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> BatchPolic
     table: SlurmTable | None = site_options.get(NAME)
     if table is None or table.pilots is None:
         refuse_unknown(
-            site_options, (NAME,), "is not for a site whose nodes belong to Slurm, which decides what starts when"
+            site_options, (NAME,), "does not work at a Slurm site, because Slurm decides when each job starts"
         )
     if table is None:
-        raise OptionError(NAME, "is missing: a table that names at least the partition and a folder (docs/slurm.md)")
+        raise OptionError(NAME, "is missing; expected a table with at least partition and folder (docs/slurm.md)")
     check_table(table)
     pilots = None if table.pilots is None else read_pilots(table.pilots, nodes, site_options, usual)
     return BatchPolicy(most_asked=table.most_asked, pilots=pilots)
 
 
 def check_table(table: SlurmTable) -> None:
-    """Raise OptionError if a value in the table of a site is invalid, on whatever machine."""
+    """Raise OptionError if a value in the table of a site is invalid on any machine."""
     settings = table.settings
     check_options("user_options", table.user_options, tuple(OVER_REST) if settings.submits_over_rest else ALLOWED)
     users = table.batch_users
     for user, to in users.items():
         if not (user and user.isprintable() and re.fullmatch(r"[\w.-]*", to.account)):
-            problem = f"{user!r} = {to.account!r}: write USER = 'ACCOUNT', with '' for that of the site"
+            problem = f"{user!r} = {to.account!r} is invalid; expected USER = 'ACCOUNT', '' for the site's account"
             raise OptionError("users", problem)
         _check_runs_as(user, to.runs_as, table.submit)
     if table.submit != "self" and not users:
-        right = "name them in a table users, as anna = { runs_as = 'anna' }"
-        raise OptionError("users", f"are missing, whose own accounts submit under submit = {table.submit!r}; {right}")
+        right = "list the users and their accounts, e.g. anna = { runs_as = 'anna' }"
+        raise OptionError("users", f"is missing, but submit = {table.submit!r} needs the users' accounts; {right}")
     if table.submit != "self" and table.pilots is not None:
-        right = "leave out one of the two"
-        raise OptionError("pilots", f"run as one account, and under submit = {table.submit!r} jobs do not; {right}")
+        right = "omit one of the two"
+        raise OptionError("pilots", f"run as one account, but jobs with submit = {table.submit!r} do not; {right}")
     if table.pilots is not None and (table.user_options or any(batch_user.account for batch_user in users.values())):
         name = "user_options" if table.user_options else "users"
-        right = "leave them out" if table.user_options else "write '' for the account of the site"
-        raise OptionError(name, f"cannot be told Slurm with a pilot, which is asked for ahead of its jobs; {right}")
+        right = "omit them" if table.user_options else "use '' for the site's account"
+        raise OptionError(name, f"cannot apply to a pilot, which is requested before its jobs are known; {right}")
     if not table.folder.startswith("/"):
-        raise OptionError("folder", f"{table.folder!r} must be an absolute path, the same on all nodes of the cluster")
+        raise OptionError("folder", f"is {table.folder!r}; expected an absolute path, the same on all nodes")
     for name, least in (("poll_s", 0.1), ("lease_s", 10.0)):
         if not least <= getattr(table, name) <= 86_400:
-            raise OptionError(name, f"is {getattr(table, name):g}; from {least:g} to 86400 seconds")
+            raise OptionError(name, f"is {getattr(table, name):g}; expected {least:g} to 86400 seconds")
 
 
 def _check_runs_as(user: str, runs_as: str, submit: str) -> None:
-    """Raise OptionError if a user's ``runs_as`` does not fit ``submit`` or is no valid account name."""
+    """Raise OptionError if a user's ``runs_as`` does not fit ``submit`` or is not a valid account name."""
     if submit == "self" and runs_as:
-        problem = f"{user!r} has runs_as = {runs_as!r}, and jobs run as the account of the site; give submit = 'sudo'"
-        raise OptionError("users", f"{problem}, 'uid' or 'rest', or leave it out")
+        problem = f"{user!r} has runs_as = {runs_as!r}, but jobs run as the site's account; set submit = 'sudo', 'uid'"
+        raise OptionError("users", f"{problem} or 'rest', or omit runs_as")
     if submit != "self" and not re.fullmatch(r"[A-Za-z_][\w.-]*", runs_as, re.ASCII):
-        problem = f"{user!r} has runs_as = {runs_as!r}: under submit = {submit!r} it must name a Unix account"
+        problem = f"{user!r} has runs_as = {runs_as!r}; submit = {submit!r} needs a Unix account"
         raise OptionError("users", problem)
     if runs_as == "root":
-        raise OptionError("users", f"{user!r} has runs_as = 'root': nothing runs as root; name an ordinary account")
+        raise OptionError("users", f"{user!r} has runs_as = 'root'; expected an ordinary account")
 
 
 def read_pilots(table: PilotTable, nodes: int, site_options: Options, usual: Options) -> PilotRules:
     """Return the rules for pilots; their discipline takes its options from those of the site."""
     for name, hours in (("hours", table.hours), ("job_hours", table.job_hours), ("idle_s", table.idle_s / 3600)):
         if not 0 <= hours <= 744:
-            raise OptionError(name, f"is {getattr(table, name):g}; from 0 to 31 days")
+            raise OptionError(name, f"is {getattr(table, name):g}; expected 0 to 31 days")
     if table.keep > nodes:
-        raise OptionError("keep", f"is {table.keep}; the site has {nodes} nodes at most")
+        raise OptionError("keep", f"is {table.keep}; expected at most {nodes}, the nodes of the site")
     entry = check_discipline(table.discipline)
     policy = entry.read(nodes, {key: site_options[key] for key in site_options if key != NAME}, usual)
     return PilotRules(
@@ -213,19 +213,19 @@ def discipline_inside(table: SlurmTable | None) -> str:
 
 
 def launcher_problems(table: SlurmTable | None, kind: str, trust: str) -> Iterator[tuple[str, str]]:
-    """Yield the problems of the keys of the table ``launcher`` on a site whose nodes belong to Slurm."""
+    """Yield the problems of the table ``launcher`` at a Slurm site, each with its key."""
     if kind == "user":
         yield (
             "kind",
-            "is 'user', and no launcher is on the nodes of Slurm; give 'self', and see submit in docs/slurm.md",
+            "is 'user', but Slurm's nodes have no launcher; set it to 'self', and see submit in docs/slurm.md",
         )
     if table is not None and table.users and trust == "all":
-        yield "trust", "is 'all', and users of slurm says whose jobs are taken; leave one out"
+        yield "trust", "is 'all', but the table users of slurm lists the accepted users; omit one of the two"
 
 
 ENTRY = Entry(
     name=NAME,
-    about="the nodes belong to a Slurm cluster, which decides what starts when",
+    about="the nodes belong to a Slurm cluster, which decides when each job starts",
     make=AskedJobs,
     read=read_policy,
     table=SlurmTable,

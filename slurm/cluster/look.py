@@ -28,7 +28,7 @@ from gridweave.slurm.cluster.slurmrestd import Slurmrestd
 logger = logging.getLogger("gridweave.live")
 
 Sight = Literal["all", "own", "unsure"]
-"""Whose jobs an account sees: everybody's (``all``), only its own (``own``), or perhaps only its own (``unsure``)."""
+"""The jobs that an account sees: all jobs (``all``), only its own (``own``), or perhaps only its own (``unsure``)."""
 
 
 class Look(Protocol):
@@ -41,7 +41,7 @@ class Look(Protocol):
         """Return the partition and all jobs of the cluster, in as few queries as possible."""
 
     async def sight(self) -> Sight:
-        """Return whose jobs the site's account sees, as far as it can find out."""
+        """Return which jobs the site's account sees, as far as it can find out."""
 
 
 class LookByCommands(Look):
@@ -64,13 +64,13 @@ class LookByCommands(Look):
         nodes = await run("sinfo", "--noheader", f"--partition={partition}", f"--format={SINFO_FORMAT}")
         jobs, strange = read_squeue(queue, mark)
         for line in sorted(set(strange) - self._strange):
-            logger.warning("squeue printed what is not understood, and is passed over: %.100r", line)
+            logger.warning("a line of squeue cannot be parsed and is ignored: %.100r", line)
         self._strange = set(strange)
         return read_sinfo(nodes, partition), jobs
 
     @override
     async def sight(self) -> Sight:
-        """Return whose jobs are visible, by Slurm's configuration and the account's rights in its accounting."""
+        """Return which jobs are visible, by Slurm's configuration and the account's rights in its accounting."""
         try:
             config = await self._commands.run("scontrol", "show", "config")
         except UnavailableError:
@@ -127,7 +127,7 @@ def check_version(text: str) -> None:
     version = read_version(text)
     if version < OLDEST:
         installed, oldest = (".".join(f"{part:02}" for part in numbers) for numbers in (version, OLDEST))
-        raise InputError(f"this Slurm is {installed}, which is too old; {oldest} is the oldest that is known to work")
+        raise InputError(f"this Slurm is {installed}; expected at least {oldest}, the oldest tested version")
 
 
 def hides_jobs(config: str, own: str) -> bool:
@@ -144,7 +144,7 @@ def hides_jobs(config: str, own: str) -> bool:
 
 
 def sight_of(user: str) -> Sight:
-    """Return whose jobs an account sees under PrivateData=jobs, by its rights and accounts as ``sacctmgr`` prints them.
+    """Return which jobs an account sees under PrivateData=jobs, by its rights and accounts as ``sacctmgr`` prints them.
 
     Examples
     --------

@@ -59,7 +59,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_version(text: str) -> tuple[int, int]:
-    """Return the version in the output of ``sinfo --version`` or the answer of slurmrestd; InputError if there is none.
+    """Return the version in the output of ``sinfo --version`` or the answer of slurmrestd; InputError without one.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def read_number(text: str) -> str:
     lines = (re.fullmatch(r"(\d+)(;[\w.-]+)?", line.strip()) for line in text.splitlines())
     numbers = {match[1] for match in lines if match}
     if len(numbers) != 1:
-        raise UnavailableError(f"sbatch printed {text.strip()!r:.100}; expected the number of the job")
+        raise UnavailableError(f"sbatch printed {text.strip()!r:.100}; expected a job number")
     return numbers.pop()
 
 
@@ -138,15 +138,15 @@ def read_sinfo(text: str, partition: str) -> Partition:
     InputError
         If the output is empty: there is no such partition.
     UnavailableError
-        If a line is none of that format.
+        If a line has another format.
     """
     lines = [line.split("|") for line in text.split("\n") if line.strip()]
     if not lines:
-        raise InputError(f"partition {partition!r}: this cluster has none of that name; sinfo lists those that it has")
+        raise InputError(f"partition {partition!r} does not exist on this cluster; sinfo lists its partitions")
     nodes = []
     for line in lines:
         if len(line) != 4 or not line[0].isdecimal():
-            raise UnavailableError(f"sinfo printed what is not understood: {'|'.join(line)!r:.100}")
+            raise UnavailableError(f"a line of sinfo cannot be parsed: {'|'.join(line)!r:.100}")
         marks = line[1][len(line[1].rstrip("*~#!%$@^-+")) :]
         words = [line[1].removesuffix(marks), *(_MARKS[mark] for mark in marks if mark in _MARKS)]
         nodes.append((int(line[0]), words, line[3]))
@@ -257,7 +257,7 @@ def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[st
     jobs = [job for job in parsed if job is not None]
     strange += [first.strip()] if first.strip() else []
     if strange and not jobs:
-        raise UnavailableError(f"squeue printed what is not understood: {strange[0]!r:.100}")
+        raise UnavailableError(f"a line of squeue cannot be parsed: {strange[0]!r:.100}")
     return jobs, strange
 
 
@@ -283,7 +283,7 @@ def _queued(line: str) -> QueuedInSlurm | None:
 
 
 def _first_number(text: str) -> int:
-    """Return the number at the start of a text, e.g. 71 for an array of jobs (``71_[1-9]``); 0 if there is none."""
+    """Return the number at the start of a text, e.g. 71 for an array of jobs (``71_[1-9]``), or 0."""
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
 
@@ -359,18 +359,18 @@ def read_sacct(text: str, own: str) -> list[Allocation]:
     Raises
     ------
     UnavailableError
-        If a line is none of that format.
+        If a line has another format.
 
     Examples
     --------
-    >>> [(each.name, each.end) for each in read_sacct("71|anna|gw-1|CANCELLED by 0", "anna")]
+    >>> [(job.name, job.end) for job in read_sacct("71|anna|gw-1|CANCELLED by 0", "anna")]
     [('gw-1', 'cancelled')]
     """
     allocations = []
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = line.split("|")
         if len(fields) != 4 or not fields[0].isdecimal():
-            raise UnavailableError(f"sacct printed what is not understood: {line!r:.100}")
+            raise UnavailableError(f"a line of sacct cannot be parsed: {line!r:.100}")
         number, user, name, state = fields
         ended = how_ended(state)
         if ended is not None:

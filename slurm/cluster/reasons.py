@@ -7,28 +7,28 @@ import re
 from gridweave.slurm.system import AllocationEnd
 
 WAITING = {
-    "None": "Slurm has not looked at it yet",
+    "None": "Slurm has not considered it yet",
     "Priority": "other jobs in Slurm's queue have a higher priority",
     "Resources": "Slurm has no nodes free for it now",
     "Dependency": "Slurm holds it back until jobs that it depends on have ended",
     "DependencyNeverSatisfied": "jobs that it depends on in Slurm did not end as required",
     "BeginTime": "its begin time in Slurm has not come",
-    "JobHeldUser": "it is held in Slurm by the account that it was submitted as; scontrol release lets it go",
+    "JobHeldUser": "it is held in Slurm by the account that submitted it; scontrol release releases it",
     "JobHeldAdmin": "it is held by an administrator of Slurm",
     "JobLaunchFailure": "Slurm could not start it on its nodes, and holds it",
     "Reservation": "it waits for a reservation in Slurm to begin",
     "ReservationDeleted": "its reservation in Slurm was removed",
     "PartitionDown": "the partition is down: an administrator of Slurm has to open it",
     "PartitionInactive": "the partition is inactive: an administrator of Slurm has to open it",
-    "PartitionNodeLimit": "it needs more nodes than the partition gives to a job, or than are up there",
+    "PartitionNodeLimit": "it needs more nodes than the partition allows for a job, or than are up",
     "PartitionTimeLimit": "its time limit is above that of the partition",
-    "PartitionConfig": "the partition does not take such jobs as it is set up",
+    "PartitionConfig": "the partition is configured to reject such jobs",
     "NodeDown": "a node that it needs is down",
     "ReqNodeNotAvail,_Reserved_for_maintenance": "nodes that it needs are reserved for maintenance",
     "ReqNodeNotAvail,_May_be_reserved_for_other_job": "nodes that it needs may be reserved for another job",
     "Nodes_required_for_job_are_DOWN": "nodes that it needs are down, drained or reserved for jobs that go first",
     "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
-    "BadConstraints": "no node of the cluster is what it asks for",
+    "BadConstraints": "no node of the cluster matches its request",
     "Licenses": "licenses that it needs are taken",
     "Cleaning": "Slurm still cleans up after its last run",
     "Prolog": "the prolog of its nodes still runs",
@@ -38,38 +38,38 @@ WAITING = {
     "InvalidQOS": "its quality of service (QOS) in Slurm is not valid",
     "AccountNotAllowed": "its account may not use the partition",
     "QOSNotAllowed": "its quality of service (QOS) may not be used in the partition",
-    "AssociationJobLimit": "its account runs as many jobs as it may",
-    "AssocMaxJobsLimit": "its account runs as many jobs as it may",
-    "AssociationResourceLimit": "its account uses as much of the cluster as it may",
+    "AssociationJobLimit": "its account has reached its limit of running jobs",
+    "AssocMaxJobsLimit": "its account has reached its limit of running jobs",
+    "AssociationResourceLimit": "its account has reached its limit of resources",
     "AssociationTimeLimit": "its account has used up its time",
-    "QOSJobLimit": "its quality of service (QOS) runs as many jobs as it may",
-    "QOSResourceLimit": "its quality of service (QOS) uses as much of the cluster as it may",
+    "QOSJobLimit": "its quality of service (QOS) has reached its limit of running jobs",
+    "QOSResourceLimit": "its quality of service (QOS) has reached its limit of resources",
     "QOSTimeLimit": "its quality of service (QOS) has used up its time",
-    "JobArrayTaskLimit": "as many tasks of its array run as may",
+    "JobArrayTaskLimit": "its array has reached its limit of running tasks",
     "TimeLimit": "its time limit in Slurm is reached",
     "SystemFailure": "Slurm itself, its files or its network failed",
     "RaisedSignal:53(Real-time_signal_19)": "Slurm could not start it: the folder for its output cannot be written",
     "RaisedSignal": "its last run in Slurm was ended by a signal",
     "NonZeroExitCode": "its last run in Slurm ended with an exit code other than 0",
     "OutOfMemory": "its last run in Slurm used more memory than it was given",
-    "InactiveLimit": "it reached Slurm's limit for jobs that do nothing",
+    "InactiveLimit": "it reached Slurm's limit for inactive jobs",
     "DeadLine": "its deadline in Slurm cannot be met any more",
-    "SchedDefer": "Slurm starts nothing at once, and looks at it in its next round",
-    "JobHoldMaxRequeue": "Slurm has put it back too often, and holds it",
-    "BurstBufferResources": "the burst buffer has no room for it now",
-    "BurstBufferStageIn": "its data is being brought into the burst buffer",
-    "BurstBufferOperation": "what the burst buffer was to do for it has failed",
-    "ReservationInvalid": "its reservation in Slurm is not one that it may use",
-    "AccountingPolicy": "what Slurm's accounting allows does not let it start now",
+    "SchedDefer": "Slurm starts no job at once, and considers it in its next round",
+    "JobHoldMaxRequeue": "Slurm has requeued it too often, and holds it",
+    "BurstBufferResources": "the burst buffer has no space for it now",
+    "BurstBufferStageIn": "its data is being copied into the burst buffer",
+    "BurstBufferOperation": "its burst buffer operation has failed",
+    "ReservationInvalid": "it may not use its reservation in Slurm",
+    "AccountingPolicy": "a limit of Slurm's accounting keeps it from starting now",
     "FedJobLock": "another cluster of Slurm's federation is deciding about it",
-    "MaxMemPerLimit": "it asks for more memory on a node or processor than may be had",
-    "Constraints": "no nodes that are up now are what it asks for",
-    "MaxPoweredUpNodes": "as many nodes are powered up as may be",
-    "MpiPortsBusy": "the ports that Slurm keeps for MPI are taken",
+    "MaxMemPerLimit": "it asks for more memory per node or processor than is allowed",
+    "Constraints": "no node that is up now matches its request",
+    "MaxPoweredUpNodes": "the maximum number of nodes is already powered up",
+    "MpiPortsBusy": "the ports that Slurm keeps for MPI are in use",
     "NvidiaImexChannels": "the channels that it needs between the GPUs of several nodes (IMEX) are taken",
-    "launch_failed_requeued_held": "Slurm could not start it on its nodes, put it back, and holds it",
-    "job_requeued_in_held_state": "it was put back into Slurm's queue, and is held there",
-    "job_requeued_in_special_exit_state": "it was put back and held by Slurm, as its exit code says",
+    "launch_failed_requeued_held": "Slurm could not start it on its nodes, requeued it, and holds it",
+    "job_requeued_in_held_state": "it was requeued in Slurm, and is held there",
+    "job_requeued_in_special_exit_state": "Slurm requeued and holds it because of its exit code",
 }
 """Explanations of the reasons that ``squeue`` prints for waiting jobs.
 
@@ -95,7 +95,7 @@ ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "BOOT_FAIL": ("lost", "its nodes did not boot"),
     "DEADLINE": ("limit", "it could not end by its deadline in Slurm"),
     "REVOKED": ("lost", "another cluster of Slurm's federation has it"),
-    "REQUEUED": ("lost", "Slurm put it back into its queue"),
+    "REQUEUED": ("lost", "Slurm requeued it"),
 }
 """The final states of a job in Slurm: how its allocation has ended, and an explanation."""
 
@@ -131,7 +131,7 @@ def why_waiting(reason: str) -> str:
     >>> why_waiting("Priority")
     "other jobs in Slurm's queue have a higher priority"
     >>> why_waiting("QOSMaxNodePerUserLimit")
-    'its quality of service (QOS) has a limit that is reached (QOSMaxNodePerUserLimit)'
+    'its quality of service (QOS) has reached a limit (QOSMaxNodePerUserLimit)'
     >>> why_waiting("ReqNodeNotAvail, UnavailableNodes:n[3-4]")
     'nodes that it needs are down, drained or reserved (n[3-4])'
     >>> why_waiting("SomethingNew")
@@ -144,7 +144,7 @@ def why_waiting(reason: str) -> str:
         return f"{explanation} ({nodes})" if nodes else explanation
     for form, whose in _LIMITS.items():
         if re.fullmatch(form, word):
-            return f"{whose} has a limit that is reached ({word})"
+            return f"{whose} has reached a limit ({word})"
     return f"Slurm gives the reason {word}" if word else WAITING["None"]
 
 

@@ -25,12 +25,12 @@ ALLOWED = (
     "reservation",
     "wckey",
 )
-"""Options of ``sbatch`` that may be passed on; all others would change what a job of gridweave is."""
+"""Options of ``sbatch`` that may be passed on; all others would interfere with gridweave."""
 
 INSTEAD = {
-    "account": "account says who pays, or users for each",
-    "clusters": "conf says which cluster it is",
-    "partition": "partition says where nodes are asked for",
+    "account": "account sets it, or users for each user",
+    "clusters": "conf selects the cluster",
+    "partition": "partition selects the nodes",
 }
 """Options of ``sbatch`` that change the cluster, the partition or the payer, and the keys to use instead."""
 
@@ -71,7 +71,7 @@ def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = A
             raise OptionError(key, f"{name!r} is not passed on to sbatch; the key {INSTEAD[name]}")
         if name not in allowed:
             raise OptionError(
-                key, f"{name!r} is not an option of sbatch that is passed on; those are {', '.join(allowed)}"
+                key, f"{name!r} is not an option that is passed on to sbatch; expected one of {', '.join(allowed)}"
             )
 
 
@@ -130,18 +130,18 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.partition):
-            raise OptionError("partition", f"{self.partition!r} is not the name of a partition: use {_LETTERS}")
+            raise OptionError("partition", f"is {self.partition!r}; expected {_LETTERS}")
         if self.submit not in SUBMITS:
-            raise OptionError("submit", f"is {self.submit!r}; one of {', '.join(SUBMITS)}")
+            raise OptionError("submit", f"is {self.submit!r}; expected one of {', '.join(SUBMITS)}")
         if self.access not in ACCESSES:
-            raise OptionError("access", f"is {self.access!r}; one of {', '.join(ACCESSES)}")
+            raise OptionError("access", f"is {self.access!r}; expected one of {', '.join(ACCESSES)}")
         check_options("options", self.options, tuple(OVER_REST) if self.submits_over_rest else ALLOWED)
         if "rest" in (self.submit, self.access):
             self._check_rest()
             return
         for name in ("rest", "ca", "tokens", "token_command"):
             if getattr(self, name):
-                raise OptionError(name, "is for submit = 'rest' or access = 'rest'; give one of these, or leave it out")
+                raise OptionError(name, "needs submit = 'rest' or access = 'rest'; set one of these, or omit it")
 
     @property
     def submits_over_rest(self) -> bool:
@@ -157,9 +157,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not re.fullmatch(
             r"unix:/\S+|https://[\w.:\[\]-]+(/[\w./-]*)?|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", self.rest
         ):
-            right = "unix:/PATH, https://HOST:PORT or, on this machine alone, http://127.0.0.1:PORT"
-            raise OptionError("rest", f"is {self.rest!r}; where slurmrestd listens: {right}")
+            right = "unix:/PATH, https://HOST:PORT or, on this machine only, http://127.0.0.1:PORT"
+            raise OptionError("rest", f"is {self.rest!r}; expected slurmrestd's address: {right}")
         if self.ca and not self.rest.startswith("https:"):
-            raise OptionError("ca", f"is for an https address, and rest is {self.rest!r}; leave it out")
+            raise OptionError("ca", f"needs an https address, but rest is {self.rest!r}; omit it")
         if bool(self.tokens) == bool(self.token_command):
-            raise OptionError("tokens", "or token_command must say where tokens come from, one of the two")
+            raise OptionError("tokens", "needs a folder, or token_command a command; give exactly one of the two")

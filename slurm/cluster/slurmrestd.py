@@ -73,16 +73,16 @@ class Slurmrestd:
         return answer
 
     async def get(self, what: str, runs_as: str, kind: type[A], passed_over: tuple[int, ...] = ()) -> A:
-        """Return an answer without errors other than `passed_over`; UnavailableError if there is none."""
+        """Return an answer; raise UnavailableError if it reports errors other than `passed_over`."""
         answer = await self.ask("GET", what, runs_as, kind)
         numbers = {error.number for error in answer.errors} - set(passed_over)
         if not numbers:
             return answer
         where = f"slurmrestd at {self._settings.rest}"
         if not numbers & {REFUSED, UNCLEAR}:
-            raise UnavailableError(f"{where} cannot tell {what}: {answer.error_text}")
-        refused = f"does not take the token of {runs_as}" + ("" if REFUSED in numbers else ", or slurmctld is down")
-        right = "scontrol token makes another; AuthAltTypes in slurm.conf must have auth/jwt"
+            raise UnavailableError(f"{where} cannot answer {what}: {answer.error_text}")
+        refused = f"rejects the token of {runs_as}" + ("" if REFUSED in numbers else ", or slurmctld is down")
+        right = "create a token with scontrol token; AuthAltTypes in slurm.conf must include auth/jwt"
         raise UnavailableError(f"{where} {refused}: {answer.error_text}; {right}")
 
     async def partition(self, name: str, runs_as: str) -> PartitionsAnswer:
@@ -97,8 +97,10 @@ class Slurmrestd:
             chosen = next((version for version in VERSIONS if version in offered), None)
             if chosen is None:
                 names = ", ".join(sorted(offered)) or "no version"
-                right = f"one of {', '.join(sorted(VERSIONS))} is needed; start it with one of them (-s, -d)"
-                raise UnavailableError(f"slurmrestd at {self._settings.rest} offers {names} of its interface; {right}")
+                right = f"expected one of {', '.join(sorted(VERSIONS))}; start it with one of them (-s, -d)"
+                raise UnavailableError(
+                    f"slurmrestd at {self._settings.rest} offers interface versions {names}; {right}"
+                )
             self._version = chosen
         return self._version
 
@@ -106,7 +108,7 @@ class Slurmrestd:
         """Raise InputError if the file ``ca`` cannot be read, or ``token_command`` cannot be run."""
         command = self._settings.token_command
         if command and self._commands.find_other(command[0]) is None:
-            raise InputError(f"token_command: there is no {command[0]}, or it cannot be run; write its whole path")
+            raise InputError(f"token_command: {command[0]} is missing or not executable; expected its full path")
         if self._settings.rest.startswith("https:"):
             self._context()
 
@@ -128,14 +130,14 @@ class Slurmrestd:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnavailableError(f"slurmrestd at {where} does not answer: {_why(error)}") from None
         if response.status == 401:
-            raise UnavailableError(f"slurmrestd at {where} takes no tokens; start it with -a rest_auth/jwt")
+            raise UnavailableError(f"slurmrestd at {where} accepts no tokens; start it with -a rest_auth/jwt")
         with contextlib.suppress(msgspec.MsgspecError):
             return msgspec.json.decode(text, type=kind)
         if response.status == 404 and self._version:
             gone, self._version = self._version, ""
-            raise UnavailableError(f"slurmrestd at {where} no longer offers {gone} of its interface")
+            raise UnavailableError(f"slurmrestd at {where} no longer offers interface version {gone}")
         answer = text.decode(errors="replace")
-        raise UnavailableError(f"slurmrestd at {where} answers with {response.status}: {answer!r:.100}")
+        raise UnavailableError(f"slurmrestd at {where} answers with status {response.status}: {answer!r:.100}")
 
     def _session(self, where: str) -> aiohttp.ClientSession:
         import aiohttp
@@ -149,7 +151,7 @@ class Slurmrestd:
         return aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
     def _context(self) -> ssl.SSLContext:
-        """Return the TLS settings: they trust the authority in ``ca``, or else those that the system trusts."""
+        """Return the TLS settings, which trust the authority in ``ca``, or else the system's authorities."""
         if self._tls is None:
             ca = self._settings.ca
             try:
@@ -160,7 +162,7 @@ class Slurmrestd:
         return self._tls
 
     async def _token(self, runs_as: str) -> str:
-        """Return the token of an account; InputError if there is none, or it is invalid as far as it shows."""
+        """Return the token of an account; InputError if it is missing or visibly invalid."""
         now_s = time.time()
         token, until_s = self._printed.get(runs_as, ("", 0.0))
         if now_s < until_s:
@@ -180,11 +182,11 @@ class Slurmrestd:
         try:
             status = path.stat()
             if status.st_mode & 0o077:
-                raise InputError(f"{path} can be read by others than the site; chmod 600")
+                raise InputError(f"{path} can be read by other users; chmod 600")
             return path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             right = f"scontrol token username={runs_as} prints one"
-            raise InputError(f"there is no token for {runs_as}: {path}: {error.strerror}; {right}") from None
+            raise InputError(f"the token of {runs_as} cannot be read: {path}: {error.strerror}; {right}") from None
 
     async def _print(self, runs_as: str) -> str:
         command = [argument.replace("{account}", runs_as) for argument in self._settings.token_command]
@@ -193,7 +195,7 @@ class Slurmrestd:
         except UnavailableError as error:
             raise InputError(f"token_command: {error}") from None
         if status != 0:
-            raise InputError(f"token_command gives no token for {runs_as}: {error_text(err)}")
+            raise InputError(f"token_command printed no token for {runs_as}: {error_text(err)}")
         return out
 
 
@@ -211,12 +213,12 @@ def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
         return f"the token of {runs_as} is not a JWT; scontrol token prints one"
     if claims.sun not in (None, runs_as):
         return (
-            f"the token of {runs_as} is one of {claims.sun!r}; scontrol token username={runs_as} prints the right one"
+            f"the token of {runs_as} belongs to {claims.sun!r}; scontrol token username={runs_as} prints the right one"
         )
     if claims.exp is not None and claims.exp <= now_s:
         ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(claims.exp))
         right = f"scontrol token username={runs_as} lifespan=SECONDS prints another"
-        return f"the token of {runs_as} ended at {ended}; {right}"
+        return f"the token of {runs_as} expired at {ended}; {right}"
     return None
 
 
@@ -231,11 +233,11 @@ def _why(error: BaseException) -> str:
     """Return why slurmrestd does not answer, in one line."""
     cause: BaseException = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        right = "; name the file of the authority that has signed it (ca)"
+        right = "; name the file of the certificate authority (ca)"
         unknown = cause.verify_code in _UNKNOWN_ISSUER
-        return f"its certificate is not trusted, {cause.verify_message.rstrip('.')}{right if unknown else ''}"
+        return f"its certificate is not trusted: {cause.verify_message.rstrip('.')}{right if unknown else ''}"
     if isinstance(cause, ssl.SSLError):
-        return f"no TLS can be had with it ({cause.reason or cause})"
+        return f"TLS fails ({cause.reason or cause})"
     number = getattr(cause, "errno", None) or 0
     return os.strerror(number) if number > 0 else getattr(cause, "strerror", None) or str(error) or _NOTHING
 

@@ -47,17 +47,17 @@ class ByCommands(Submitter):
         whose = f"account {user.account}: " if user.account else ""
         if settings.submit == "uid" and os.geteuid() != 0:
             raise InputError(
-                "submit: is 'uid', and sbatch takes --uid from root alone; run the site as root, or 'sudo'"
+                "submit: is 'uid', but only root may use sbatch --uid; run the site as root, or set submit = 'sudo'"
             )
         if settings.submit == "sudo" and self._commands.find_other("sudo") is None:
-            raise InputError("submit: is 'sudo', and there is no sudo on the path; install it (docs/slurm.md)")
+            raise InputError("submit: is 'sudo', but sudo is not on the path; install it (docs/slurm.md)")
         if user.runs_as:
             whose = f"runs_as {user.runs_as}: {whose}"
         options = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", *self._common(user.account))
         try:
             await self._submit(options, "#!/bin/sh\ntrue\n", user.runs_as)
         except InputError as error:
-            right = "; sacctmgr show associations tells which may submit" if "account" in str(error) else ""
+            right = "; sacctmgr show associations lists the valid ones" if "account" in str(error) else ""
             raise InputError(f"{whose}{error}{right}") from None
 
     @override
@@ -95,8 +95,8 @@ class ByCommands(Submitter):
         status, out, err = await self._as("sbatch", options, runs_as, script)
         # If only some lines are from sudo, it has run sbatch: it warns of a host name that it cannot resolve.
         if status != 0 and err and all(line.startswith("sudo: ") for line in err.splitlines()):
-            right = "the line of docs/slurm.md in /etc/sudoers.d allows it"
-            raise InputError(f"sudo does not let the site run sbatch as {runs_as}: {error_text(err)}; {right}")
+            right = "add the line of docs/slurm.md to /etc/sudoers.d"
+            raise InputError(f"sudo does not allow the site to run sbatch as {runs_as}: {error_text(err)}; {right}")
         if status != 0:
             raise refusal(err)
         return out
@@ -107,7 +107,7 @@ class ByCommands(Submitter):
         """Run a command as an account; return its exit code, its output and its errors."""
         program = self._commands.find(command)
         if program is None:
-            raise UnavailableError(f"there is no {command} on the path")
+            raise UnavailableError(f"{command} is not on the path")
         if not runs_as:
             return await self._commands.ask((program, *arguments), stdin)
         if self._settings.submit == "sudo":
@@ -188,7 +188,7 @@ class ByRest(Submitter):
             except InputError as error:
                 raise UnavailableError(str(error)) from None
             if any(problem.number not in _OVER for problem in answer.errors):
-                raise UnavailableError(f"job {number} of {whose} is not cancelled: {answer.error_text}")
+                raise UnavailableError(f"job {number} of {whose} was not cancelled: {answer.error_text}")
 
 
 def job_of(

@@ -27,21 +27,21 @@ class BatchSiteActor(SiteActor):
 
     @override
     def make_queries(self) -> SiteQueries:
-        """Create the hub and the reconciler of the site; return its desk."""
+        """Create the hub and the reconciler of the site; return its queries."""
         from gridweave.site.service.queries import SiteQueries
         from gridweave.slurm.service.site import BatchSiteDriver, make_reconciler, shared_folder
 
         driver = self.make_driver(BatchSiteDriver)
-        assert isinstance(driver, BatchSiteDriver), "made as another"
+        assert isinstance(driver, BatchSiteDriver), "the driver is of another class"
         folder = shared_folder(driver, self._batch)
         self._hub, self._reconciler = make_reconciler(driver, folder, self._batch)
         return SiteQueries(driver, uplink=self.uplink_status, read=self._reconciler.output.read)
 
     @override
     async def look_after_machines(self, queries: SiteQueries) -> None:
-        """Listen for the nodes, and run the reconciler without end."""
-        assert self._hub is not None, "kept before it was made"
-        assert self._reconciler is not None, "kept before it was made"
+        """Listen for the nodes, and run the reconciler forever."""
+        assert self._hub is not None, "the queries were not made yet"
+        assert self._reconciler is not None, "the queries were not made yet"
         await self._hub.open(self._batch.host or socket.gethostname())
         await self._reconciler.run()
 

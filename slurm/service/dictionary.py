@@ -16,7 +16,7 @@ SYSTEMS: dict[str, Callable[[Any], BatchSystem]] = {
 
 
 def system_of(plan: BatchPlan) -> BatchSystem:
-    """Return the batch system of a plan; OptionError if there is none of that name."""
+    """Return the batch system of a plan; OptionError if its name is unknown."""
     if plan.system not in SYSTEMS:
-        raise OptionError("system", f"{plan.system!r} is not a batch system; one of {', '.join(SYSTEMS)}")
+        raise OptionError("system", f"{plan.system!r} is not a batch system; expected one of {', '.join(SYSTEMS)}")
     return SYSTEMS[plan.system](plan.settings)

@@ -178,10 +178,10 @@ class SharedFolder:
         runs_as = self.owner(name).runs_as
         return Ticket(str(self.base(runs_as)), self.door, self.key(name), runs_as)
 
-    # -- whose is what ------------------------------------------------------------------------------------------------
+    # -- owners -------------------------------------------------------------------------------------------------------
 
     def note(self, name: str, owner: Owner) -> None:
-        """Write down the owner of an allocation, before it is requested."""
+        """Record the owner of an allocation, before it is requested."""
         write_whole(self.path / _OWNERS / name, msgspec.json.encode(owner))
         self._known[name] = owner
 
@@ -209,11 +209,11 @@ class SharedFolder:
         except DeniedError as error:
             return str(error)
         if account.pw_name != runs_as:
-            return f"runs_as {runs_as}: is another name of {account.pw_name}; write that"
+            return f"runs_as {runs_as}: is another name of {account.pw_name}; use {account.pw_name}"
         base, group = self.base(runs_as), os.getegid()
         if group in os.getgrouplist(runs_as, account.pw_gid):
-            right = "have the site run with a group that is nobody else's"
-            return f"runs_as {runs_as}: is in group {group} of the site, and could read the jobs of others; {right}"
+            right = "run the site with a group of its own"
+            return f"runs_as {runs_as}: is in group {group} of the site, so it could read jobs of other users; {right}"
         if os.geteuid() == 0 and not base.exists():
             base.mkdir()
             os.chown(base, account.pw_uid, group)
@@ -339,7 +339,7 @@ def _base_problem(base: Path, uid: int, group: int) -> str:
     mode = stat.S_IMODE(status.st_mode) & 0o7777
     whose = (stat.S_ISDIR(status.st_mode), status.st_uid, status.st_gid)
     if whose != (True, uid, group) or mode & 0o2057 != 0o2050 or mode & 0o700 != 0o700:
-        return " must be a folder of theirs that the group of the site reads"
+        return " must be a folder of this account that the group of the site can read"
     return ""
 
 
@@ -456,7 +456,7 @@ def end_of(node_task: OwnedNodeTask, machine: str, key: Key, end: AllocationEnd,
 
     Parameters
     ----------
-    piece : OwnedNodeTask
+    node_task : OwnedNodeTask
         The node task.
     end : AllocationEnd
         How the allocation ended; it decides if the node task had not ended by itself.

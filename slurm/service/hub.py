@@ -98,7 +98,7 @@ class Hub:
         if self._server is not None:
             await self._server.close()
 
-    # -- what the site wants ------------------------------------------------------------------------------------------
+    # -- calls of the site --------------------------------------------------------------------------------------------
 
     def want(
         self,
@@ -134,10 +134,10 @@ class Hub:
         return self._numbers.get(name)
 
     def silent_node(self, name: str, nodes: int) -> int | None:
-        """Return the first silent node of an allocation; None if there is none.
+        """Return the first silent node of an allocation, or None.
 
-        Also None if no node of the allocation has ever called, or if all nodes of the site are silent: then the site is
-        cut off.
+        Also None if no node of the allocation has ever called, or if all nodes of the site are silent, because then the
+        site is cut off.
         """
         heard = self._heard()
         if not heard or all((name, number) not in self._nodes for number in range(nodes)):
@@ -192,16 +192,16 @@ class Hub:
         there = meeting._replace(host=first.host).text
         return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, rendezvous=there))
 
-    # -- what nodes call ----------------------------------------------------------------------------------------------
+    # -- calls of nodes -----------------------------------------------------------------------------------------------
 
     def _knows(self, key: bytes, name: str) -> bool:
-        """Whether an allocation is needed; InputError if its key is another, UnavailableError at the site's start."""
+        """Whether an allocation is needed; InputError for a wrong key, UnavailableError at the site's start."""
         if self._needed is None:
             raise UnavailableError("the site is starting")
         if name not in self._kept:
             return False
         if not hmac.compare_digest(key, self._folder.key(name)):
-            raise InputError("this is not the key of that allocation")
+            raise InputError("this is not the key of the allocation")
         return True
 
     async def hello(
@@ -258,11 +258,11 @@ class Hub:
         job_id = self._folder.job_of(name)
         place = self._machines.get(report.machine)
         if place is None or place[0] != name:
-            raise InputError(f"a node of job {job_id} tells of machine {report.machine:.100}, which it is not")
+            raise InputError(f"a node of job {job_id} reports as machine {report.machine:.100}, which it is not")
         if isinstance(report, MachineJoined):
             return msgspec.structs.replace(report, users=self._rules.users)
         if isinstance(report, MachineTakes):
-            raise InputError("a node does not say whose jobs are taken")
+            raise InputError("a node cannot set the accepted users")
         if not isinstance(report, MachineReady) and job_id not in (PILOT, report.job_id):
-            raise InputError(f"a node of job {job_id} tells of job {report.job_id}")
+            raise InputError(f"a node of job {job_id} reports about job {report.job_id}")
         return report

@@ -100,9 +100,7 @@ class Node:
             except (OSError, UnavailableError, TimeoutError, msgspec.MsgspecError) as error:
                 logger.info("%s cannot reach its site, trying again: %s", self._name, error)
                 await asyncio.sleep(AGAIN_S)
-        logger.warning(
-            "%s has heard nothing of its site for %.0f s, and gives its node back", self._name, self._lease_s
-        )
+        logger.warning("%s has not heard from its site for %.0f s, and gives its node back", self._name, self._lease_s)
 
     async def _follow(self) -> bool:
         """Connect to the site and carry out its orders; return False when the node has to be given back."""
@@ -159,7 +157,7 @@ class Node:
         try:
             await agent.open()
         except BaseException:
-            await agent.close()  # or the next agent could not open the folder
+            await agent.close()  # otherwise the next agent could not open the folder
             raise
         return agent
 
@@ -179,11 +177,11 @@ def main(arguments: list[str]) -> None:
         ticket = msgspec.json.decode(sys.stdin.buffer.readline(), type=Ticket)
         node = Node(Path(folder), ticket, name, number, allocation, float(lease_s))
     except (KeyError, ValueError, msgspec.MsgspecError) as error:
-        sys.exit(f"this is started by the script of an allocation alone: {error!r}")
+        sys.exit(f"only the script of an allocation can start this program: {error!r}")
     if ticket.runs_as:
         own = pwd.getpwuid(os.geteuid()).pw_name
         if own != ticket.runs_as:
-            sys.exit(f"this is for {ticket.runs_as}, and runs as {own}: see submit in docs/slurm.md")
+            sys.exit(f"this program must run as {ticket.runs_as}, but runs as {own}; see submit in docs/slurm.md")
         os.umask(0o027)
     try:
         asyncio.run(node.run())

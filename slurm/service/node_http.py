@@ -79,7 +79,7 @@ class SiteConnection:
                 data = await response.read()
                 if response.status != 200:
                     raise UnavailableError(
-                        f"{self._url} answers with {response.status}: {data[:200].decode(errors='replace')}"
+                        f"{self._url} answers with status {response.status}: {data[:200].decode(errors='replace')}"
                     )
         except aiohttp.ClientError as error:
             raise UnavailableError(f"{self._url} does not answer: {error}") from error

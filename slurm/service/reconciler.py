@@ -60,8 +60,8 @@ TIDY_EVERY = 100
 MOST_SHORT = 3
 """A job fails when this many of its pilots have run out of memory: the job itself may be the cause (a guess)."""
 
-GONE = "it is gone from the queue of the batch system"
-PUT_BACK = "the batch system has put it back into its queue"
+GONE = "it is no longer in the queue of the batch system"
+PUT_BACK = "the batch system has requeued it"
 
 
 class BatchReconciler:
@@ -89,7 +89,7 @@ class BatchReconciler:
         self._driver, self._system, self._hub = driver, system, hub
         self._folder, self._plan = folder, plan
         policy = driver.settings.policy
-        assert isinstance(policy, BatchPolicy), "a site that asks no batch system"
+        assert isinstance(policy, BatchPolicy), "a site without a batch system"
         self._policy = policy
         self._prefix = folder.prefix
         self._view: BatchView | None = None
@@ -120,7 +120,7 @@ class BatchReconciler:
         self._given_up: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Query the batch system and act on the answers, without end."""
+        """Query the batch system and act on the answers, forever."""
         pause_s = self._plan.poll_s
         self._want()
         while True:
@@ -261,7 +261,7 @@ class BatchReconciler:
         try:
             return self._ours(await self._system.ended(names))
         except UnavailableError as error:
-            logger.warning("%s: how nodes that are gone came to an end is not known: %s", ", ".join(names), error)
+            logger.warning("%s: how these allocations ended is unknown: %s", ", ".join(names), error)
             return ()
 
     async def _tidy(self) -> None:
@@ -328,9 +328,7 @@ class BatchReconciler:
             self._short[job_id] += 1
             if self._short[job_id] >= MOST_SHORT:
                 del self._short[job_id]
-                why = (
-                    f"out of memory: it was in {MOST_SHORT} pilots that ended for want of memory; of the last: {reason}"
-                )
+                why = f"out of memory: it was in {MOST_SHORT} pilots that ran out of memory; the last one: {reason}"
                 ends[job_id] = end, why
         return ends
 
@@ -385,7 +383,7 @@ class BatchReconciler:
             return RequestStatus(job.job_id, asked.ask, state, None, why)
         allocation = by_name.get(name)
         if allocation is not None and allocation.runs_as != self._submitted_as(asked).runs_as:
-            return RequestStatus(job.job_id, asked.ask, "over", None, "it was asked for as another account")
+            return RequestStatus(job.job_id, asked.ask, "over", None, "it was requested as another account")
         if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
             return RequestStatus(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
         if allocation is None:
@@ -394,7 +392,7 @@ class BatchReconciler:
         if allocation.state == "ended":
             how: AskState = "cancelled" if allocation.end == "cancelled" else "over"
             return RequestStatus(job.job_id, asked.ask, how, None, allocation.reason)
-        reason = allocation.reason or "its nodes are there, and are being prepared"
+        reason = allocation.reason or "its nodes have started, and are being prepared"
         number = f"as {allocation.number} there: " if allocation.state == "waiting" else ""
         details = f"{number}{reason}", allocation.is_put_off
         return RequestStatus(job.job_id, asked.ask, "waiting", allocation.start_ms, *details)
@@ -420,7 +418,7 @@ class BatchReconciler:
     async def act(self) -> None:
         """Request the needed allocations that are missing, and cancel those that are not needed."""
         view = self._view
-        assert view is not None, "nothing is asked for before the first look"
+        assert view is not None, "acting before the first query"
         requests = {self.name_of(request): request for request in self._requests()}
         counts = self._by_name(view)
         mistakes = [
@@ -470,7 +468,7 @@ class BatchReconciler:
 
     def _is_at_fault(self, asked: NodeRequest) -> bool:
         """Whether a rejected job is itself the cause: it was rejected, now or earlier, with no similar job there."""
-        assert self._view is not None, "asked for before anything was seen"
+        assert self._view is not None, "acting before the first query"
         there = self._there()
         if not any(
             self.name_of(request) in there and self._kind(request) == self._kind(asked) for request in self._requests()
@@ -547,7 +545,7 @@ class BatchReconciler:
 
     def _request(self, name: str, asked: NodeRequest) -> AllocationRequest:
         """Return the request for the nodes of a job; InputError if there can never be one, OSError if not now."""
-        assert self._view is not None, "asked for before anything was seen"
+        assert self._view is not None, "acting before the first query"
         job, action = asked.job, self._driver.site.request_of(asked.job.job_id)
         user = "" if action is None else action.user
         refusal = None if action is None else self._driver.site.runs.users.refusal(user, action.batch_options)

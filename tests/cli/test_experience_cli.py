@@ -73,7 +73,7 @@ def test_experience_without_the_machine(shell: Shell, journal: Path) -> None:
     lines = squeezed(out)
     assert status == 0
     assert "anna render 46 s 31 of 31 - 50.0% 0 of 31 100% - - - -" in lines
-    assert err == "no resource fractions: the bandwidth of a node's disk is not given\n"
+    assert err == "no resource fractions: the bandwidth of a node's disk is unknown\n"
     assert "bert" not in out
 
 
@@ -113,7 +113,7 @@ def test_a_journal_without_experience(shell: Shell, tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("--user", "carl"), "--user: 'carl' has no jobs in"),
-        (("--job-class", "mesh"), "--job-class: 'mesh': no jobs have it in"),
+        (("--job-class", "mesh"), "--job-class: 'mesh' has no jobs in"),
         (("--last", 0), "--last: is 0"),
         (("--margin", "-1"), "--margin: is -1"),
         (("--kill-chance", 0.9), "--kill-chance: is 0.9"),

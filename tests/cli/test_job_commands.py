@@ -508,7 +508,7 @@ def test_a_machine_is_given_up(here: Elsewhere, shell: Shell) -> None:
     assert json.loads(shell("give-up", "north", "m1", "-y", "--json")[1]) == {"site": "north", "machine": "m1"}
     assert given_up == 2 * [("north", "m1")]
     for site, machine, says in (
-        ("north", "m0", "machine m0 of site north is not known to be away"),
+        ("north", "m0", "machine m0 of site north may still be up"),
         ("north", "m7", "site north has no machine 'm7'; it has m0, m1"),
         ("west", "m1", "site 'west' is none of north, south"),
     ):

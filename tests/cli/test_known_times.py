@@ -97,7 +97,10 @@ def test_a_site_is_shown_and_edited(shell: Shell, elsewhere: Elsewhere, tmp_path
     [
         (("--set", "cfd"), "--set: 'cfd' is not a run time; write CLASS@RESOURCE=MEAN"),
         (("--set", "cfd=fast"), "--set: 'fast' is not a time"),
-        (("--set", "cfd=0"), "--set: 'cfd=0': experience of job class cfd needs runs of at least 1, a mean_ms above 0"),
+        (
+            ("--set", "cfd=0"),
+            "--set: 'cfd=0': experience of job class cfd is out of range; expected",
+        ),
         (("--set", "cfd=1s,0,x"), "--set: 'cfd=1s,0,x': 'x' is not a number of runs"),
         (("--set", "user:7@old=1s"), "--set: 'user:7@old' names no run time; write CLASS@RESOURCE, CLASS or user:NAME"),
         (("--forget", "dna"), "--forget: 'dna' is not known; there are user:7, 1@west x 8, cfd"),

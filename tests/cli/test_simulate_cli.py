@@ -144,9 +144,9 @@ def test_json_of_nothing(metrics: Callable[..., list[dict[str, Any]]], shell: Sh
     _, out, err = shell("simulate", *arguments)
     assert "–" in out
     assert [line for line in err.splitlines() if "refused" in line] == [
-        "job 1 is refused: it needs 3 nodes and limit 2 lets such jobs hold 1",
-        "job 3 is refused: it needs 4 nodes and limit 2 lets such jobs hold 1",
-        "job 4 is refused: the windows of the limits that apply to it leave no time of the week",
+        "job 1 is refused: it needs 3 nodes and limit 2 allows such jobs 1",
+        "job 3 is refused: it needs 4 nodes and limit 2 allows such jobs 1",
+        "job 4 is refused: the windows of its limits cover the whole week",
     ]
 
 

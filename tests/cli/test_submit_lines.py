@@ -168,12 +168,12 @@ def test_options_of_slurm(
         ("#SBATCH -N 1 -p debug", "job.sh:3: #SBATCH -p: is not supported"),
         ("#SBATCH --tmp 4G -N 2", "job.sh:3: #SBATCH --tmp: is not supported"),
         ("#SBATCH --n 4", "job.sh:3: #SBATCH --n: is not supported"),
-        ("#GRIDWEAVE --batch-option fast", "--batch-option: 'fast' is not an option; write name=value, for example"),
+        ("#GRIDWEAVE --batch-option fast", "--batch-option: 'fast' is not an option; expected name=value, e.g."),
         ("#SBATCH --exclusive", "#SBATCH --exclusive: is not supported"),
         ("#SBATCH -N 2-4", "job.sh:3: #SBATCH --nodes: '2-4' is not a number from 1 up; ranges"),
         ("#SBATCH -N", "job.sh:3: #SBATCH -N: has no value"),
         ("#SBATCH nodes=3", "job.sh:3: #SBATCH nodes=3: is not an option"),
-        ("#SBATCH -t soon", "job.sh:3: #SBATCH --time: 'soon' is not a time; write 90 (minutes)"),
+        ("#SBATCH -t soon", "job.sh:3: #SBATCH --time: 'soon' is not a time; expected 90 (minutes)"),
         ("#SBATCH -d singleton", "#SBATCH --dependency: 'singleton' is not supported; there are after:JOB"),
         ("#SBATCH -d afterok:1?afterok:2", "'afterok:1?afterok:2' is not supported"),
         ("#SBATCH -d after:1+10", "'after:1+10' is not supported"),
@@ -244,7 +244,10 @@ def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
             "'cpu=0.5': does not say how many tasks that are, from 1; write for example tasks=4",
         ),
         (["--task-group", "tasks=0"], "'tasks=0': does not say how many tasks"),
-        (["--task-group", "tasks=2,memory=1.5"], "--task-group: memory 1.5 is not above 0 and up to 1, a node's"),
+        (
+            ["--task-group", "tasks=2,memory=1.5"],
+            "--task-group: memory is 1.5; expected a fraction of a node, above 0 and at most 1",
+        ),
         (["--task-group", "tasks=2", "--cpu-need", "0.5"], "leave out --cpu-need, --memory-need and --resources"),
         (["--task-group", "tasks=2", "--resources", "cpu=1"], "leave out --cpu-need, --memory-need and --resources"),
         (
@@ -256,8 +259,11 @@ def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
         (["--form", "width=4: ./x 'a"], "the command cannot be read: No closing quotation"),
         (["--form", "width=4,width=5"], "'width=5' is not understood"),
         (["--form", "width=four"], "'four' is not valid for width; write for example"),
-        (["--form", "speed=0"], "form 1 has the speed 0; above 0 and up to 10000"),
-        (["-n", "2", "--form", "width=4"], "nodes is 2, and the widest form has the width 4; say the same, or leave"),
+        (["--form", "speed=0"], "form 1 has speed 0; expected above 0 and at most 10000"),
+        (
+            ["-n", "2", "--form", "width=4"],
+            "nodes is 2, but the widest form has width 4; give the same number, or omit",
+        ),
     ],
 )
 def test_forms_and_groups_that_are_none_are_refused(

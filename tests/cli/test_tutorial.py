@@ -93,7 +93,7 @@ def test_two_real_clusters_are_joined_as_the_page_says(
         shown = all_typed(
             typed,
             _COMMAND.findall(text),
-            r"then it is placed|is being asked for its nodes|not (been )?looked at|north +4 +4 +now",
+            r"then it is placed|nodes are being requested|not (been )?(looked at|considered|queried)|north +4 +4 +now",
         )
     assert "rank 3 at north is on north" in shown["gridweave logs 1 --rank 3"]
     assert "it would start at once on south" in shown["gridweave quote -n 2 -t 10m"]

@@ -47,7 +47,7 @@ def test_limits_of_memory_that_the_machine_does_not_have_are_told(shell: Shell, 
     (tmp_path / "GRID.toml").write_text(site.format("north") + site.format("south"))
     status, _, err = shell("up", tmp_path / "GRID.toml", "--check")
     assert status == 0
-    assert "jobs may use 2,000,000,000 MiB by the limits of north, south, and this machine has " in err
+    assert "the limits of north, south allow jobs 2,000,000,000 MiB, but this machine has " in err
 
 
 SLURM_SITE = "nodes = 16\ndiscipline = 'slurm'\nslurm = {{ partition = 'main', folder = '{}' }}\n"
@@ -150,7 +150,7 @@ def test_a_cluster_that_is_not_there(shell: Shell, tmp_path: Path) -> None:
     ("folder", "says"),
     [
         ("", "folder: users of jobs at north cannot reach"),
-        ("closed/grid", "closed lets no other users through, and jobs of others run below it; name a folder elsewhere"),
+        ("closed/grid", "closed is closed to other users, but their jobs run below it; name another folder"),
     ],
 )
 def test_a_folder_that_users_of_jobs_cannot_reach(shell: Shell, tmp_path: Path, folder: str, says: str) -> None:

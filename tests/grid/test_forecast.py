@@ -124,7 +124,7 @@ def test_the_head_waits_for_nodes() -> None:
         30 * MINUTE_MS,
         "needs 7 nodes, 1 of 8 nodes is free; 7 more come free in 30 min when jobs 2 and 3 end",
     )
-    assert at(forecast, "south") == (1, None, "offers the grid 4 nodes in all: never alone")
+    assert at(forecast, "south") == (1, None, "offers the grid 4 nodes in total, too few for the whole job")
 
 
 def test_a_site_names_the_jobs_that_it_waits_for() -> None:
@@ -214,7 +214,7 @@ def test_a_site_that_was_silent_is_left_alone() -> None:
     again = LiveGrid(core.settings)
     again.restore(core.state())
     for each in (core, again):
-        assert at(told(each, 3, 10_501), "south")[2] == "offers the grid 4 nodes in all: never alone"
+        assert at(told(each, 3, 10_501), "south")[2] == "offers the grid 4 nodes in total, too few for the whole job"
         assert at(told(each, 3, 10_501), "north")[2].startswith("needs 8 nodes")
         assert at(each.quote(10_501, request(3, 5)), "south")[2] == (
             "did not answer 10 s ago; is asked again in 50 s at latest"
@@ -366,7 +366,7 @@ def test_splits_that_are_not_to_be_had() -> None:
 
 
 DRAINED = "the site is being drained"
-SHUT = f"takes nothing new from the grid: {DRAINED}"
+SHUT = f"accepts no new grid jobs: {DRAINED}"
 
 
 def test_a_drained_site_is_not_one_that_others_use() -> None:
@@ -380,7 +380,7 @@ def test_a_drained_site_is_not_one_that_others_use() -> None:
         "it cannot start before such a site takes jobs again"
     )
     assert at(forecast, "north") == (0, None, SHUT)
-    assert at(forecast, "south")[2] == "offers the grid 4 nodes in all: never alone"
+    assert at(forecast, "south")[2] == "offers the grid 4 nodes in total, too few for the whole job"
     assert "others" not in "".join(row.reason for row in core.quote(1, request(2, 5)).sites)
     core.handle(2, UserSubmitted("after", request(5, 10)))
     assert told(core, 3, 2).cause == "sites take nothing new"
@@ -459,7 +459,7 @@ def test_sharing_splits_nothing() -> None:
     quote = core.quote(0, request(9, 10))
     assert (quote.state, quote.start_ms) == ("refused", None)
     assert quote.reason == "it needs 9 nodes, the largest site has 8, and mode sharing splits no job"
-    assert core.quote(0, request(0, 10)).reason == "nodes is 0; a whole number from 1 to 10000000"
+    assert core.quote(0, request(0, 10)).reason == "nodes is 0; expected a whole number from 1 to 10000000"
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -540,7 +540,7 @@ def test_limited_control_says_what_sites_said() -> None:
     assert quote.queues == ("north",)
     assert [site.reason for site in quote.sites] == [
         "has not said when it could start it",
-        "offers the grid 4 nodes in all: never alone",
+        "offers the grid 4 nodes in total, too few for the whole job",
     ]
 
 

@@ -124,8 +124,14 @@ def test_the_grid_file_says_what_jobs_need() -> None:
     ("resources", "says"),
     [
         ('"gpu=1"', "grid.resources: 'gpu=1': 'gpu=1' is not understood; write for example cpu=0.6,network=0.3,"),
-        ('{ by_class = { cfd = "cpu=0.5" } }', "grid.resources.by_class.cfd: 'cpu=0.5': fractions (0.5, 0.0, 0.0) of"),
-        ('{ by_user = { b = "cpu=1,memory=2" } }', "grid.resources.by_user.b: 'cpu=1,memory=2': memory 2.0 is not"),
+        (
+            '{ by_class = { cfd = "cpu=0.5" } }',
+            "grid.resources.by_class.cfd: 'cpu=0.5': cpu, network and disk are (0.5, 0.0, 0.0)",
+        ),
+        (
+            '{ by_user = { b = "cpu=1,memory=2" } }',
+            "grid.resources.by_user.b: 'cpu=1,memory=2': memory is 2.0; expected",
+        ),
         ('{ disk = "fast" }', "grid.resources.disk: 'fast' is not an amount of data; write for example 200 MB/s"),
         ('{ disks = "1 GB/s" }', "disks"),
     ],

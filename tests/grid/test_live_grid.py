@@ -261,7 +261,7 @@ def test_a_job_on_two_sites_is_ending_until_all_of_it_is_over_and_both_are_told_
     sent = told(do(core, 510, JobAction("signal", (1,), signal="USR1")), SignalFragment)
     assert [(site, message.signal) for site, message in sent] == [(0, "USR1"), (1, "USR1")]
     sent = told(do(core, 515, JobAction("requeue", (1,), "anna")), RequeueFragment)
-    why = "requeued by wish, by anna"
+    why = "requeued on request, by anna"
     assert [(site, message.reason) for site, message in sent] == [(0, why), (1, why)]
     do(core, 520, JobAction("cancel", (1,)))
     assert state(core)[0] == "ending"

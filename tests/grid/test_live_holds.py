@@ -95,7 +95,7 @@ def test_a_held_job_goes_into_the_queue_when_it_is_released() -> None:
     assert (states(core), core.registry.records[1].reason, core.registry.n_open) == (["held"], "is held by its user", 1)
     commands = do(core, 5, JobAction("release", (1, 77), "anna"))
     assert [message.width for _, message in told(commands, ReserveNodes)] == [2]
-    assert notes(commands, "release", "queued") == [(1, "release", "by wish, by anna"), (1, "queued", "")]
+    assert notes(commands, "release", "queued") == [(1, "release", "on request, by anna"), (1, "queued", "")]
     assert (states(core), core.registry.records[1].reason) == (["starting"], "")
 
 
@@ -116,7 +116,7 @@ def test_a_waiting_job_is_taken_out_of_the_queue_and_counts_its_attempts_on() ->
     do(core, 2, *said(SOUTH, Refused(1, 1, "busy")))
     assert core.registry.records[1].state == "waiting"
     commands = do(core, 3, JobAction("hold", (1,), "anna"))
-    assert notes(commands, "hold", "kept") == [(1, "hold", "by wish, by anna"), (1, "kept", "is held by its user")]
+    assert notes(commands, "hold", "kept") == [(1, "hold", "on request, by anna"), (1, "kept", "is held by its user")]
     assert states(core) == ["held"]
     assert told(do(core, 70_000), ReserveNodes) == []
     commands = do(core, 70_001, JobAction("release", (1,)))
@@ -244,8 +244,8 @@ def test_a_job_waits_for_others_and_is_cancelled_if_there_is_no_hope() -> None:
     assert states(core) == ["ended", "starting", "ended", "starting", "starting", "ended"]
     assert [core.registry.records[job_id].outcome for job_id in (3, 6)] == ["cancelled", "cancelled"]
     assert notes(commands, "ended")[1:] == [
-        (3, "ended", "cancelled: it waited until job 1 has finished, and that has ended: failed"),
-        (6, "ended", "cancelled: it waited until job 3 has finished, and that has ended: cancelled"),
+        (3, "ended", "cancelled: it waited until job 1 has finished, but that job has ended: failed"),
+        (6, "ended", "cancelled: it waited until job 3 has finished, but that job has ended: cancelled"),
     ]
 
 
@@ -258,7 +258,7 @@ def test_only_jobs_of_ones_own_that_are_known_can_be_waited_for() -> None:
         job(1, key="unknown", after=(After(job_id=9),)),
     ]
     reasons = [each.reason for each in do(core, 1, *wrong) if isinstance(each, Declined)]
-    assert ["another user's" in reasons[0], "is not known" in reasons[1]] == [True, True]
+    assert ["another user" in reasons[0], "is unknown" in reasons[1]] == [True, True]
     old = Past(9, "anna", True, "finished")
     do(core, 2, job(1, key="old", after=(After(job_id=9),), past=(old,)))
     assert states(core) == ["starting", "starting"]
@@ -270,7 +270,7 @@ def test_an_array_has_so_many_jobs_under_way_as_may_be() -> None:
     sweep = [job(1, key=str(index), array=ArrayPlace(name="sweep", index=index, at_once=2)) for index in range(4)]
     do(core, 0, *sweep)
     assert states(core) == ["starting", "starting", "held", "held"]
-    assert core.registry.records[3].reason == "2 jobs of its array sweep are under way, as many as may be"
+    assert core.registry.records[3].reason == "2 jobs of its array sweep are queued or running, the most at one time"
     do(core, 1, *said(NORTH, Started(1, 1, 1)), *said(NORTH, Ended(1, 1, 1, "failed")))
     assert states(core) == ["ended", "starting", "starting", "held"]
     do(core, 2, JobAction("cancel", (4,)))

@@ -46,28 +46,28 @@ def says(*answers: Any) -> list[FromLiveSite]:
 @pytest.mark.parametrize(
     ("maximum", "asked", "reason"),
     [
-        ({"nodes": 4}, {"nodes": 6}, "nodes is 6, 2 more than the maximum of user 'anna'; give 4 or fewer"),
+        ({"nodes": 4}, {"nodes": 6}, "nodes is 6, 2 more than the quota of user 'anna'; request at most 4"),
         (
             {"limit_hours": 2},
             {"limit_ms": 3 * HOUR_MS},
-            "the time limit is 3 h, 1 h more than the maximum of user 'anna'; give 2h or less",
+            "the time limit is 3 h, 1 h more than the quota of user 'anna'; request at most 2h",
         ),
         (
             {"priority": 5},
             {"priority": 7.0},
-            "priority is 7, 2 more than the maximum of user 'anna'; give 5 or less",
+            "priority is 7, 2 more than the quota of user 'anna'; request at most 5",
         ),
         (
             {"running_nodes": 4},
             {"nodes": 6},
-            "nodes is 6, 2 more than all jobs of user 'anna' together may have at one time; give 4 or fewer",
+            "nodes is 6, 2 more than the quota of all jobs of user 'anna' together; request at most 4",
         ),
         (
             {"node_hours": 10, "window_hours": 24},
             {"nodes": 8, "limit_ms": 2 * HOUR_MS},
             (
-                "it may use 16 node-hours, 6 more than user 'anna' may use in 1 d; "
-                "ask for 10 or fewer, with fewer nodes or a shorter time limit"
+                "it could use 16 node-hours, 6 more than user 'anna' may use in 1 d; "
+                "request at most 10, with fewer nodes or a shorter time limit"
             ),
         ),
     ],
@@ -91,7 +91,7 @@ def test_one_job_too_many_that_waits_is_refused() -> None:
     assert refused == [
         Declined(
             "c",
-            "user 'anna' has 2 jobs that have not started, 1 more than the maximum with this one; wait until one has, "
+            "user 'anna' has 2 jobs that have not started, with this job 1 more than the quota; wait until one starts, "
             "or cancel one",
         )
     ]
@@ -108,7 +108,7 @@ def test_more_jobs_than_may_run_wait_in_the_order_of_their_numbers() -> None:
     do(core, 1_000, *says(Started(1, 1, 1_000), Started(2, 1, 1_000)))
     found = core.forecast(1_000, 3)
     assert found is not None
-    said = "user 'anna' has 2 jobs under way and may have 2: 1 too many, until one ends, in 1 h at latest"
+    said = "user 'anna' has 2 jobs queued or running and may have 2: 1 too many, until one ends, in 1 h at the latest"
     assert (found.state, found.reason) == ("held", said)
     found = core.forecast(1_000, 4)
     assert found is not None
@@ -126,14 +126,14 @@ def test_an_account_binds_all_its_users() -> None:
     found = core.forecast(0, 2)
     assert found is not None
     assert found.reason == (
-        "account 'physics' has 3 nodes under way and may have 4: 1 too many with this job, until one ends; as none of "
-        "them runs yet, it is not known when"
+        "account 'physics' uses 3 nodes and may use 4: 1 too many with this job, until one ends; none of them "
+        "runs yet, so the time is unknown"
     )
     # It would fit, but not ahead of job 2.
     assert placed(do(core, 1, job("c", 1, user="carl", account="physics"), job("d", 1, account="chemistry"))) == [4]
     found = core.forecast(1, 3)
     assert found is not None
-    assert found.reason == "job 2 stands in line before it, for the same maximum"
+    assert found.reason == "waits behind job 2, for the same quota or array"
     assert placed(do(core, 2, JobAction("cancel", (2,)))) == [3]
 
 
@@ -145,14 +145,13 @@ def test_node_hours_come_back_when_they_have_left_the_window() -> None:
     found = core.forecast(10, 2)
     assert found is not None
     assert found.reason == (
-        "user 'anna' has 8 node-hours used or under way in 4 d 4 h and may have 10: 6 too many, until jobs "
-        "under way have "
-        "ended with less than they may use, or have left the window"
+        "user 'anna' has used or requested 8 node-hours in 4 d 4 h and may use 10: 6 too many, until "
+        "queued or running jobs have ended early, or their use has left the window"
     )
     do(core, HOUR_MS, *says(Ended(1, 1, HOUR_MS, "finished")))
     found = core.forecast(HOUR_MS, 2)
     assert found is not None
-    assert found.reason.endswith("6 too many, until older ones have left the window, in 4 d 4 h at latest")
+    assert found.reason.endswith("6 too many, until older use leaves the window, in 4 d 4 h at the latest")
     again = LiveGrid(core.settings)
     again.restore(read_state(again, dump_state(core)))
     assert again.next_wakeup_ms() == core.next_wakeup_ms() == 101 * HOUR_MS
@@ -178,7 +177,7 @@ def test_what_is_lost_in_an_outage_has_used_its_limit_at_most() -> None:
     assert placed(do(core, 9 * HOUR_MS, *says(Ended(1, 1, 9 * HOUR_MS, "lost")), job("b", 8))) == [1]
     found = core.forecast(9 * HOUR_MS, 2)
     assert found is not None
-    assert found.reason.startswith("user 'anna' has 16 node-hours used or under way")
+    assert found.reason.startswith("user 'anna' has used or requested 16 node-hours")
 
 
 def test_node_hours_of_every_attempt_count() -> None:
@@ -191,7 +190,7 @@ def test_node_hours_of_every_attempt_count() -> None:
     found = core.forecast(HOUR_MS + 10, 2)
     assert found is not None
     assert found.reason.startswith(
-        "user 'anna' has 16 node-hours used or under way in 4 d 4 h and may have 20: 4 too many"
+        "user 'anna' has used or requested 16 node-hours in 4 d 4 h and may use 20: 4 too many"
     )
 
 

@@ -42,7 +42,7 @@ from gridweave.site.state import dump_state, read_state
 NORTH, SOUTH = 0, 1
 ANNA = AcceptedUsers(anyone=False, names=("anna",), is_mapped=True)
 OWNER = AcceptedUsers(anyone=False, names=("olga",))
-WHY = "it maps 'bert' to no account; have its operator add one"
+WHY = "it has no account for 'bert'; ask its operator to add one"
 
 
 def job(key: str, user: str, nodes: int = 1) -> UserSubmitted:
@@ -119,10 +119,8 @@ def test_a_job_that_no_site_takes_is_refused_at_once(control: str) -> None:
     assert [type(command) for command in wide] == [Declined]
     assert "sites that do not take it do not count" in wide[0].reason
     do(core, 2, FromLiveSite(SOUTH, TakesUsers(OWNER)))
-    why = (
-        f"no site takes jobs of 'bert': north: {WHY}; south: it runs jobs of 'olga' alone, and this is one of 'bert'; "
-    )
-    why += "see docs/launchers.md for jobs of others"
+    why = f"no site takes jobs of 'bert': north: {WHY}; south: it only runs jobs of 'olga', and this job is of 'bert'; "
+    why += "docs/launchers.md says how to run jobs of other users"
     assert do(core, 3, job("b", "bert")) == [Declined("b", why)]
     quote = core.quote(3, job("b", "bert").request)
     assert (quote.state, quote.reason) == ("refused", why)
@@ -138,7 +136,7 @@ def test_explain_says_which_site_does_not_take_the_user() -> None:
     for found in (core.forecast(2, 2), core.quote(2, job("d", "bert").request)):
         assert found is not None
         north = next(row for row in found.sites if row.site == "north")
-        assert (north.start_ms, north.reason) == (None, f"does not take it: {WHY}")
+        assert (north.start_ms, north.reason) == (None, f"does not accept it: {WHY}")
         assert found.reason.startswith("some sites do not take it, so it is delegated; ")
 
 
@@ -408,7 +406,7 @@ def test_a_site_refuses_a_grid_that_asks_anyway() -> None:
     assert Accepted in [type(command) for command in do(core, 5, job("own", "bert"))]
 
 
-NO_GRES = "it passes on no option gres to a batch system; those that it does are nice"
+NO_GRES = "it does not pass the option gres to a batch system; expected one of nice"
 
 
 def with_options(key: str, *options: str) -> UserSubmitted:
@@ -423,7 +421,7 @@ def test_options_for_a_batch_system_bind_a_job_to_who_passes_them_on() -> None:
     told = do(core, 1, with_options("nice", "nice=3"))
     assert {site for site, _ in place(core, 1, told)} == {NORTH}
     (told,) = do(core, 2, with_options("gres", "nice=3", "gres=gpu:1"))
-    why = f"north: {NO_GRES}; south: it passes on no option nice to a batch system"
+    why = f"north: {NO_GRES}; south: it does not pass the option nice to a batch system"
     assert told == Declined("gres", f"no site takes this job: {why}")
 
 

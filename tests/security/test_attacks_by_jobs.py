@@ -202,7 +202,7 @@ def test_a_fork_bomb_ends_with_its_job(place: Place) -> None:
     )
     ended, _, said = place.run("alice", "/usr/bin/python3", "-c", bomb)
     assert said.split() == ["11"]
-    assert ended.reason == "what it left running was ended"
+    assert ended.reason == "its remaining processes were ended"
     assert _processes_of("gw-test-alice") == []
 
 
@@ -332,7 +332,7 @@ def test_a_launcher_that_could_import_anything_does_not_start(place: Place) -> N
     command = [sys.executable, "-m", "gridweave.site.machine.launcher", str(place.file)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr == "the launcher must be started with -P: else it would import from where it is started\n"
+    assert run.stderr == "the launcher must run with -P: otherwise it would import from the working directory\n"
 
 
 def test_what_runs_as_root_is_short() -> None:
@@ -370,7 +370,7 @@ def test_nobody_runs_without_a_mapping(place: Place, user: str) -> None:
     """A user who is not in the table starts nothing, and is told so in one line."""
     ended, _, said = place.run(user, "id")
     assert (ended.outcome, said) == ("failed", "")
-    assert "has no Unix user on this machine; add it to [users] of" in ended.reason
+    assert "has no Unix account on this machine; add one to [users] in" in ended.reason
     assert "\n" not in ended.reason
 
 
@@ -382,7 +382,7 @@ def test_the_launcher_gives_away_nothing_that_is_not_the_services(place: Place) 
     _, other, _ = place.run("bob", "sh", "-c", "echo > kept")
     with (other / "own" / "work" / "kept").open("rb") as file:
         starter.give(file.fileno())
-    with pytest.raises(UnavailableError, match="only files and folders of the service are given"):
+    with pytest.raises(UnavailableError, match="only files and folders of the service can be given"):
         starter._answer("never")
     starter.close()
 

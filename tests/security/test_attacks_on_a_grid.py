@@ -201,7 +201,7 @@ def test_a_python_callable_runs_as_its_user(grid: OthersGrid) -> None:
 
 def test_who_is_not_mapped_starts_nothing(grid: OthersGrid) -> None:
     """A user of the grid without a Unix user is told so in one line, when the job is handed in."""
-    with pytest.raises(RefusedError, match="it maps 'carol' to no account; have its operator add one"):
+    with pytest.raises(RefusedError, match="it has no account for 'carol'; ask its operator to add one"):
         grid.run("carol", "id")
 
 

@@ -44,16 +44,19 @@ def test_a_user_without_a_mapping_is_told_by_submit(tmp_path: Path) -> None:
             grid.do(asyncio.sleep(0.02))
         line = said(*GRIDWEAVE, "submit", "--url", grid.url, "--", "true")
     assert "no site takes jobs of '" in line
-    assert "north: it runs jobs of 'olga' alone, and this is one of '" in line
-    assert "south: it runs jobs of 'otto' alone, and this is one of '" in line
-    assert "see docs/launchers.md for jobs of others" in line
+    assert "north: it only runs jobs of 'olga', and this job is of '" in line
+    assert "south: it only runs jobs of 'otto', and this job is of '" in line
+    assert "docs/launchers.md says how to run jobs of other users" in line
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('[users]\nanna = "root"\n', "users.anna is 'root', who is root; map an ordinary Unix user"),
-        ('[users]\nanna = "nobody-here"\n', "this machine has no Unix user 'nobody-here'; make it, or name another"),
+        ('[users]\nanna = "root"\n', "users.anna is 'root', which is root; map it to an ordinary account"),
+        (
+            '[users]\nanna = "nobody-here"\n',
+            "this machine has no Unix account 'nobody-here'; create it, or name another",
+        ),
     ],
 )
 def test_a_map_to_root_is_refused_by_the_launcher(text: str, line: str) -> None:

@@ -113,5 +113,5 @@ def test_limits_that_a_machine_cannot_hold_are_told() -> None:
     assert memory_problem({"a": (4, 1 << 30), "b": (4, 1 << 30)}, machine_bytes) is None
     problem = memory_problem({"a": (4, 1 << 30), "b": (5, 1 << 30), "c": (9, None)}, machine_bytes)
     assert problem is not None
-    assert problem.startswith("jobs may use 9,216 MiB by the limits of a, b, and this machine has 8,192 MiB")
+    assert problem.startswith("the limits of a, b allow jobs 9,216 MiB, but this machine has 8,192 MiB")
     assert memory_problem({"a": (1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + 1)}) is not None

@@ -83,7 +83,7 @@ class PoolAgainstSet(RuleBasedStateMachine):
     @rule(more=st.integers(1, 5))
     def asking_too_much_changes_nothing(self, more: int) -> None:
         """Refuse more than is free, and leave the pool as it is."""
-        with pytest.raises(AssertionError, match="asked of a pool"):
+        with pytest.raises(AssertionError, match="nodes requested"):
             self.pool.allocate(len(self.model) + more)
 
     @precondition(lambda self: self.model)
@@ -93,9 +93,9 @@ class PoolAgainstSet(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(sorted(self.model)))
         in_use = sorted(set(range(self.pool.nodes)) - self.model)
         good = [(other, other + 1) for other in data.draw(st.sets(st.sampled_from(in_use)) if in_use else st.just([]))]
-        with pytest.raises(AssertionError, match="free already"):
+        with pytest.raises(AssertionError, match="already free"):
             self.pool.release([*good, (node, node + 1)])
-        with pytest.raises(AssertionError, match="free already"):
+        with pytest.raises(AssertionError, match="already free"):
             self.pool.give_back(bits_of([*good, (node, node + 1)]))
 
     @precondition(lambda self: len(self.model) < self.pool.nodes)
@@ -103,7 +103,7 @@ class PoolAgainstSet(RuleBasedStateMachine):
     def naming_a_node_twice_changes_nothing(self, data: st.DataObject) -> None:
         """Refuse a node that is named twice in one call."""
         node = data.draw(st.sampled_from(sorted(set(range(self.pool.nodes)) - self.model)))
-        with pytest.raises(AssertionError, match="named twice"):
+        with pytest.raises(AssertionError, match="listed twice"):
             self.pool.release([(node, node + 1), (node, node + 1)])
 
     @invariant()
@@ -154,7 +154,7 @@ def test_impossible_intervals_are_refused(interval: Interval) -> None:
 @pytest.mark.parametrize("width", [0, -1])
 def test_width_below_one_is_refused(width: int) -> None:
     """Nobody gets no nodes."""
-    with pytest.raises(AssertionError, match="asked of a pool"):
+    with pytest.raises(AssertionError, match="nodes requested"):
         NodePool(5).allocate(width)
 
 

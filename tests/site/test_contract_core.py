@@ -362,11 +362,11 @@ def test_the_owners_share_is_a_cap() -> None:
     """Jobs of the grid hold no more nodes at one time than the owner's share, rounded down."""
     core = site(5, share=0.5)
     assert answers(core, 0, ReserveNodes(1, 1, 3, 100)) == [
-        Refused(1, 1, "the owner lets the grid have 2 nodes, and its jobs have or wait for 0")
+        Refused(1, 1, "the grid's share is 2 nodes, and its jobs use or wait for 0")
     ]
     assert answers(core, 1, ReserveNodes(2, 1, 1, 100)) == [Started(2, 1, 1)]
     assert answers(core, 2, ReserveNodes(3, 1, 2, 100)) == [
-        Refused(3, 1, "the owner lets the grid have 2 nodes, and its jobs have or wait for 1")
+        Refused(3, 1, "the grid's share is 2 nodes, and its jobs use or wait for 1")
     ]
     assert answers(core, 3, ReserveNodes(4, 1, 1, 100, 3), CommitNodes(4, 1))[0] == Reserved(4, 1)
     assert commands(core, 4, own(5, 3)) == [StartJob(5, ((2, 5),))], "the rest is for the owner's users"
@@ -376,7 +376,7 @@ def test_delegated_jobs_wait_for_the_owners_share() -> None:
     """A delegated job that the share would allow by itself waits until other jobs of the grid have left."""
     core = site(5, share=0.5)
     assert answers(core, 0, EnqueueJob(job(1, 3), 1, 10_000)) == [
-        Refused(1, 1, "the owner lets the grid have 2 nodes, and its jobs have or wait for 0")
+        Refused(1, 1, "the grid's share is 2 nodes, and its jobs use or wait for 0")
     ]
     assert answers(core, 1, EnqueueJob(job(2, 1), 1, 10_000)) == [Started(2, 1, 1)]
     assert answers(core, 2, EnqueueJob(job(3, 2), 1, 10_000)) == [Enqueued(3, 1)]
@@ -408,7 +408,7 @@ def test_a_quote_says_what_could_be_had() -> None:
     assert answers(core, 10, RequestQuote(2, 1, 90), RequestQuote(3, 1, 91), RequestQuote(4, 5, 1)) == [
         Quoted(2, 1, 10),
         Quoted(3, 0, 200),
-        Quoted(4, 1, None, "the owner lets the grid have 4 nodes, and its jobs have or wait for 0"),
+        Quoted(4, 1, None, "the grid's share is 4 nodes, and its jobs use or wait for 0"),
     ]
     assert answers(core, 11, ReserveNodes(5, 1, 1, 80)) == [Started(5, 1, 11)]
 

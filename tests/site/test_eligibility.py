@@ -123,7 +123,7 @@ def test_a_job_that_comes_too_late_is_without_hope_at_once() -> None:
     """What it waits for is judged by what is known; the reason says so."""
     keeping = Eligibility()
     assert not keeping.add(2, request((1, "finished")), {1: past(1, "limit")})
-    assert keeping.settle().unplaceable == [(2, "it waited until job 1 has finished, and that has ended: limit")]
+    assert keeping.settle().unplaceable == [(2, "it waited until job 1 has finished, but that job has ended: limit")]
 
 
 def _after_array(numbers: list[int], has: str = "failed") -> JobRequest:
@@ -161,7 +161,7 @@ def test_a_condition_on_an_array_is_said_once() -> None:
     assert keeping.reason(4) == "waits until all of jobs 1-3 have ended and one of them has failed"
     for number in (1, 2, 3):
         keeping.over(past(number, "finished", started=True), request())
-    why = "it waited until one of several jobs has failed, and all of them have finished"
+    why = "it waited until one of several jobs has failed, but all of them have finished"
     assert keeping.settle().unplaceable == [(4, why)]
 
 
@@ -201,7 +201,7 @@ def test_so_many_of_an_array_are_under_way_as_may_be() -> None:
     jobs = [watchdog.add(request(array=("sweep", 2))) for _ in range(6)]
     other = watchdog.add(request(array=("other", 1)))
     assert watchdog.inside == {jobs[0], jobs[1], other}
-    assert watchdog.keeping.reason(jobs[2]) == "2 jobs of its array sweep are under way, as many as may be"
+    assert watchdog.keeping.reason(jobs[2]) == "2 jobs of its array sweep are queued or running, the most at one time"
     watchdog.end(jobs[1], "finished")
     watchdog.settle()
     assert watchdog.inside == {jobs[0], jobs[2], other}
@@ -227,9 +227,9 @@ def test_only_known_jobs_of_the_same_user_can_be_waited_for() -> None:
     assert past_of(mine) == Past(1, "anna", True, "failed")
     both = pasts_of(wanted, {1: mine, 3: mine}, [past(2, "finished")])
     assert (sorted(both), after_problem(wanted, both)) == ([1, 2], None)
-    assert "job 2 is not known here" in str(after_problem(wanted, pasts_of(wanted, {1: mine})))
+    assert "job 2 is unknown" in str(after_problem(wanted, pasts_of(wanted, {1: mine})))
     theirs = pasts_of(wanted, {1: mine}, [Past(2, "bert", False, "")])
-    assert "job 2 is another user's" in str(after_problem(wanted, theirs))
+    assert "job 2 belongs to another user" in str(after_problem(wanted, theirs))
 
 
 @pytest.mark.parametrize(
@@ -306,9 +306,9 @@ def test_nobody_is_kept_for_nothing_and_nobody_goes_too_early(wanted: list[tuple
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"grace_ms": 300_001}, "grace_ms is 300001; at most 300000"),
-        ({"output_limit_bytes": (1 << 30) + 1}, "output_limit_bytes is 1073741825; at most 1073741824"),
-        ({"environment": {"A": "x" * (128 << 10)}}, "environment: A has 131074 bytes; Linux starts no program"),
+        ({"grace_ms": 300_001}, "grace_ms is 300001; expected at most 300000"),
+        ({"output_limit_bytes": (1 << 30) + 1}, "output_limit_bytes is 1073741825; expected at most 1073741824"),
+        ({"environment": {"A": "x" * (128 << 10)}}, "environment: A has 131074 bytes; Linux accepts at most"),
         ({"argv": ("true", "\u00e9" * (64 << 10))}, "argument 1 of the command has 131072 bytes"),
         ({"environment": {f"A{n}": "x" * 130_000 for n in range(9)}}, "command and environment have 11700"),
     ],
@@ -324,4 +324,4 @@ def test_a_priority_has_a_bound_and_what_is_within_all_bounds_is_taken() -> None
     program = Program(argv=("true",), grace_ms=300_000, output_limit_bytes=1 << 30, environment={"A": "x" * 131_069})
     assert request_problem(JobRequest(program=program, limit_ms=1000, priority=1e9)) is None
     problem = request_problem(JobRequest(program=program, limit_ms=1000, priority=-1.1e9)) or ""
-    assert problem.startswith("priority is -1100000000.0; a number from -1000000000")
+    assert problem.startswith("priority is -1100000000.0; expected a number from -1000000000")

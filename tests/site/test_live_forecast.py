@@ -59,7 +59,7 @@ def test_the_head_hears_its_start_and_nothing_changes(policy: Any) -> None:
     assert (quote.job_id, quote.start_ms, quote.ahead) == (None, 30 * MINUTE_MS, 1)
     assert quote.reason == "it needs 2 nodes, 1 of 4 nodes is free, and 1 job waits"
     assert core.quote(MINUTE_MS, request(5, 1)).state == "refused"
-    assert core.quote(MINUTE_MS, request(0, 1)).reason == "nodes is 0; a whole number from 1 to 10000000"
+    assert core.quote(MINUTE_MS, request(0, 1)).reason == "nodes is 0; expected a whole number from 1 to 10000000"
     assert dump_state(core) == before, "a quote has changed the site"
 
 
@@ -91,7 +91,7 @@ def test_jobs_of_the_grid() -> None:
     inside, outside = told(core, 1, 1), told(core, 2, 1)
     assert (inside.state, inside.start_ms, inside.length_ms) == ("waiting", 10 * MINUTE_MS, 5 * MINUTE_MS)
     assert (outside.start_ms, outside.ahead) == (None, 0)
-    assert outside.reason == "the owner lets the grid have 2 nodes, and its jobs have or wait for 4"
+    assert outside.reason == "the grid's share is 2 nodes, and its jobs use or wait for 4"
     assert core.quote(1, request(1, 1), for_grid=True).start_ms is None
     assert core.quote(1, request(1, 1)).start_ms == 1
     core = site()

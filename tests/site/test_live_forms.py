@@ -177,14 +177,14 @@ def test_what_a_live_site_knows_is_edited() -> None:
         (
             asked(JobForm()),
             SitePolicy(),
-            "its machines are all alike, and the job has forms; hand it in with --nodes in place of --form",
+            "its machines are all alike, and the job has forms; submit it with --nodes instead of --form",
         ),
         (
             asked(JobForm(argv=("a", "b\0"))),
             POLICY,
             "command: 'b\\x00' contains a NUL character, which the operating system does not accept",
         ),
-        (asked(JobForm(speed=0.0)), POLICY, "form 1 has the speed 0; above 0 and up to 10000"),
+        (asked(JobForm(speed=0.0)), POLICY, "form 1 has speed 0; expected above 0 and at most 10000"),
     ],
 )
 def test_what_cannot_run_is_declined_in_one_line(request_: JobRequest, policy: Any, reason: str) -> None:

@@ -111,9 +111,9 @@ def test_tasks_that_differ_have_their_ranks_and_their_parts_of_each_machine() ->
 @pytest.mark.parametrize(
     ("nodes", "memory", "array_tasks", "why"),
     [
-        (4, float("nan"), (), "resources: memory nan is not above 0 and up to 1"),
-        (3, 0.1, (), "nodes is 3, and the groups have 4 tasks; say the same, or leave nodes out"),
-        (4, 0.1, ((1, 9),), "groups of tasks are not for a packed array"),
+        (4, float("nan"), (), "resources: memory is nan; expected a fraction of a node"),
+        (3, 0.1, (), "nodes is 3, but the groups have 4 tasks; give the same number, or omit nodes"),
+        (4, 0.1, ((1, 9),), "a packed array cannot have groups of tasks"),
     ],
 )
 def test_groups_that_do_not_go_with_their_job_are_refused(

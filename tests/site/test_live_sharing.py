@@ -54,7 +54,7 @@ def test_a_pair_is_named_with_its_slowdown_and_what_it_came_to() -> None:
     assert north.registry.records[OWN].sharing is None
     commands = do(north, MINUTE_MS, job("b", ON_DISK))
     records = north.registry.records
-    text = "beside job {}: 12 min 48 s instead of 10 min (factor 1.28)"
+    text = "on nodes shared with job {}: 12 min 48 s instead of 10 min (factor 1.28)"
     assert records[OWN].sharing == NodeSharing(
         beside=(OWN + 1,), now=(OWN + 1,), slowdown=pytest.approx(SLOWDOWN, abs=1e-4), text=text.format(OWN + 1)
     )
@@ -77,10 +77,10 @@ def test_a_pair_is_named_with_its_slowdown_and_what_it_came_to() -> None:
     assert ended.record.sharing.real is None
     ((_, took),) = notes(commands, "took")
     assert took.startswith(
-        f"it took 3 min, beside job {OWN + 1}: expected to take 1.17 times as long as alone; how long it"
+        f"it took 3 min, on nodes shared with job {OWN + 1}: expected to take 1.17 times as long as alone; its run"
     )
     alone = records[OWN + 1].sharing
-    assert (alone.now, alone.slowdown, alone.text) == ((), 1.0, f"alone again, after job {OWN}")
+    assert (alone.now, alone.slowdown, alone.text) == ((), 1.0, f"alone again, after sharing nodes with job {OWN}")
 
 
 def test_a_quote_names_the_partner_and_what_it_would_cost() -> None:
@@ -89,7 +89,7 @@ def test_a_quote_names_the_partner_and_what_it_would_cost() -> None:
     do(north, 0, job("a", ON_CPU))
     found = north.quote(MINUTE_MS, job("b", ON_DISK).request)
     assert found.start_ms == 10 * MINUTE_MS
-    assert found.reason.endswith(f"; or it could start now beside job {OWN}, and take 1.28 times as long")
+    assert found.reason.endswith(f"; or it could start now on nodes shared with job {OWN}, and take 1.28 times as long")
     assert "beside" not in north.quote(MINUTE_MS, job("b", None).request).reason
 
 
@@ -108,7 +108,7 @@ def test_what_sharing_really_did_is_measured_by_runs_alone() -> None:
     sharing = ended.record.sharing
     assert (sharing.real, sharing.alone_ms, sharing.alone_runs) == (pytest.approx(1.25), 4 * MINUTE_MS, 1)
     ((_, took),) = notes(commands, "took")
-    assert took.endswith("it really took 1.25 times as long (alone: 4 min, one run)")
+    assert took.endswith("it actually took 1.25 times as long (alone: 4 min, one run)")
     # What is known of runs alone outlives a restart.
     other = site(2)
     other.restore(north.state())

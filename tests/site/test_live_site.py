@@ -249,9 +249,9 @@ def test_a_job_saves_what_it_has_done_and_runs_again() -> None:
     assert of(do(core, 1, JobAction("requeue", (OWN,))), EndRun) == [], "it does not run yet"
     do(core, 2, RunStarted("a", OWN, 1), RunStarted("b", OWN, 1))
     commands = do(core, 3, JobAction("requeue", (OWN,), "anna"))
-    why = "requeued by wish, by anna"
+    why = "requeued on request, by anna"
     assert of(commands, EndRun) == [EndRun(agent, OWN, 1, why, saves=True) for agent in "ab"]
-    assert [(note.kind, note.detail) for note in of(commands, Noted)] == [("requeue", "by wish, by anna")]
+    assert [(note.kind, note.detail) for note in of(commands, Noted)] == [("requeue", "on request, by anna")]
     assert of(do(core, 4, JobAction("requeue", (OWN,))), EndRun) == []
     assert [each.saves for each in core.runs.orders("b") if isinstance(each, EndRun)] == [True]
     assert of(do(core, 5, ended("a", OWN, "cancelled")), StartRun) == [], "a part of it still runs"

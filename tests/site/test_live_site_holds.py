@@ -54,7 +54,7 @@ def test_a_held_job_starts_when_it_is_released() -> None:
     assert [(note.kind, note.detail) for note in of(commands, Noted)] == [
         ("submitted", "to north, 1 node, by anna"),
         ("kept", "is held by its user"),
-        ("release", "by wish, by bert"),
+        ("release", "on request, by bert"),
         ("queued", ""),
         ("starting", "on a of north"),
     ]
@@ -112,7 +112,7 @@ def test_a_job_waits_for_others_and_in_vain() -> None:
     assert states(core)[1:] == ["ended", "starting", "ended", "starting"]
     kept = {ended.record.job_id: ended.record for ended in of(commands, RecordEnded)}
     assert sorted(kept) == [other, FIRST + 3]
-    reason = f"it waited until job {other} has finished, and that has ended: failed"
+    reason = f"it waited until job {other} has finished, but that job has ended: failed"
     assert (kept[FIRST + 3].outcome, kept[FIRST + 3].reason) == ("cancelled", reason)
 
 

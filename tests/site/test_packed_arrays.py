@@ -56,11 +56,11 @@ def test_machines_share_the_elements_and_one_that_fails_ends_nobody() -> None:
     """Each machine has its part by its ranks; the end of the job is that of all elements."""
     core = site()
     assert starts(core, 0, UserSubmitted("key", packed(((1, 10),), 3))) == [("a", ((1, 7),), 1), ("b", ((7, 10),), 1)]
-    core.handle(1, ended("b", "failed", over(7), over(8, 2), over(9), reason="1 element failed: 8 (exit code 2)"))
+    core.handle(1, ended("b", "failed", over(7), over(8, 2), over(9), reason="1 array task failed: 8 (exit code 2)"))
     assert record(core).state == "starting"
     core.handle(2, ended("a", "finished", *map(over, range(1, 7))))
     found = record(core)
-    assert (found.outcome, found.reason) == ("failed", "1 element failed: 8 (exit code 2)")
+    assert (found.outcome, found.reason) == ("failed", "1 array task failed: 8 (exit code 2)")
     assert sorted(element.index for element in found.array_tasks) == list(range(1, 10))
     assert found.left() == ()
 
@@ -74,7 +74,7 @@ def test_what_was_lost_runs_again_without_what_had_ended() -> None:
     assert record(core).interrupted == (3,)
     core.handle(9, ended("a", "finished", over(3), over(4), over(5), attempt=2))
     found = record(core)
-    assert (found.outcome, found.reason, found.attempt) == ("failed", "1 element failed: 2 (exit code 1)", 2)
+    assert (found.outcome, found.reason, found.attempt) == ("failed", "1 array task failed: 2 (exit code 1)", 2)
 
 
 def test_of_a_machine_that_is_gone_for_good_all_elements_may_have_run() -> None:
@@ -97,7 +97,7 @@ def test_what_was_lost_after_its_last_element_has_finished() -> None:
 @pytest.mark.parametrize("array_tasks", [((3, 3),), ((5, 7), (6, 9)), ((0, 10_001),), ((1, 3), (2**31, 2**31 + 1))])
 def test_elements_that_no_job_has_are_refused(array_tasks: Ranges) -> None:
     """Ranges that are empty, overlap or hold too many are named."""
-    assert "elements" in (request_problem(packed(array_tasks)) or "")
+    assert "array: " in (request_problem(packed(array_tasks)) or "")
 
 
 def test_a_record_is_kept_as_it_is() -> None:

@@ -24,11 +24,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown backfilling": ({"backfill": "hard"}, "backfill of a queue site: 'hard' is not known"),
     "planning has no slack": ({"discipline": "planning", "backfill": "slack"}, "one of easy, none"),
     "unknown choice": ({"choice": "worst-fit"}, "choice: 'worst-fit' is not known"),
-    "choice without candidates": ({"backfill": "none", "choice": "best-fit"}, "goes with a queue and backfill"),
+    "choice without candidates": ({"backfill": "none", "choice": "best-fit"}, "only works with a queue and backfill"),
     "negative slack": ({"slack": -0.1}, "slack: is -0.1"),
     "slack that is no number": ({"slack": math.nan}, "slack: is nan"),
     "aging that stands still": ({"aging_ms": 0.0}, "aging_ms: is 0.0"),
-    "limits on a queue": ({"limits": (Limit(max_jobs=1),)}, "limits: are only for planning sites"),
+    "limits on a queue": ({"limits": (Limit(max_jobs=1),)}, "limits: only work with the discipline planning"),
 }
 
 
@@ -46,7 +46,7 @@ def test_a_limit_has_one_effect() -> None:
         Limit(wider_than=3)
     with pytest.raises(OptionError, match="exactly one"):
         Limit(max_jobs=1, max_nodes=1)
-    with pytest.raises(OptionError, match="at least 1"):
+    with pytest.raises(OptionError, match="expected 1 to"):
         Limit(max_nodes=0)
     with pytest.raises(OptionError, match="days of the week"):
         Window(days=(7,))

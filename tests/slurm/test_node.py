@@ -85,7 +85,7 @@ def test_what_a_node_cannot_go_on_with_is_said_in_one_line(tmp_path: Path, monke
     """It stands in what the script of the allocation prints."""
 
     async def run(node: Node) -> None:
-        raise InputError("/scratch: Permission denied; it must be a folder on a local disk that you can write to")
+        raise InputError("/scratch: Permission denied; expected a folder on a local disk that you can write to")
 
     monkeypatch.setattr(Node, "run", run)
     monkeypatch.setenv("GRIDWEAVE_NODE", "0")

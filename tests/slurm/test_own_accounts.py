@@ -175,13 +175,13 @@ def test_what_is_wrong_is_told_at_the_start(ground: Ground) -> None:
         asyncio.run(check_plan(ground.plan(**rest), 1))
         path.write_text(path.read_text().strip() + "x")
         # 24.11 says that it is the token; 22.05 cannot tell that from a slurmctld that is down.
-        assert f"slurmrestd at {where} does not take the token of {anna}" in ground.problem(**rest)
+        assert f"slurmrestd at {where} rejects the token of {anna}" in ground.problem(**rest)
         path.write_text((tokens / f"{USERS['bert']}.jwt").read_text())
         assert f"the token of {anna} is one of '{USERS['bert']}'; scontrol" in ground.problem(**rest)
         path.chmod(0o644)
-        assert ground.problem(**rest) == f"{path} can be read by others than the site; chmod 600"
+        assert ground.problem(**rest) == f"{path} can be read by other users; chmod 600"
         path.unlink()
-        said = f"there is no token for {anna}: {path}: No such file or directory; scontrol token username={anna} prints"
+        said = f"the token of {anna} cannot be read: {path}: No such file or directory; scontrol token username={anna}"
         assert said in ground.problem(**rest)
         printed = {"submit": "rest", "rest": where, "token_command": ["scontrol", "token", "username={account}"]}
         asyncio.run(check_plan(ground.plan(**printed), 1))
@@ -190,18 +190,17 @@ def test_what_is_wrong_is_told_at_the_start(ground: Ground) -> None:
         ground.cluster.wait(
             lambda: token_problem(old.removeprefix("SLURM_JWT="), anna, time.time()) is not None, "its end"
         )
-        assert f"the token of {anna} ended at 20" in ground.problem(**given)
+        assert f"the token of {anna} expired at 20" in ground.problem(**given)
 
 
 def test_a_site_that_may_not_submit_as_a_user(ground: Ground) -> None:
     """Without the line for sudo, and with --uid though it is not root, one line says what would be right."""
     home = ground.shared("denied", SITE)
-    said = f"runs_as {USERS['anna']}: sudo does not let the site run sbatch as {USERS['anna']}: a password is required;"
+    anna = USERS["anna"]
+    said = f"runs_as {anna}: sudo does not allow the site to run sbatch as {anna}: a password is required;"
     with sudoers(USERS["bert"]), pytest.raises(AssertionError, match=said):
         ground.play(home, SITE, submit="sudo")
-    with pytest.raises(
-        AssertionError, match="submit: is 'uid', and sbatch takes --uid from root alone; run the site as"
-    ):
+    with pytest.raises(AssertionError, match="submit: is 'uid', but only root may use sbatch --uid; run the site as"):
         ground.play(home, SITE, submit="uid")
 
 
@@ -241,11 +240,9 @@ def test_jobs_of_others_that_are_hidden(ground: Ground) -> None:
     finally:
         conf.write_text(plain)
         ground.cluster.run("scontrol", "reconfigure")
-    hidden = f"PrivateData=jobs in slurm.conf hides the jobs of others from {SITE}"
-    assert note.startswith(
-        f"{hidden}: what it says of when nodes will be free goes by its own jobs alone; have it made"
-    )
-    assert refusal.startswith(f"{hidden}, and so those of its users, which it would take for lost; have it made an")
+    hidden = f"PrivateData=jobs in slurm.conf hides the jobs of other users from {SITE}"
+    assert note.startswith(f"{hidden}: its forecasts of free nodes only consider its own jobs; make")
+    assert refusal.startswith(f"{hidden}, so it would treat the jobs of its users as lost; make {SITE} an")
 
 
 def test_accounts_that_nothing_runs_as(ground: Ground) -> None:
@@ -253,21 +250,21 @@ def test_accounts_that_nothing_runs_as(ground: Ground) -> None:
     shared = SharedFolder(ground.folder / "folders", others=True)
     anna = USERS["anna"]
     said = [shared.problem_of(name) or "" for name in ("root", "nobody-at-all", anna)]
-    assert said[0] == "runs_as root: is mapped to 'root', who is root here; map an ordinary Unix user"
-    assert said[1].startswith("runs_as nobody-at-all: this machine has no Unix user")
+    assert said[0] == "runs_as root: is mapped to 'root', which is root here; map it to an ordinary account"
+    assert said[1].startswith("runs_as nobody-at-all: this machine has no Unix account")
     assert said[2] == ""
     base = shared.base(anna)
     assert (base.owner(), stat.S_IMODE(base.stat().st_mode)) == (anna, 0o2750)
     right = f"as root: install -d -o {anna} -g 0 -m 2750 {base}"
     base.chmod(0o2755)
     assert (shared.problem_of(anna) or "").endswith(
-        f"must be a folder of theirs that the group of the site reads; {right}"
+        f"must be a folder of this account that the group of the site can read; {right}"
     )
     shutil.rmtree(base)
     base.symlink_to("/etc")
     assert (shared.problem_of(anna) or "").endswith(right)
     subprocess.run(["usermod", "-a", "-G", "root", anna], check=True)
     try:
-        assert "is in group 0 of the site, and could read the jobs of others" in (shared.problem_of(anna) or "")
+        assert "is in group 0 of the site, so it could read jobs of other users" in (shared.problem_of(anna) or "")
     finally:
         subprocess.run(["gpasswd", "-d", anna, "root"], check=True, capture_output=True)

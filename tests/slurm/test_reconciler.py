@@ -63,7 +63,7 @@ async def test_what_was_seen_and_has_vanished_is_asked_for_later_under_another_n
     await site.round()
     assert len(site.batch.asked) == 1
     assert site.why(job).startswith(
-        "its nodes were lost before it began: it is gone from the queue of the batch system"
+        "its nodes were lost before it began: it is no longer in the queue of the batch system"
     )
 
 
@@ -77,7 +77,7 @@ async def test_what_cannot_be_given_back_keeps_nothing_else(tmp_path: Path) -> N
             site.shared.note(name, Owner(user, user))
             one = Allocation(name=name, number=str(number), state="waiting", runs_as=user)
             site.batch.queue[one.number] = one
-        site.batch.fails["cancel anna"] = InputError("this machine has no Unix user 'anna'")
+        site.batch.fails["cancel anna"] = InputError("this machine has no Unix account 'anna'")
         await site.round()
         assert list(site.batch.queue) == ["0"]
         del site.batch.fails["cancel anna"]
@@ -140,7 +140,7 @@ async def test_what_runs_with_a_node_that_is_heard_no_more_is_given_back(tmp_pat
         if policy.pilots is None:
             assert len(site.batch.asked) == 2
         else:
-            assert "a pilot came to nothing: its node 1 no longer answers" in site.why(job)
+            assert "a pilot failed: its node 1 no longer answers" in site.why(job)
 
 
 @pytest.mark.asyncio
@@ -171,7 +171,7 @@ async def test_what_ran_and_waits_again_is_over(site: KeptSite) -> None:
     job = await site.submit()
     await site.round()
     await site.starts(job)
-    site.batch.change("1", state="waiting", reason="it was put back into Slurm's queue, and is held there")
+    site.batch.change("1", state="waiting", reason="it was requeued in Slurm, and is held there")
     await site.round()
     assert site.batch.cancelled == ["1"]
     assert site.record(job).state == "waiting"
@@ -195,7 +195,7 @@ async def test_a_job_that_is_never_taken_keeps_nobody_waiting(tmp_path: Path) ->
         await site.round()
         record = site.record(never)
         assert (record.outcome, record.reason.partition("; ")[0]) == (
-            "failed", "Slurm refuses the job: QOSMaxNodePerJobLimit"
+            "failed", "Slurm rejects the job: QOSMaxNodePerJobLimit"
         )  # fmt: skip
         assert site.why(well) == "as 2 there: others go first"
 
@@ -210,8 +210,8 @@ async def test_a_job_that_is_not_taken_for_a_limit_without_a_word(tmp_path: Path
         puzzling, well = await site.submit("anna"), await site.submit("bert")
         for _ in range(3):
             await site.round()
-        assert "Slurm does not take the job: Job violates accounting/QOS policy" in site.why(puzzling)
-        assert "asked for again in " in site.why(puzzling)
+        assert "Slurm rejects the job: Job violates accounting/QOS policy" in site.why(puzzling)
+        assert "requested again in " in site.why(puzzling)
         assert site.why(well) == "as 2 there: others go first"
         assert len(site.batch.asked) == 2
 
@@ -274,7 +274,7 @@ async def test_a_job_whose_pilots_end_for_want_of_memory(tmp_path: Path) -> None
             await site.round()
         record = site.record(hungry)
         assert (record.outcome, record.attempt) == ("failed", 3)
-        said = "out of memory: it was in 3 pilots that ended for want of memory; of the last: it used too much"
+        said = "out of memory: it was in 3 pilots that ran out of memory; the last one: it used too much"
         assert record.reason.startswith(said)
         assert site.record(other).state == "waiting"
 
@@ -293,7 +293,7 @@ async def test_what_has_vanished_while_the_site_was_away(tmp_path: Path, policy:
         await again.round()
         await again.round()
         assert len(site.batch.asked) == 1
-        assert "it is gone from the queue of the batch system" in again.why(job)
+        assert "it is no longer in the queue of the batch system" in again.why(job)
         await again.wait(LONGEST_PAUSE_MS)
         await again.round()
         assert len(set(site.batch.asked)) == len(site.batch.asked) == 2
@@ -327,17 +327,17 @@ async def test_a_limit_without_a_word_while_others_of_the_account_are_there(site
     large, small = await site.submit(nodes=2), await site.submit()
     for _ in range(3):
         await site.round()
-    assert site.why(large).startswith("Slurm does not take the job: Job violates")
+    assert site.why(large).startswith("Slurm rejects the job: Job violates")
     assert not [name for name in site.batch.asked if f"-{small}-" in name]
     site.batch.change("1", state="ended", end="given back")
     await site.round()
     await site.round()
-    assert site.why(large).startswith("its nodes were lost before it began: Slurm does not take the job")
+    assert site.why(large).startswith("its nodes were lost before it began: Slurm rejects the job")
     assert site.why(small).endswith("there: others go first")
     await site.wait(LONGEST_PAUSE_MS)
     await site.round()
     await site.round()
-    assert "lost 2 times before it began, the last time: Slurm does not take the job" in site.why(large)
+    assert "lost 2 times before it began, the last time: Slurm rejects the job" in site.why(large)
 
 
 @pytest.mark.parametrize(("end", "outcome"), [("failed", "failed"), ("lost", "")])
@@ -364,7 +364,7 @@ async def test_an_option_that_is_taken_away_is_passed_on_no_more(tmp_path: Path)
         await again.round()
         await again.round()
         assert not again.batch.asked
-        assert again.record(job).reason.startswith("it passes on no option gres to a batch system")
+        assert again.record(job).reason.startswith("it does not pass the option gres to a batch system")
 
 
 @pytest.mark.asyncio

@@ -91,7 +91,7 @@ def test_output_goes_when_it_is_too_old(shared: SharedFolder, output: KeptOutput
     output.close()
     removal = KeptOutput(shared, LIMITS).read(1, 1, 0, "out", 0, 10).removal
     assert removal is not None
-    assert removal.reason == "the job had ended more than 90 days before (output_days)"
+    assert removal.reason == "the job ended more than 90 days earlier (output_days)"
 
 
 def test_nothing_goes_from_allocations_that_are_there(shared: SharedFolder, output: KeptOutput) -> None:

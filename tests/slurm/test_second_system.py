@@ -56,5 +56,5 @@ async def test_a_second_system_is_one_entry(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.asyncio
 async def test_a_system_that_nobody_knows(tmp_path: Path) -> None:
     """One line says which there are."""
-    with pytest.raises(OptionError, match=r"^system: 'pbs' is not a batch system; one of slurm$"):
+    with pytest.raises(OptionError, match=r"^system: 'pbs' is not a batch system; expected one of slurm$"):
         await check_plan(BatchPlan(system="pbs", settings=None, folder=str(tmp_path)), 4)

@@ -80,16 +80,16 @@ async def test_allocations_from_the_request_to_the_end(cluster: SlurmCluster) ->
 @pytest.mark.asyncio
 async def test_what_slurm_will_not_have(cluster: SlurmCluster, tmp_path: Path) -> None:
     """One line says what was wrong; nobody waits for what can never be."""
-    with pytest.raises(InputError, match=r"partition 'gpu': this cluster has none of that name"):
+    with pytest.raises(InputError, match=r"partition 'gpu' does not exist on this cluster"):
         await slurm_of(cluster, partition="gpu").check()
-    with pytest.raises(InputError, match=r"^there is no sbatch on the path; install Slurm's commands here, name"):
+    with pytest.raises(InputError, match=r"^sbatch is not on the path; install Slurm's commands here, name"):
         await slurm_of(cluster, bin=str(tmp_path)).check()
-    with pytest.raises(InputError, match=r"^Slurm refuses the job: .*licen[cs]e"):
+    with pytest.raises(InputError, match=r"^Slurm rejects the job: .*licen[cs]e"):
         await slurm_of(cluster, options=("licenses=nope:1",)).check()
     for command, prints in (("sbatch", ""), ("squeue", ""), ("scancel", ""), ("sinfo", "slurm 20.11.9")):
         (tmp_path / command).write_text(f"#!/bin/sh\necho {prints}\n")
         (tmp_path / command).chmod(0o755)
-    with pytest.raises(InputError, match=r"^this Slurm is 20\.11, which is too old; 22\.05 is the oldest"):
+    with pytest.raises(InputError, match=r"^this Slurm is 20\.11; expected at least 22\.05, the oldest"):
         await slurm_of(cluster, bin=str(tmp_path)).check()
 
 
@@ -126,10 +126,10 @@ async def test_accounts_and_limits_under_slurmdbd(tmp_path: Path) -> None:
         path.chmod(0o755)
     slurm = Slurm(SlurmSettings(partition="main", bin=f"{tmp_path}:/bin"))
     await slurm.check([BatchUser(account="physics")])
-    said = "account closed: Slurm refuses the job: Invalid account or account/partition combination specified; sacctmgr"
-    with pytest.raises(InputError, match=f"^{said} show associations tells which may submit$"):
+    said = "account closed: Slurm rejects the job: Invalid account or account/partition combination specified; sacctmgr"
+    with pytest.raises(InputError, match=f"^{said} show associations lists the valid ones$"):
         await slurm.check([BatchUser(account="physics"), BatchUser(account="closed")])
-    with pytest.raises(UnavailableError, match=r"^Slurm takes no job now: AssocMaxSubmitJobLimit; Batch job"):
+    with pytest.raises(UnavailableError, match=r"^Slurm accepts no jobs now: AssocMaxSubmitJobLimit; Batch job"):
         await slurm.submit(asked("gw-1", "true", account="physics"))
 
 
@@ -165,7 +165,7 @@ async def test_a_line_that_cannot_be_read_is_told_once(tmp_path: Path, caplog: p
     look = LookByCommands(settings, Commands(settings), "gridweave")
     for _ in range(3):
         assert [job.name for job in (await look.look())[1]] == ["gw-1"]
-    assert caplog.text.count("squeue printed what is not understood, and is passed over: 'x\\n'") == 1
+    assert caplog.text.count("a line of squeue cannot be parsed and is ignored: 'x\\n'") == 1
 
 
 @pytest.mark.asyncio
@@ -178,7 +178,7 @@ async def test_a_controller_that_is_down_and_comes_back(cluster: SlurmCluster) -
     impatient = slurm_of(cluster, conf=str(_impatient(cluster)))
     with pytest.raises(UnavailableError, match="squeue fails: "):
         await impatient.view("gw-")
-    with pytest.raises(UnavailableError, match="Slurm takes no job now: "):
+    with pytest.raises(UnavailableError, match="Slurm accepts no jobs now: "):
         await impatient.submit(asked("gw-5", "true"))
     cluster.start_controller()
     assert (await seen(slurm, "gw-4", "running")).number == number
@@ -217,10 +217,10 @@ async def test_what_sudo_runs_cannot_be_ended(
     monkeypatch.setattr("gridweave.slurm.cluster.asking.COMMAND_S", patience_s)
     settings = SlurmSettings(partition="main", bin=str(tmp_path), submit="sudo")
     slurm = Slurm(settings, os.environ | {"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    said = "Slurm takes no job now: Slurm temporarily unable" if patience_s else "sudo has not answered for 0 s"
+    said = "Slurm accepts no jobs now: Slurm temporarily unable" if patience_s else "sudo has not answered for 0 s"
     with pytest.raises(UnavailableError, match=f"^{said}"):
         await slurm.submit(asked("gw-1", "true", runs_as="anna"))
-    with pytest.raises(UnavailableError, match=r"^the last command run as anna by sudo has not ended yet$"):
+    with pytest.raises(UnavailableError, match=r"^the previous command of anna, run by sudo, has not ended yet$"):
         await slurm.submit(asked("gw-2", "true", runs_as="anna"))
     with pytest.raises(UnavailableError, match=f"^{said}"):
         await slurm.submit(asked("gw-3", "true", runs_as="bert"))
@@ -250,7 +250,7 @@ async def test_the_number_of_a_job_is_a_line_that_is_a_number(tmp_path: Path, pr
     if number is not None:
         assert await slurm.submit(asked("gw-1", "true")) == number
         return
-    with pytest.raises(UnavailableError, match=r"^sbatch printed .*; expected the number of the job$"):
+    with pytest.raises(UnavailableError, match=r"^sbatch printed .*; expected a job number$"):
         await slurm.submit(asked("gw-1", "true"))
 
 
@@ -260,8 +260,8 @@ NO_HOST = "#!/bin/sh\necho 'sudo: unable to resolve host head: Name or service n
 
 @pytest.mark.parametrize(("then", "kind", "said"), [
     ("echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)'",
-     UnavailableError, "^Slurm takes no job now: "),
-    ("echo 'sudo: a password is required'", InputError, "^sudo does not let the site run sbatch as anna: "),
+     UnavailableError, "^Slurm accepts no jobs now: "),
+    ("echo 'sudo: a password is required'", InputError, "^sudo does not allow the site to run sbatch as anna: "),
 ])  # fmt: skip
 @pytest.mark.asyncio
 async def test_what_sudo_warns_of_is_no_refusal(tmp_path: Path, then: str, kind: type[Exception], said: str) -> None:

@@ -96,7 +96,7 @@ async def test_a_queue_that_is_full(site: BatchSite, cluster: SlurmCluster, tmp_
     cluster.conf.write_text(f"{plain}MaxJobCount={known + 2}\n")
     cluster.start_controller()
     jobs = [await site.submit(*counting(tmp_path, "true"), key=f"{number}") for number in range(6)]
-    await site.until(lambda: any("Slurm takes no job now" in why(site, job) for job in jobs), "a full queue")
+    await site.until(lambda: any("Slurm accepts no jobs now" in why(site, job) for job in jobs), "a full queue")
     cluster.stop_controller()
     cluster.conf.write_text(plain)
     cluster.start_controller()

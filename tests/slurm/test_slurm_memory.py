@@ -63,7 +63,7 @@ async def test_a_job_that_uses_more_memory_than_slurm_gave_it(site: BatchSite) -
     record = await site.over(await site.submit(*TOO_MUCH))
     assert (record.outcome, record.attempt) == ("failed", 1)
     assert "SIGKILL" in record.reason
-    assert "out of memory: all that this machine gives its jobs was used" in record.reason
+    assert "out of memory: the jobs on this machine used all memory" in record.reason
     record = await site.over(await site.submit("true"))
     assert (record.outcome, record.reason) == ("finished", "")
 

@@ -29,7 +29,7 @@ _DOWN = (
 )
 _FREE = (
     "waiting",
-    "it is held in Slurm by the account that it was submitted as; scontrol release lets it go (JobHeldUser)",
+    "it is held in Slurm by the account that submitted it; scontrol release releases it (JobHeldUser)",
 )
 TOLD = {
     "completing": {
@@ -48,20 +48,20 @@ TOLD = {
         "gw-x-13-1": ("waiting", "Slurm holds it back until jobs that it depends on have ended (Dependency)"),
         "gw-x-15-1": ("waiting", "other jobs in Slurm's queue have a higher priority (Priority)"),
         "gw-x-18-1": ("waiting", "its time limit is above that of the partition (PartitionTimeLimit)"),
-        "gw-x-24-1": ("waiting", "its account has a limit that is reached (AssocGrpJobsLimit)"),
+        "gw-x-24-1": ("waiting", "its account has reached a limit (AssocGrpJobsLimit)"),
         "gw-x-81-1": ("waiting", "its begin time in Slurm has not come (BeginTime)"),
     },
     "ends": {
         "gw-x-3-1": ("ended", "a node failed under it (NODE_FAIL)"),
-        "gw-x-4-1": ("waiting", "it was put back into Slurm's queue, and is held there (job_requeued_in_held_state)"),
-        "gw-x-5-1": ("waiting", "it was put back into Slurm's queue, and is held there (job_requeued_in_held_state)"),
+        "gw-x-4-1": ("waiting", "it was requeued in Slurm, and is held there (job_requeued_in_held_state)"),
+        "gw-x-5-1": ("waiting", "it was requeued in Slurm, and is held there (job_requeued_in_held_state)"),
         "gw-x-8-1": _DOWN,
     },
     "reserved": {
         "gw-x-8-1": ("waiting", "Slurm has no nodes free for it now (Resources)"),
         "gw-x-12-1": ("waiting", "nodes that it needs are reserved for maintenance (ReqNodeNotAvail)"),
         "gw-x-13-1": ("waiting", "it waits for a reservation in Slurm to begin (Reservation)"),
-        "gw-x-16-1": ("waiting", "its quality of service (QOS) has a limit that is reached (QOSMaxJobsPerUserLimit)"),
+        "gw-x-16-1": ("waiting", "its quality of service (QOS) has reached a limit (QOSMaxJobsPerUserLimit)"),
     },
 }
 """Of each look what is told of some jobs."""
@@ -253,7 +253,7 @@ def test_reasons_are_one_plain_line_each() -> None:
     for word, plain in (WAITING | {word: plain for word, (_, plain) in ENDED.items()}).items():
         assert re.fullmatch(r"[a-zA-Z][^\n]{9,}[^.\s]", plain), word
         assert word not in plain
-    assert why_waiting("AssocGrpCpuLimit") == "its account has a limit that is reached (AssocGrpCpuLimit)"
+    assert why_waiting("AssocGrpCpuLimit") == "its account has reached a limit (AssocGrpCpuLimit)"
 
 
 # As job_state_reason_string prints them: the library of 22.05.8, and, from SchedDefer on, what later versions added.
@@ -275,8 +275,8 @@ def test_every_reason_of_every_version_is_known() -> None:
     """None is told as a word that is not understood; one with a signal and its number is known as well."""
     for word in REASONS.split():
         assert not why_waiting(word).startswith("Slurm gives the reason"), word
-    assert why_waiting("MaxBBPerAccount") == "its account has a limit that is reached (MaxBBPerAccount)"
-    assert why_waiting("MaxCpuRunMinsPerUser") == "its user has a limit that is reached (MaxCpuRunMinsPerUser)"
+    assert why_waiting("MaxBBPerAccount") == "its account has reached a limit (MaxBBPerAccount)"
+    assert why_waiting("MaxCpuRunMinsPerUser") == "its user has reached a limit (MaxCpuRunMinsPerUser)"
     assert why_waiting("RaisedSignal:9(Killed)") == WAITING["RaisedSignal"]
     assert why_waiting("Maximal") == "Slurm gives the reason Maximal"
 
@@ -334,11 +334,11 @@ def test_time_limits_are_read(text: str, span_ms: int | None) -> None:
 
 
 @pytest.mark.parametrize(("read", "kind", "said"), [
-    (lambda: read_sinfo("", "gpu"), InputError, "partition 'gpu': this cluster has none of that name"),
-    (lambda: read_sinfo("x|idle|1|n", "gpu"), UnavailableError, "sinfo printed what is not understood: 'x|idle|1|n'"),
-    (lambda: read_squeue("slurm_load_jobs error"), UnavailableError, "squeue printed what is not understood"),
+    (lambda: read_sinfo("", "gpu"), InputError, "partition 'gpu' does not exist on this cluster"),
+    (lambda: read_sinfo("x|idle|1|n", "gpu"), UnavailableError, "a line of sinfo cannot be parsed: 'x|idle|1|n'"),
+    (lambda: read_squeue("slurm_load_jobs error"), UnavailableError, "a line of squeue cannot be parsed"),
     (lambda: read_version("bash: sinfo"), InputError, "is not a version of Slurm"),
-    (lambda: SlurmSettings(partition="a b"), OptionError, "partition: 'a b' is not the name of a"),
+    (lambda: SlurmSettings(partition="a b"), OptionError, "partition: is 'a b'; expected letters"),
     (lambda: SlurmSettings(partition="p", options=("--wrap=rm",)), OptionError, "options: 'wrap' is not an option"),
     (lambda: check_request(AllocationRequest(name="a b", nodes=1, length_ms=1, script="")), OptionError, "'a b'"),
     (lambda: check_request(AllocationRequest(name="a", nodes=0, length_ms=1, script="")), OptionError, "at least 1"),

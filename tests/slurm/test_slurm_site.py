@@ -33,7 +33,7 @@ from support.slurm import NODES, BatchSite, SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 
-NO_ANNA = "it maps 'anna' to no account; have its operator add one"
+NO_ANNA = "it has no account for 'anna'; ask its operator to add one"
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ async def test_why_a_job_waits_is_told_in_plain_words(site: BatchSite, cluster: 
     assert quote.start_ms is not None
     assert 25 * 60_000 < quote.start_ms - now_ms <= 32 * 60_000
     never = site.driver.site.quote(now_ms, JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=9_000_000))
-    assert "its batch system gives nodes for at most 2 h" in never.reason
+    assert "its batch system lends nodes for at most 2 h" in never.reason
     assert "anna" in cluster.run("squeue", "-h", "-t", "PD", "-o", "%k")
     await site.driver.apply_action("cancel", [waits])
     assert (await site.over(waits)).outcome == "cancelled"
@@ -184,7 +184,7 @@ async def test_who_pays_and_with_which_options(site: BatchSite, cluster: SlurmCl
     shown = cluster.run("squeue", "-h", "-o", "%a|%y|%k").strip()
     assert shown == f"physics|7|gridweave job {taken.job_id} of anna"
     (declined,) = await site.driver.submit([("c", msgspec.structs.replace(request, user="carl"))])
-    assert declined == Declined("c", "it maps 'carl' to no account; have its operator add one")
+    assert declined == Declined("c", "it has no account for 'carl'; ask its operator to add one")
     await site.kill()
     site.plan = msgspec.structs.replace(site.plan, rules=MachineRules(mapped=("bert",)), users={"bert": BatchUser()})
     await site.start()

@@ -115,7 +115,7 @@ async def test_tls(tokens: Path, tmp_path: Path) -> None:
     _, other = certified(tmp_path, "other")
     restd = FakeRestd()
     async with listening(restd, tls) as where:
-        said = f"slurmrestd at {where} does not answer: its certificate is not trusted, self-signed certificate; name"
+        said = f"slurmrestd at {where} does not answer: its certificate is not trusted: self-signed certificate; name"
         for ca in ("", other):
             assert (await problem(over(where, tokens=str(tokens), ca=ca))).startswith(said)
         assert restd.tokens == []
@@ -124,7 +124,7 @@ async def test_tls(tokens: Path, tmp_path: Path) -> None:
         assert (await slurm.view("gw-")) == BatchView(nodes=1, idle=1)
         by_name = where.replace("127.0.0.1", "localhost")
         said = await problem(over(by_name, tokens=str(tokens), ca=cert))
-        assert "its certificate is not trusted, Hostname mismatch" in said
+        assert "its certificate is not trusted: Hostname mismatch" in said
         assert "(ca)" not in said
         assert (
             await problem(over(where, tokens="/t", ca="/nowhere.pem")) == "ca: /nowhere.pem: No such file or directory"
@@ -133,7 +133,7 @@ async def test_tls(tokens: Path, tmp_path: Path) -> None:
         assert f"ca: {path}: contains no PEM certificate" == await problem(over(where, tokens="/t", ca=path))
     async with listening(restd) as where:
         said = await problem(over(where.replace("http:", "https:"), tokens=str(tokens), ca=cert))
-        assert "does not answer: no TLS can be had with it (" in said
+        assert "does not answer: TLS fails (" in said
 
 
 @pytest.mark.asyncio
@@ -146,24 +146,26 @@ async def test_what_does_not_answer(tokens: Path) -> None:
     said = await problem(over(f"http://127.0.0.1:{unused_port()}", **kept))
     assert said.endswith(" does not answer: Connection refused")
     async with listening(FakeRestd("v0.0.36")) as where:
-        assert " offers v0.0.36 of its interface; one of v0.0.37, v0.0.38," in await problem(over(where, **kept))
+        assert " offers interface versions v0.0.36; expected one of v0.0.37, v0.0.38," in await problem(
+            over(where, **kept)
+        )
     restd = FakeRestd()
     async with listening(restd) as where:
         good = restd.answers["partition/main"]
         for answer, words in {
-            401: "takes no tokens; start it with -a rest_auth/jwt",
-            502: "answers with 502: 'Unable find",
-            1007: f"does not take the token of {OWN}: Protocol authentication error; scontrol token makes another;",
-            -1: f"does not take the token of {OWN}, or slurmctld is down: Protocol authentication error; scontrol",
-            2000: "partition 'main': this cluster has none of that name",
-            1: "cannot tell /partition/main: Protocol authentication error",
+            401: "accepts no tokens; start it with -a rest_auth/jwt",
+            502: "answers with status 502: 'Unable find",
+            1007: f"rejects the token of {OWN}: Protocol authentication error; create a token with scontrol token;",
+            -1: f"rejects the token of {OWN}, or slurmctld is down: Protocol authentication error; create",
+            2000: "partition 'main' does not exist on this cluster",
+            1: "cannot answer /partition/main: Protocol authentication error",
         }.items():
             errors = [{"error": "Protocol authentication error", "error_number": answer}]
             restd.answers["partition/main"] = answer if answer in (401, 502) else {"errors": errors}
             assert words in await problem(over(where, **kept))
         restd.answers["partition/main"] = good | {"meta": {"Slurm": {"release": "20.11.9"}}}
         assert await problem(over(where, **kept)) == (
-            "this Slurm is 20.11, which is too old; 22.05 is the oldest that is known to work"
+            "this Slurm is 20.11; expected at least 22.05, the oldest tested version"
         )
 
 
@@ -175,7 +177,7 @@ async def test_a_slurmrestd_of_another_version_comes(tokens: Path) -> None:
         slurm = over(where, tokens=str(tokens))
         await slurm.view("gw-")
         restd.version = "v0.0.44"
-        with pytest.raises(UnavailableError, match=r"no longer offers v0\.0\.40 of its interface$"):
+        with pytest.raises(UnavailableError, match=r"no longer offers interface version v0\.0\.40$"):
             await slurm.view("gw-")
         assert (await slurm.view("gw-")).nodes == 1
 
@@ -202,7 +204,7 @@ async def test_tokens_of_a_command_are_used_again(tmp_path: Path) -> None:
         await slurm.view("gw-")
         assert made() == 2
         (tmp_path / "jwt").write_text(jwt(-1))
-        with pytest.raises(InputError, match=f"the token of {OWN} ended at "):
+        with pytest.raises(InputError, match=f"the token of {OWN} expired at "):
             await over(where, token_command=(str(script),)).view("gw-")
 
 
@@ -214,7 +216,9 @@ async def test_jobs_that_are_not_shown(tokens: Path) -> None:
     async with listening(restd) as where:
         slurm = over(where, tokens=str(tokens))
         (note,) = await slurm.check()
-        assert note.startswith(f"PrivateData=jobs in slurm.conf hides the jobs of others from {OWN}, it seems: what it")
+        assert note.startswith(
+            f"apparently PrivateData=jobs in slurm.conf hides the jobs of other users from {OWN}: its"
+        )
         plan = SitePlan(name="far", nodes=1, batch=BatchPlan(settings=slurm.settings, folder=str(tokens)))
         assert await asyncio.to_thread(batch_notes, plan) == (f"site far: {note}",)
         restd.answers["jobs"] = {"jobs": [{"job_id": 1, "job_state": ["RUNNING"], "node_count": 1}]}
@@ -231,7 +235,7 @@ async def test_a_job_that_is_taken_and_has_to_wait(tokens: Path) -> None:
         restd.answers["job/submit"] = {"job_id": 71, "errors": [error]}
         assert await slurm.submit(asked("gw-1", 1)) == "71"
         restd.answers["job/submit"] = {"errors": [error]}
-        with pytest.raises(InputError, match=r"^Slurm refuses the job: Required node not available"):
+        with pytest.raises(InputError, match=r"^Slurm rejects the job: Required node not available"):
             await slurm.submit(asked("gw-1", 1))
 
 
@@ -262,7 +266,7 @@ async def test_a_command_for_tokens_that_is_not_there(tmp_path: Path) -> None:
     script.chmod(0o755)
     async with listening(FakeRestd()) as where:
         for command, said in (
-            ("no-such-command", "there is no no-such-command, or it cannot be run; write its whole path"),
+            ("no-such-command", "no-such-command is missing or not executable; expected its full path"),
             (str(script), f"{script} cannot be run: No such file or directory"),
         ):
             with pytest.raises(InputError, match=f"^token_command: {said}$"):
@@ -367,7 +371,7 @@ async def test_a_real_cluster_over_tls(ground: Ground) -> None:
         await until(slurm, ended)
         await alike(slurm, by_commands)
         if ground.cluster.version() == (24, 11):  # it refuses what the others have wait
-            with pytest.raises(InputError, match=r"^Slurm refuses the job: "):
+            with pytest.raises(InputError, match=r"^Slurm rejects the job: "):
                 await slurm.submit(asked("gw-4", 99))
             return
         await slurm.submit(asked("gw-4", 99))

@@ -55,7 +55,7 @@ async def test_a_node_is_heard_as_its_own_allocation_alone(tmp_path: Path) -> No
         heard.hub.ask(key, ANNA, 0),
         heard.hub.report(key, ANNA, ENCODER.encode([RunStarted("n0", 7, 1)])),
     ):
-        with pytest.raises(InputError, match="this is not the key of that allocation"):
+        with pytest.raises(InputError, match="this is not the key of the allocation"):
             await call
     before = heard.shared.key(ANNA)
     heard.shared.note(ANNA, Owner("anna"))
@@ -71,9 +71,9 @@ async def test_a_node_tells_of_its_own_job_alone(tmp_path: Path) -> None:
     heard.hub.gone = {"unix-bert": ("nodes/old.0",), "unix-anna": ("nodes/hers.0",)}
     welcome = await heard.hub.hello(heard.shared.key(BERT), BERT, 0, "2", "host", "n0")
     assert welcome == Welcome(MachineRules(mapped=("bert",)), ("nodes/old.0",))
-    with pytest.raises(InputError, match="a node of job 8 tells of job 7"):
+    with pytest.raises(InputError, match="a node of job 8 reports about job 7"):
         await heard.tell(BERT, RunStarted("n0", 8, 1), RunEnded("n0", 7, 1, "finished"))
-    with pytest.raises(InputError, match="a node does not say whose jobs are taken"):
+    with pytest.raises(InputError, match="a node cannot set the accepted users"):
         await heard.tell(BERT, MachineTakes("n0", ANYONE))
     assert heard.reports == []
     await heard.tell(BERT, MachineJoined("n0", "host", ANYONE), RunStarted("n0", 8, 1))
@@ -94,7 +94,7 @@ async def test_a_node_tells_of_the_machine_alone_that_it_is(tmp_path: Path) -> N
         assert await heard.hub.hello(key, BERT, 0, "2", "host", machine) is not None
     await heard.tell(BERT, RunDelayed("n0", 8, 1, "full"))
     for machine in ("n1", "n5"):
-        with pytest.raises(InputError, match=f"a node of job 8 tells of machine {machine}, which it is not"):
+        with pytest.raises(InputError, match=f"a node of job 8 reports as machine {machine}, which it is not"):
             await heard.tell(BERT, RunDelayed(machine, 8, 1, "full"))
     assert heard.reports == [RunDelayed("n0", 8, 1, "full")]
 
@@ -107,7 +107,7 @@ async def test_a_node_is_the_machine_alone_that_the_site_has_there(tmp_path: Pat
     await heard.hub.hello(heard.shared.key(BERT), BERT, 1, "2", "host", "n0")
     await heard.hub.hello(heard.shared.key(ANNA), ANNA, 0, "1", "host", "n3")
     for machine in ("n0", "n3"):
-        with pytest.raises(InputError, match=f"a node of job 8 tells of machine {machine}, which it is not"):
+        with pytest.raises(InputError, match=f"a node of job 8 reports as machine {machine}, which it is not"):
             await heard.tell(BERT, RunDelayed(machine, 8, 1, "full"))
     await heard.tell(ANNA, RunEnded("n3", 7, 1, "finished"))
     assert heard.reports == [RunEnded("n3", 7, 1, "finished")]

@@ -339,7 +339,7 @@ class FakeRunner:
 
             def heard_by() -> None:
                 if machine.folder.get(key) is piece and not piece.is_heard:
-                    machine.end(key, "lost", "nobody took note in time that it had begun")
+                    machine.end(key, "lost", "no runner recorded its start in time")
 
             works.loop.outside(piece.launch.alone_ms / 1000, heard_by)
 

@@ -73,7 +73,7 @@ from support.web import FlakyProxy
 
 OWN_FIRST = 10**12
 PAGE = 500
-TAKES = "takes jobs of anna, bert"
+TAKES = "accepts jobs of anna, bert"
 
 
 class FakeBackend(Backend):
@@ -363,7 +363,7 @@ class FakeBackend(Backend):
         if machine not in ("m0", "m1"):
             return GivenUp("unknown-machine", f"site {site} has no machine {machine!r:.50}; it has m0, m1")
         if machine not in self.away[site]:
-            return GivenUp("machine-answers", f"machine {machine} of site {site} is not known to be away")
+            return GivenUp("machine-answers", f"machine {machine} of site {site} may still be up")
         self.given_up.append((site, machine))
         return GivenUp()
 

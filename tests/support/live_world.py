@@ -63,7 +63,10 @@ LONGEST_S = 600
 _FOREVER_MS = 10**15
 
 
-_LOST_FOR = ("gone for good", "its site did not say in time that all of it had begun")  # lost, but not by a machine
+_LOST_FOR = (
+    "gone for good",
+    "its site did not confirm in time that all of its ranks had started",
+)  # lost, but not by a machine
 
 
 class Node:

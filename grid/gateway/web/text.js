@@ -61,7 +61,7 @@ export function needs(resources) {
 /** What sharing its nodes really did to a job; nothing before its end, or if no such job has run alone. */
 export function really({ real, alone_ms: alone, alone_runs: runs }) {
   if (real === null) return "";
-  return `; it really took ${real.toFixed(2)} times as long (alone: ${span(alone)}, ${count(runs, "run")})`;
+  return `; it actually took ${real.toFixed(2)} times as long (alone: ${span(alone)}, ${count(runs, "run")})`;
 }
 
 /** How a job is, in a word: its outcome once it has ended. */

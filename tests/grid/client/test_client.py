@@ -117,7 +117,7 @@ async def test_what_a_job_needs_reaches_the_gateway(grid: Client) -> None:
     assert (await job.record()).request.resources == needs
     assert (await (await grid.submit(["true"], resources=needs)).record()).request.resources == needs
     assert (await (await grid.submit(["true"])).record()).request.resources is None
-    with pytest.raises(OptionError, match=r"resources: 'cpu=2': fractions \(2.0, 0.0, 0.0\) of CPU, network and disk"):
+    with pytest.raises(OptionError, match=r"resources: 'cpu=2': cpu, network and disk are \(2.0, 0.0, 0.0\)"):
         await grid.submit(["true"], resources="cpu=2")
     with pytest.raises(InputError, match=r"resources: fractions \(0.5, 0.0, 0.0\) of CPU"):
         await grid.submit(["true"], resources=Resources(cpu=0.5))
@@ -185,12 +185,12 @@ async def test_jobs_that_are_not_taken_in(gateway: GatewayBehindProxy, grid: Cli
         ({"what": ["./solver", 3]}, "is not a command; give a list"),
         ({"what": []}, "the command is empty"),
         ({"what": ["a\0b"]}, "contains a NUL character"),
-        ({"what": ["true"], "nodes": 0}, "nodes is 0; a whole number from 1"),
+        ({"what": ["true"], "nodes": 0}, "nodes is 0; expected a whole number from 1"),
         ({"what": ["true"], "limit": "soon"}, "limit: 'soon' is not a time"),
         ({"what": ["true"], "limit": 600}, "limit: 600 says no unit"),
         ({"what": ["true"], "limit": datetime.timedelta()}, "limit_ms is 0"),
-        ({"what": ["true"], "working_directory": "data"}, "must be an absolute path"),
-        ({"what": Call("nonsense")}, "must be module:function"),
+        ({"what": ["true"], "working_directory": "data"}, "expected an absolute path"),
+        ({"what": Call("nonsense")}, "expected module:function"),
     ],
     ids=str,
 )
@@ -382,13 +382,13 @@ async def test_a_job_that_failed(gateway: GatewayBehindProxy, grid: Client) -> N
 
 @pytest.mark.parametrize(
     ("outcome", "says"),
-    [("limit", "job 1 ran to its limit"), ("cancelled", "job 1 was cancelled: by wish")],
+    [("limit", "job 1 ran to its limit"), ("cancelled", "job 1 was cancelled: on request")],
 )
 async def test_other_bad_ends(gateway: GatewayBehindProxy, grid: Client, outcome: str, says: str) -> None:
     """A job that was ended is an error as well, and says how."""
     job = await grid.submit(["true"])
     gateway.grid.end(job.id, outcome)
-    gateway.grid.records_by_id[job.id].reason = "by wish" if outcome == "cancelled" else ""
+    gateway.grid.records_by_id[job.id].reason = "on request" if outcome == "cancelled" else ""
     with pytest.raises(JobFailedError, match=says):
         await job.check()
 

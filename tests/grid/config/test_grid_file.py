@@ -92,7 +92,7 @@ def test_quotas_are_read_and_wrong_ones_reported() -> None:
     assert quotas.of("account", "anna").nodes is None
     told = problems(SITES + "[quotas.users.anna]\nnodes = 0\n[quotas.accounts.x]\nnode_hour = 3\n")
     assert told == [
-        "GRID.toml:10: quotas.users.anna.nodes: is 0; a whole number from 1 to 10000000",
+        "GRID.toml:10: quotas.users.anna.nodes: is 0; expected a whole number from 1 to 10000000",
         (
             "GRID.toml:12: quotas.accounts.x.node_hour: is not known (perhaps node_hours was meant); known are "
             "limit_hours, priority, nodes, waiting_jobs, running_jobs, running_nodes, node_hours, window_hours"

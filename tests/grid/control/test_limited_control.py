@@ -149,7 +149,7 @@ def test_a_quote_names_the_job_beside_which_the_grid_would_start_it() -> None:
     quoted = Quoted(0, 0, 900, slowdown=1.5, beside=(7,))
     found = limited_meta(8).quoter(0, submitted(1, 4), offers={0: quoted})()
     assert (found.start_ms, found.length_ms) == (0, 150)
-    assert found.reason == "on site 0 it would start now beside job 7, and take 1.50 times as long"
+    assert found.reason == "on site 0 it would start now on nodes shared with job 7, and take 1.50 times as long"
 
 
 def test_nodes_are_reserved_ahead_for_one_job_at_a_time() -> None:

@@ -155,7 +155,7 @@ def test_an_offer_that_is_not_taken_is_explained() -> None:
     assert found is not None
     assert found.start_ms == 2 * MINUTE
     north, south = found.sites
-    assert north.reason.endswith("; or it could start now beside job 1, and take 1.30 times as long")
+    assert north.reason.endswith("; or it could start now on nodes shared with job 1, and take 1.30 times as long")
     assert "beside" not in south.reason
 
 

@@ -119,7 +119,7 @@ async def test_story_forecast_quote_queue_sites() -> None:
         _, when, _ = await grid.ask("POST", "/v1/quote", {"request": SLEEP})
         assert when["places"] == [["north", 1]]
         status, wrong, _ = await grid.ask("POST", "/v1/quote", {"request": SLEEP | {"nodes": 0}})
-        assert (status, wrong["detail"]) == (422, "nodes is 0; a whole number from 1 to 10000000")
+        assert (status, wrong["detail"]) == (422, "nodes is 0; expected a whole number from 1 to 10000000")
         _, queue, _ = await grid.ask("GET", "/v1/queue?limit=10")
         assert (queue["waiting"], queue["jobs"][0]["user"]) == (1, "anna")
         _, scheduling, _ = await grid.ask("GET", "/v1/scheduling")

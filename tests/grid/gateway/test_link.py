@@ -237,7 +237,7 @@ async def test_no_more_than_some_packets_are_under_way(tmp_path: Path) -> None:
     link = Link(LinkEnd(site="alpha", url=f"http://127.0.0.1:{port}", token_file=str(tmp_path / "mine")))
     waiting = [asyncio.ensure_future(link.packet(b"x")) for _ in range(4)]
     await asyncio.sleep(0)
-    with pytest.raises(UnavailableError, match="4 packets are on their way"):
+    with pytest.raises(UnavailableError, match="4 packets are already in transit"):
         await link.packet(b"x")
     gone.set()
     assert all(isinstance(end, UnavailableError) for end in await asyncio.gather(*waiting, return_exceptions=True))

@@ -125,7 +125,7 @@ async def test_the_other_end_shows_the_key_too(tmp_path: Path) -> None:
 async def test_bandwidth_is_measured_by_one_at_a_time(tmp_path: Path) -> None:
     """A second site's bandwidth measurement is refused in one line while another is running."""
     async with answering(tmp_path) as there, there.turn:
-        with pytest.raises(UnavailableError, match="bandwidth is being measured there by another site"):
+        with pytest.raises(UnavailableError, match="another site is measuring the bandwidth there"):
             await measured(there.order(with_bandwidth=True))
 
 
@@ -184,7 +184,7 @@ async def test_what_is_no_probe_is_a_problem(tmp_path: Path) -> None:
 async def test_an_address_that_is_none_is_refused(url: str) -> None:
     """An order names the gateway by http or https."""
     order = ProbeOrder(target="beta", url=url, until_s=0, key=b"k" * 32)
-    with pytest.raises(InputError, match="is no address of a gateway"):
+    with pytest.raises(InputError, match="is not a gateway's address"):
         await measured(order)
 
 

@@ -100,7 +100,7 @@ async def test_an_old_copy_of_the_journal_cuts_off_the_sites_that_know_more(
     assert life.driver.journal.channel("north").received == 0
     sent = len(life.sent["north"])
     life.driver.packet("north", msgspec.msgpack.encode(Packet(0, (Reserved(1, 1),), 0)))
-    with pytest.raises(UnavailableError, match=r"site north: .* the grid knows of 2: it lost its journal, .* --fresh"):
+    with pytest.raises(UnavailableError, match=r"site north: .* the grid has sent 2: it lost its journal, .* --fresh"):
         await life.driver.submit([("wide", request(5))])
     assert await life.submit("other", 1) == [Accepted("other", 2)]
     assert (len(life.sent["north"]), life.driver.journal.channel("north").received) == (sent, 0)
@@ -180,7 +180,7 @@ async def test_what_happens_is_told_once_it_is_durable(tmp_path: Path) -> None:
     assert [(note.number, note.kind, note.detail) for notes, _ in heard for note in notes] == [
         (1, "submitted", "6 nodes, by anna, request 7"),
         (2, "kept", "is held by its user"),
-        (3, "cancelled", "by wish, by bert, request 8"),
+        (3, "cancelled", "on request, by bert, request 8"),
         (4, "ended", "cancelled"),
     ]
     assert [[record.outcome for record in ended.values()] for _, ended in heard] == [[], ["cancelled"]]

@@ -23,10 +23,10 @@ def test_a_requeued_job_ends_once_for_each_attempt() -> None:
         (9, "left", "north: finished"),
         (9, "ended", "finished"),
     )
-    of_north = notes((3, "ended", "at north: lost: requeued by wish"), (8, "ended", "at north: finished"))
+    of_north = notes((3, "ended", "at north: lost: requeued on request"), (8, "ended", "at north: finished"))
     assert kinds_and_details(of_grid, of_north) == [
         ("runs", "1 node at north"),
-        ("ended", "at north: lost: requeued by wish"),
+        ("ended", "at north: lost: requeued on request"),
         ("retried", "attempt 2"),
         ("runs", "1 node at north"),
         ("ended", "finished"),

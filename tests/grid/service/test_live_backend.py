@@ -177,7 +177,7 @@ async def test_running_and_waiting_jobs_are_cancelled(tmp_path: Path) -> None:
         for job_id in (own, runs, waits):
             assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
         assert await backend.apply_action("cancel", [own, runs, waits], origin=ANNA) == []
-        assert f"by wish, by {ANNA}" in [entry.detail for entry in await backend.history(waits)]
+        assert f"on request, by {ANNA}" in [entry.detail for entry in await backend.history(waits)]
 
 
 DEAF = "trap '' TERM; trap 'echo heard' USR1; echo up; while true; do sleep 0.05; done"
@@ -222,7 +222,7 @@ async def test_the_processes_of_a_job_get_a_signal_and_go_on(tmp_path: Path) -> 
             for rank in range(2):
                 await until(lambda job_id=job_id, rank=rank: _written(backend, job_id, b"heard", rank))
             assert [record.state for record in await backend.records([job_id])] == ["running"]
-        assert f"USR1 by wish, by {ANNA}" in [entry.detail for entry in await backend.history(runs)]
+        assert f"USR1 on request, by {ANNA}" in [entry.detail for entry in await backend.history(runs)]
         await backend.apply_action("kill", [own, runs, waits], origin=ANNA)
 
 

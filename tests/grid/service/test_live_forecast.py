@@ -52,7 +52,7 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
         assert HOUR_MS < forecast.start_ms - forecast.now_ms <= 2 * HOUR_MS
         assert [site.reason for site in forecast.sites] == [
             f"needs 3 nodes, 0 of 4 nodes are free; 4 more come free in 2 h when job {runs} ends",
-            "offers the grid 2 nodes in all: never alone",
+            "offers the grid 2 nodes in total, too few for the whole job",
         ]
         quote = await grid.backend.quote(sleeper(4, 1))
         assert (quote.job_id, quote.ahead, quote.places) == (None, 1, (("north", 4),))

@@ -88,7 +88,7 @@ async def test_jobs_of_the_grid_and_of_a_site_are_seen_alike(backend: Any) -> No
     assert {"submitted", "reserved", "starting", "runs", "ended"} <= {entry.kind for entry in history}
     assert [record.job_id for record in (await backend.jobs(JobQuery())).jobs] == [wide.job_id]
     assert [record.job_id for record in (await backend.jobs(JobQuery(own="south"))).jobs] == [own.job_id]
-    with pytest.raises(InputError, match="is 'log'; out, err, result or usage"):
+    with pytest.raises(InputError, match="is 'log'; expected out, err, result or usage"):
         await backend.output(own.job_id, 0, "log", 0, 100)
 
 

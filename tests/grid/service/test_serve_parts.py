@@ -147,7 +147,7 @@ async def test_a_journal_of_another_grid_ends_the_side_of_the_grid(tmp_path: Pat
 
     await begin(GRID)
     await begin(GRID)
-    with pytest.raises(InputError, match="its inputs were for other settings"):
+    with pytest.raises(InputError, match="its inputs need other settings"):
         await begin(GRID.replace("nodes = 6", "nodes = 7"))
 
 

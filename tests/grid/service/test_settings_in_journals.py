@@ -120,7 +120,9 @@ async def test_a_reader_says_what_changes_and_what_may_not(tmp_path: Path) -> No
         assert reader.other_settings(identity_of(third)) == ["sites[1][1] is 5, and was 4"]
         back = "policy.order is 'fcfs', and was 'sjf'"
         assert back in reader.changed_settings(identity_of(GRID))
-    with pytest.raises(InputError, match=r"for other settings: sites\[1\]\[1\] is 5, and was 4; use those again"):
+    with pytest.raises(
+        InputError, match=r"need other settings: sites\[1\]\[1\] is 5, and was 4; restore these settings"
+    ):
         driver(third, place)
 
 

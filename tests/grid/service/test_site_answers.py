@@ -90,7 +90,7 @@ async def test_a_quote_shows_beside_whom_a_job_could_start() -> None:
     """The start stays the grid's, which has the queue; a site that does not answer offers nothing."""
     rows = SiteReason(site="a", reason="full"), SiteReason(site="b", reason="full")
     known = Forecast(now_ms=0, start_ms=900, reason="r", sites=rows, offers=("a", "b"))
-    offer = "or it could start now beside job 12, and take 1.28 times as long"
+    offer = "or it could start now on nodes shared with job 12, and take 1.28 times as long"
     said = Forecast(now_ms=0, start_ms=5, sites=(SiteReason(start_ms=5, reason="other", offer=offer),))
     answers = {(GRID_ACTOR, "quote"): known, (site_actor("a"), "quote"): said}
     found = await MadeUp(answers).quote(JobRequest(program=Program(argv=("true",)), limit_ms=1))

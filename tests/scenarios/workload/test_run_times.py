@@ -128,7 +128,7 @@ def test_learnt_statistics_can_be_drawn_from(tmp_path: Path) -> None:
             "[[experience]]\njob_class = 3\nresource = 'fast'\nruns = 1\nmean_ms = 5\n",
             "has tables of job class 3 for resources only; add one without resource",
         ),
-        ("[[experience]]\njob_class = 3\nruns = 1\nmean_ms = 0\n", "a mean_ms above 0"),
+        ("[[experience]]\njob_class = 3\nruns = 1\nmean_ms = 0\n", "mean_ms above 0"),
         ("[[experience]]\njob_class = 3\nruns = 1\nmean_ms = 5\ndeviation_ms = 51\n", "more than 10 times the mean_ms"),
     ],
 )

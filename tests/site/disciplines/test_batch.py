@@ -132,7 +132,7 @@ def test_lost_nodes_are_asked_for_again_later_under_another_number() -> None:
     core.handle(0, seen(RequestStatus(1, 1, "over", None, "a node failed")))
     assert asked(core, 9_999) == []
     assert core.explain(5_000, 1).reason.startswith(
-        "its nodes were lost before it began: a node failed; they are asked"
+        "its nodes were lost before it began: a node failed; they are requested"
     )
     assert asked(core, 10_000) == [(1, 2, False)]
     assert core.handle(10_000, seen(RequestStatus(1, 1, "ready"))) == []
@@ -152,7 +152,7 @@ def test_nodes_that_are_lost_again_and_again_are_not_asked_for_for_ever() -> Non
         last_ms, now_ms = now_ms, now_ms + min(FIRST_PAUSE_MS * 2 ** (ask - 1), LONGEST_PAUSE_MS)
         assert asked(core, now_ms - 1) == []
         assert core.explain(now_ms, 1).reason.startswith(
-            "the batch system is being asked for its nodes; its nodes were"
+            "its nodes are being requested from the batch system; its nodes were"
         )
     assert now_ms - last_ms == LONGEST_PAUSE_MS
     (refused,) = core.handle(now_ms, seen(RequestStatus(1, MOST_LOST, "over", None, "a node failed")))
@@ -170,7 +170,7 @@ def test_what_the_batch_system_refuses_or_somebody_cancels_there_is_refused() ->
     assert core.handle(1, said) == [RefuseJob(1, "no such account"), RefuseJob(2, "cancelled there")]
     (refused,) = core.handle(2, JobSubmitted(Job(job_id=3, width=1, estimate_ms=70_000)))
     assert isinstance(refused, RefuseJob)
-    assert "its batch system gives nodes for at most 1 min" in refused.reason
+    assert "its batch system lends nodes for at most 1 min" in refused.reason
     (refused,) = core.handle(2, JobSubmitted(Job(job_id=4, width=5, estimate_ms=1)))
     assert refused == RefuseJob(4, "the site has 4 nodes", is_final=True)
 
@@ -180,7 +180,7 @@ def test_a_job_that_was_taken_before_its_limit_was_known_to_be_too_high() -> Non
     core = site_with(1, 1)
     core.handle(0, JobSubmitted(Job(job_id=3, width=1, estimate_ms=70_000)))
     (refused,) = core.handle(1, seen(RequestStatus(3, 3, "waiting", None, "others go first")))
-    reason = "its batch system gives nodes for at most 1 min, and the job may take 1 min 10 s; give it a lower limit"
+    reason = "its batch system lends nodes for at most 1 min, but the job may take 1 min 10 s; give it a lower limit"
     assert refused == RefuseJob(3, reason)
     both = RequestStatus(1, 1, "ready"), RequestStatus(2, 2, "refused", None, "never")
     assert core.handle(2, seen(*both)) == [RefuseJob(2, "never"), StartJob(1, ((0, 1),))]
@@ -198,7 +198,7 @@ def test_no_more_is_asked_for_than_may_be() -> None:
     core = site_with(3, 2, 1)
     core.handle(0, seen(nodes=100))
     assert asked(core) == [(1, 1, False)]
-    assert core.explain(0, 2).reason.startswith("nodes are asked for on behalf of those ahead of it")
+    assert core.explain(0, 2).reason.startswith("nodes are requested for the jobs ahead of it")
 
 
 def test_the_contract_with_the_grid() -> None:
@@ -287,6 +287,6 @@ def test_its_state_is_kept() -> None:
     for each in (core, other):
         each.handle(7, JobSubmitted(Job(job_id=9, width=1, estimate_ms=10)))
         assert asked(each, 20_000) == [(2, 2, True), (1, 3, False), (9, 4, False)]
-        assert each.explain(7, 9).reason == "the batch system is being asked for its nodes"
+        assert each.explain(7, 9).reason == "its nodes are being requested from the batch system"
     core.handle(8, seen(problem="squeue fails: nobody answers"))
     assert core.explain(8, 9).reason == "squeue fails: nobody answers"

@@ -110,7 +110,9 @@ def test_a_pilot_takes_no_job_that_could_outlive_it() -> None:
     assert asked(core) == [(3, 1, False)], "the old pilot is given back, and another asked for"
     (refused,) = core.handle(last_ms + 6, job(4, estimate_ms=12 * MINUTE))
     assert isinstance(refused, RefuseJob)
-    assert refused.reason == "its pilots take jobs of up to 10 min, and the job may take 12 min; give it a lower limit"
+    assert (
+        refused.reason == "its pilots accept jobs of up to 10 min, but the job may take 12 min; give it a lower limit"
+    )
 
 
 def test_what_still_runs_when_the_time_of_a_pilot_is_up_runs_again() -> None:
@@ -140,7 +142,7 @@ def test_jobs_that_take_turns_have_pilots_for_longer() -> None:
     assert said == [StartJob(1, ((0, 4),))]
     assert [each.job.estimate_ms for each in core.source.requests(0)] == [84 * MINUTE] * 4
     assert core.handle(7 * MINUTE) == [StartJob(2, ((0, 4),)), ChangeRate(1, 0)]
-    with pytest.raises(OptionError, match=r"hours: is too little; at least 1\.4, as jobs of 'BGS-3"):
+    with pytest.raises(OptionError, match=r"hours: is too small; expected at least 1\.4, because jobs of 'BGS-3"):
         msgspec.structs.replace(rules, length_ms=83 * MINUTE)
 
 
@@ -166,7 +168,7 @@ def test_a_wide_job_waits_for_its_last_node_and_says_what_that_costs() -> None:
     assert asked(core, 5 * MINUTE) == [(1, 1, True), (2, 1, True), (3, 1, False)]
     said = core.explain(30_000, 1).reason
     assert said == (
-        "it needs 3 nodes in pilots; 2 of the 4 nodes of the site are there, 1 is asked for; 2 of them free, "
+        "it needs 3 nodes in pilots; 2 of the 4 nodes of the site are in service, 1 is requested; 2 of them free, "
         "which has cost 60 node-seconds; the last: as 17 there: no nodes are free (Resources)"
     )
     core.handle(5 * MINUTE)
@@ -182,7 +184,7 @@ def test_a_pilot_that_is_lost_is_asked_for_again_after_a_pause() -> None:
     assert asked(core) == [(2, 1, False)]
     core.handle(20, seen(2, state="refused", reason="no such account"))
     assert asked(core) == []
-    assert core.explain(20, 2).reason.endswith("a pilot came to nothing: no such account; another is asked for in 20 s")
+    assert core.explain(20, 2).reason.endswith("a pilot failed: no such account; another is requested in 20 s")
     assert core.next_wakeup_ms() == 20_020
     core.handle(20_020)
     assert asked(core) == [(3, 1, False), (4, 1, False)]
@@ -227,7 +229,7 @@ def test_pilots_that_are_cancelled_as_soon_as_they_start() -> None:
         core.handle(now_ms)
         number += 2
     core.handle(now_ms, seen(number, state="over", reason="it was cancelled in Slurm"))
-    told = "4 times in a row a pilot came to nothing: it was cancelled in Slurm; another is asked for in 1 min 20 s"
+    told = "4 times in a row a pilot failed: it was cancelled in Slurm; another is requested in 1 min 20 s"
     assert told in core.explain(now_ms, 1).reason
     # One that lasts, or is given back as any other, ends the row.
     core.handle(now_ms, seen(number + 1))
@@ -250,7 +252,9 @@ def test_a_part_of_a_job_is_held_by_pilots_that_are_there() -> None:
     (told,) = (each.answer for each in said if isinstance(each, ToGrid))
     assert isinstance(told, Quoted)
     assert told.free == 4
-    assert told.reason.endswith("4 of the 4 nodes of the site are there; 4 of them free, which has cost 4 node-seconds")
+    assert told.reason.endswith(
+        "4 of the 4 nodes of the site are in service; 4 of them free, which has cost 4 node-seconds"
+    )
     assert ToGrid(Reserved(7, 1)) in core.handle(1_000, ReserveNodes(7, 1, 3, MINUTE, 3_000))
     assert ToGrid(Reserved(8, 1)) in core.handle(1_000, ReserveNodes(8, 1, 1, MINUTE, 3_000))
     core.handle(1_100, CommitNodes(7, 1), ReleaseNodes(8, 1))
@@ -280,7 +284,9 @@ def test_starts_that_are_promised_in_pilots() -> None:
     assert (said.start_ms, said.is_bound) == (begin_ms, False)
     core.handle(2, seen(4, state="over", reason="a node failed"))
     assert [start_ms for _, start_ms in core.waiting()] == [None, begin_ms, begin_ms + MINUTE]
-    assert core.explain(2, 2).reason.startswith("it needs 4 nodes in pilots; 3 of the 4 nodes of the site are there")
+    assert core.explain(2, 2).reason.startswith(
+        "it needs 4 nodes in pilots; 3 of the 4 nodes of the site are in service"
+    )
 
 
 @pytest.mark.parametrize("backfill", ["easy", "conservative", "slack"])
@@ -323,9 +329,9 @@ def test_nothing_is_lost_whatever_comes(seed: int, backfill: str) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "said"), [
-    ({"size": 0}, "size: is 0; at least 1 node"),
-    ({"length_ms": 15 * MINUTE}, "hours: is too little; at least twice job_hours"),
-    ({"policy": OptimalPolicy()}, "discipline: 'optimal' cannot be that of pilots; one of dynp, gang"),
+    ({"size": 0}, "size: is 0; expected at least 1 node"),
+    ({"length_ms": 15 * MINUTE}, "hours: is too small; expected at least twice job_hours"),
+    ({"policy": OptimalPolicy()}, "discipline: 'optimal' does not work with pilots; expected one of dynp, gang"),
     ({"keep": -1}, "keep: is below 0"),
 ])  # fmt: skip
 def test_rules_that_make_no_sense(wrong: dict[str, object], said: str) -> None:
@@ -340,6 +346,6 @@ def test_a_job_that_waits_and_is_too_long_for_what_the_partition_gives_now() -> 
     core.handle(0, job(1, estimate_ms=10 * MINUTE), job(2, estimate_ms=4 * MINUTE))
     assert core.handle(1, seen()) == []
     (refused,) = core.handle(2, seen(longest_ms=12 * MINUTE))
-    said = "its pilots take jobs of up to 5 min, and the job may take 10 min; give it a lower limit"
+    said = "its pilots accept jobs of up to 5 min, but the job may take 10 min; give it a lower limit"
     assert refused == RefuseJob(1, said)
     assert core.handle(3, seen(longest_ms=12 * MINUTE)) == []

@@ -398,7 +398,8 @@ def test_an_algorithm_with_periods_alone_offers_the_start_at_the_end_of_the_peri
     assert core.sharing_offered(14_000, job) == SharedOffer(2.1, (), 20_000)
     assert core.startable(14_000, 1_000) == 0
     quote, _ = core.quote(14_000, job)
-    assert "or it could start in 6 s beside others, and end after 2.10 times its length from now" in quote.offer
+    text = "or it could start in 6 s on nodes shared with other jobs, and end after 2.10 times its length from now"
+    assert text in quote.offer
     assert core.handle(14_000, JobSubmitted(job)) == []
     assert StartJob(2, ((0, 1),)) in core.handle(20_000)
 

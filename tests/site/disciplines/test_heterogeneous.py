@@ -525,9 +525,9 @@ def test_a_simulation_begins_with_what_an_earlier_one_has_learned(tmp_path: Path
 @pytest.mark.parametrize(
     ("known", "problem"),
     [
-        (KnownTimes(runs=1, mean_ms=5), "experience is of a job_class or of a user; give one of the two"),
-        (KnownTimes(user=7, resource="fast", runs=1, mean_ms=5), "experience of user 7 names the resource 'fast'"),
-        (KnownTimes(job_class=1, runs=0, mean_ms=5), "experience of job class 1 needs runs of at least 1"),
+        (KnownTimes(runs=1, mean_ms=5), "experience needs either a job_class or a user"),
+        (KnownTimes(user=7, resource="fast", runs=1, mean_ms=5), "experience of user 7 has resource 'fast'"),
+        (KnownTimes(job_class=1, runs=0, mean_ms=5), "experience of job class 1 is out of range"),
     ],
 )
 def test_experience_that_makes_no_sense_is_refused(known: KnownTimes, problem: str) -> None:

@@ -92,11 +92,11 @@ def test_nobody_and_nothing(tmp_path: Path) -> None:
     """A journal of a site where no job has ended teaches nothing; a user or class that nobody has is an error."""
     assert learn([written(tmp_path / "empty.journal", [])]) == []
     path = written(tmp_path / "a.journal", [used(1, "anna", "render"), used(2, "bert"), used(3, None, "mesh")])
-    with pytest.raises(OptionError, match=r"user: 'carl' has no jobs in .*a.journal; there are anna, bert"):
+    with pytest.raises(OptionError, match=r"user: 'carl' has no jobs in .*a.journal; it has anna, bert"):
         learn([path], user="carl")
-    with pytest.raises(OptionError, match=r"job_class: 'x': no jobs have it in .*; there are mesh, render"):
+    with pytest.raises(OptionError, match=r"job_class: 'x' has no jobs in .*; it has mesh, render"):
         learn([path], job_class="x")
-    with pytest.raises(OptionError, match=r"'mesh': no jobs of user anna have it .*; there are render$"):
+    with pytest.raises(OptionError, match=r"'mesh' has no jobs of user anna in .*; it has render$"):
         learn([path], user="anna", job_class="mesh")
     with pytest.raises(OptionError, match="there are none"):
         learn([path], user="bert", job_class="mesh")

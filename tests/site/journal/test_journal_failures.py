@@ -162,7 +162,7 @@ def test_a_lock_of_another_process_is_waited_for_and_told(place: Path) -> None:
         with journal.step() as step:
             step.input(1, ())
         for _ in range(2):
-            with pytest.raises(UnavailableError, match="database is locked; another process has it locked") as caught:
+            with pytest.raises(UnavailableError, match="database is locked; another process has locked it") as caught:
                 journal.flush()
             assert one_line(caught.value)
             assert (journal.pending, journal.durable) == (1, 0)
@@ -184,7 +184,7 @@ def test_a_full_disk_loses_nothing(place: Path) -> None:
                 step.input(number, ())
                 step.note(number, number, "waits", "x" * 1000)
         for _ in range(2):
-            with pytest.raises(UnavailableError, match="database or disk is full; make room on its disk") as caught:
+            with pytest.raises(UnavailableError, match="database or disk is full; free space on its disk") as caught:
                 journal.flush()
             assert one_line(caught.value)
         with JournalReader(place, event_type=Event) as reader:
@@ -222,9 +222,9 @@ def test_a_writer_that_was_replaced_writes_no_more(place: Path) -> None:
     Path(f"{place}.lock").unlink()
     fill(place, 3)
     for _ in range(2):
-        with pytest.raises(UnavailableError, match="another process has become its writer"):
+        with pytest.raises(UnavailableError, match="another process writes it now"):
             first.flush()
-    with pytest.raises(UnavailableError, match="another process has become its writer"), first.step():
+    with pytest.raises(UnavailableError, match="another process writes it now"), first.step():
         pass
     with pytest.raises(UnavailableError, match="another process"):
         first.close()
@@ -269,7 +269,7 @@ def test_a_file_that_was_cut_off_is_found(place: Path, left: int) -> None:
 
 def test_places_where_nothing_can_be_kept(tmp_path: Path) -> None:
     """A folder that is not there, a folder in place of a file, and a journal to read that is not there are refused."""
-    with pytest.raises(InputError, match="No such file or directory; name a place in a folder"):
+    with pytest.raises(InputError, match="No such file or directory; name a file in a folder"):
         Journal(tmp_path / "missing" / "site.journal", event_type=Event)
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="unable to open database file"):

@@ -172,7 +172,7 @@ def test_what_is_acknowledged_is_kept_no_longer(tmp_path: Path) -> None:
     assert journal.channel("grid") == ChannelState(4, (Reserved(4, 1),), 7)
     assert journal.channel("nobody") == ChannelState()
     with (
-        pytest.raises(InputError, match="grid has received 6 messages, and this journal sent 5"),
+        pytest.raises(InputError, match="grid has received 6 messages, but this journal has sent 5"),
         journal.step() as step,
     ):
         step.acknowledged("grid", 6)

@@ -104,7 +104,7 @@ def test_all_that_is_kept_comes_back(url: str) -> None:
         assert [(key, value.answer) for key, value in found.items()] == [
             (key, {"a": [1, None, "\u00e9"]}) for key in ("key 599", "key 3")
         ]
-        with pytest.raises(InputError, match="'key 5' was used before"), journal.step() as step:
+        with pytest.raises(InputError, match="'key 5' was already used"), journal.step() as step:
             step.submission("key 5", 1, 1, None)
         assert [note.at_ms for note in journal.history(3)] == list(range(3, 600, 7))
         assert journal.history(3)[0].detail == "nul  and half ? and '%s' :x"
@@ -199,7 +199,7 @@ def test_a_writer_that_was_replaced_writes_no_more(url: str) -> None:
     for _ in range(2):
         with pytest.raises(UnavailableError):
             first.flush()
-    with pytest.raises(UnavailableError, match="another process has become its writer"):
+    with pytest.raises(UnavailableError, match="another process writes it now"):
         first.close()
     with JournalReader(url, event_type=Event) as reader:
         assert [entry.now_ms for entry in reader.inputs()] == [2]

@@ -313,7 +313,7 @@ def test_a_snapshot_of_another_version_is_passed_over(place: Path) -> None:
     with Journal(place, event_type=Event) as journal:
         found = replay(journal, make())
         assert (found.snapshot, found.inputs) == (None, 10)
-        assert "snapshot after input 10 is of SiteCore 9, by gridweave" in found.passed_over[0]
+        assert "snapshot after input 10, a SiteCore 9 of gridweave" in found.passed_over[0]
         journal.compact()
         with pytest.raises(InputError, match=r"inputs 1 to 5 are missing.*no snapshot could be used.*SiteCore 9"):
             replay(journal, make())
@@ -330,7 +330,10 @@ def test_a_snapshot_that_does_not_fit_stops_the_replay(place: Path) -> None:
     arrays = state.discipline.arrays | {"jobs.depth": state.discipline.arrays["jobs.width"]}
     odd = replace(state, discipline=replace(state.discipline, arrays=arrays))
     exchange_snapshots(place, odd, "SiteCore 1")
-    with Journal(place, event_type=Event) as journal, pytest.raises(InputError, match=r"does not fit: .*jobs\.depth"):
+    with (
+        Journal(place, event_type=Event) as journal,
+        pytest.raises(InputError, match=r"does not fit the core: .*jobs\.depth"),
+    ):
         replay(journal, make())
 
 

@@ -84,7 +84,7 @@ def test_jobs_that_were_killed_count_as_longer_than_any() -> None:
     assert found.part_of_asked == 0.001  # of a day
     found = suggested([*done, *killed])
     assert (found.estimate_ms, found.estimate_tested, found.part_of_asked, found.part_tested) == (None,) * 4
-    assert found.reasons[0].startswith("no estimate: 3 of 41 jobs ran to their limits")
+    assert found.reasons[0].startswith("no estimate: 3 of 41 jobs reached their limits")
 
 
 def test_the_part_of_the_estimates_asked() -> None:
@@ -136,17 +136,17 @@ def test_memory_is_bounded_as_run_time_is() -> None:
     small = suggested(used, node_memory_bytes=1e10, **options)
     assert small.resources is not None
     assert small.resources.memory == 1.0
-    assert small.reasons == ("memory is all of a node's: jobs used as much as a node has, or more",)
+    assert small.reasons == ("memory is a whole node's: past jobs used at least that much",)
     unknown = suggested(used, **options)
     assert unknown.resources is not None
     assert unknown.resources.memory == 1.0
-    assert unknown.reasons == ("memory is all of a node's: how much a node has is not given",)
+    assert unknown.reasons == ("memory is a whole node's: the memory of a node is unknown",)
 
 
 def test_what_is_not_known_is_said() -> None:
     """Without a bandwidth, or without records of CPU and I/O, there are no fractions, and there is a reason."""
     used = jobs_of([1000] * 30, cpu=0.5, read_bytes=1)
-    assert suggested(used).reasons[-1] == "no resource fractions: the bandwidth of a node's disk is not given"
+    assert suggested(used).reasons[-1] == "no resource fractions: the bandwidth of a node's disk is unknown"
     found = suggested(used, disk_bps=1e8)
     assert (found.resources, found.memory_bytes, found.estimate_ms) == (None, None, 1000)
     assert "too few jobs with known memory: 0;" in found.reasons[0]

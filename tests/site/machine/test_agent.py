@@ -241,7 +241,7 @@ async def test_a_machine_says_what_it_still_knows(tmp_path: Path, monkeypatch: p
     runner.here = {(1, 1)}
     running = asyncio.ensure_future(agent.run())
     await agent.order(ENCODER.encode([ConfirmRun("n0", 1, 1), ConfirmRun("n0", 2, 3)]))
-    reason = "machine n0 knows nothing of it any more"
+    reason = "machine n0 no longer knows it"
     assert await site.until(2) == [RunStarted("n0", 1, 1), RunEnded("n0", 2, 3, "lost", reason)]
     assert runner.cancelled == [(2, 3, reason)]
     assert runner.told_again == [(1, 1)]

@@ -46,16 +46,16 @@ def test_an_item_that_exits_or_returns_too_much_fails_alone(tmp_path: Path) -> N
     assert run_call(tmp_path, 0, Call("sys:exit", (3, 0), per_item=True), LIMIT) == 1
     assert [end.error for end in ends(tmp_path, 0)] == ["SystemExit: 3", "SystemExit: 0"]
     assert run_call(tmp_path, 1, Call("builtins:complex", (1, 2), per_item=True), LIMIT) == 1
-    assert ["what JSON cannot say" in end.error for end in ends(tmp_path, 1)] == [True, True]
+    assert ["that JSON cannot represent" in end.error for end in ends(tmp_path, 1)] == [True, True]
     assert run_call(tmp_path, 3, Call("builtins:set", ([1],)), LIMIT) == 1
-    assert "returned what JSON cannot say (a set that JSON cannot say)" in error_path(tmp_path, 3).read_text()
+    assert "returned a value that JSON cannot represent (a value of type set)" in error_path(tmp_path, 3).read_text()
     assert run_call(tmp_path, 4, Call("builtins:dict", ([[1, 2]],)), LIMIT) == 1
-    assert "an object with a name that is not text" in error_path(tmp_path, 4).read_text()
+    assert "an object with a key that is not text" in error_path(tmp_path, 4).read_text()
     assert run_call(tmp_path, 5, Call("numpy:float32", (0.5,)), LIMIT) == 0
     assert result_path(tmp_path, 5).read_text() == "0.5"
     assert run_call(tmp_path, 2, Call("builtins:str", ("a" * 60, "b" * 60, "c"), per_item=True), 100) == 1
     assert [end.value for end in ends(tmp_path, 2)] == ["a" * 60, None, "c"]
-    assert "returned 62 bytes of JSON; 29 more are kept" in ends(tmp_path, 2)[1].error
+    assert "returned 62 bytes of JSON; output_limit_bytes allows 29 more" in ends(tmp_path, 2)[1].error
 
 
 def test_a_rank_that_others_may_wait_for_goes_on_no_more(tmp_path: Path) -> None:

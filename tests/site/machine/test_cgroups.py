@@ -93,7 +93,7 @@ def test_whose_end_is_one_for_want_of_memory(
     rank.status = status
     assert "out of memory" not in shim._why(rank)
     (tmp_path / "memory.events").write_text("oom_kill 3\n")
-    assert ("out of memory: all that this machine gives" in shim._why(rank)) == is_told
+    assert ("out of memory: the jobs on this machine" in shim._why(rank)) == is_told
 
 
 def test_a_group_is_paused_killed_and_removed(groups: Cgroups) -> None:
@@ -120,7 +120,7 @@ async def test_memory_ends_a_job_of_the_service_itself(machine: Machine, groups:
 def test_limits_that_cannot_hold_are_told() -> None:
     """A machine without the control group says so in one line."""
     launch = Launch(job_id=1, attempt=0, ranks=(Rank(0),), argv=("true",), limits=ALL, groups={"cpu": "/x"})
-    assert "no control group for memory, pids may be used here" in (missing_groups(launch) or "")
+    assert "no usable control group for memory, pids" in (missing_groups(launch) or "")
     assert missing_groups(msgspec.structs.replace(launch, limits=None)) is None
 
 
@@ -129,4 +129,4 @@ def test_the_owner_is_asked_for_by_name() -> None:
     rules = MachineRules(owner="anna")
     assert rules.refusal("anna") is None
     assert rules.refusal("") is None
-    assert "runs jobs of 'anna' alone" in (rules.refusal("bert") or "")
+    assert "only runs jobs of 'anna'" in (rules.refusal("bert") or "")

@@ -52,7 +52,7 @@ async def test_every_element_runs_once_and_has_its_own_end_and_output(machine: M
     assert [element.index for element in ended.array_tasks] == indexes
     assert ended.interrupted == ()
     assert ended.outcome == "failed"
-    assert ended.reason == "2 elements failed: 31 (exit code 3), 44 (signal 9)"
+    assert ended.reason == "2 array tasks failed: 31 (exit code 3), 44 (signal 9)"
     ends = {one.index: (one.exit_code, one.signal) for one in ended.array_tasks if one.failed}
     assert ends == {31: (3, None), 44: (None, 9)}
     for element in ended.array_tasks:

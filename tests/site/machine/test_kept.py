@@ -93,7 +93,7 @@ def test_output_goes_when_it_is_too_old(register: KeptNodeTasks) -> None:
     register.register([node_task(1, ended_ms=NOW_MS), node_task(2, ended_ms=NOW_MS + DAY_MS)], NOW_MS)
     assert register.register([], NOW_MS + 90 * DAY_MS) == []
     assert register.register([], NOW_MS + 90 * DAY_MS + 1) == [(1, 1)]
-    reason = "the job had ended more than 90 days before (output_days)"
+    reason = "the job ended more than 90 days earlier (output_days)"
     assert register.removal((1, 1)) == Removal(NOW_MS + 90 * DAY_MS + 1, reason)
     assert register.registered() == {(2, 1)}
 

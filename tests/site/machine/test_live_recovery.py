@@ -88,7 +88,7 @@ async def test_a_killed_shim_takes_its_ranks_with_it(machine: Machine, post: Pos
         rank, hidden = await post.pid(), await post.pid()
         os.kill(shim_of(machine).shim_pid, signal.SIGKILL)
         ended = await machine.ended(runner)
-        assert (ended.outcome, ended.reason) == ("lost", "its supervising process was killed")
+        assert (ended.outcome, ended.reason) == ("lost", "its supervisor was killed")
         assert ended.started_ms is not None
         assert machine.is_gone(rank)
         assert machine.is_over(hidden)
@@ -367,7 +367,7 @@ async def test_a_full_disk_puts_off_a_start(
     async with machine.runner() as runner:
         filled = subprocess.run(["dd", "if=/dev/zero", f"of={small_disk}/fill"], capture_output=True, check=False)
         assert b"No space left" in filled.stderr
-        with pytest.raises(UnavailableError, match="its disk has 0 bytes free; 1,048,576 are needed"):
+        with pytest.raises(UnavailableError, match="its disk has 0 bytes free; expected at least 1,048,576"):
             await runner.start(machine.launch("touch", "ran"))
         with monkeypatch.context() as unseen:
             # As under a quota, of which the file system tells nothing.
@@ -512,7 +512,7 @@ async def test_a_supervisor_that_never_answers_is_killed_with_its_piece(
         assert await runner.adopt() == ((1, 0),)
         ended = await machine.ended(runner)
     assert all(machine.is_over(process) for process in processes)
-    why = "its supervising process did not answer, and was killed"
+    why = "its supervisor did not answer and was killed"
     assert (ended.outcome, ended.reason) == ("limit", f"ended at its limit of 1 s; {why}")
 
 

@@ -113,7 +113,7 @@ async def test_ranks_that_nobody_knows_to_run_are_ended(machine: Machine) -> Non
         await machine.event(runner, NodeTaskReady)
         await runner.open_gate(1, 0)
         ended = await machine.ended(runner)
-        assert (ended.outcome, ended.reason) == ("lost", "nobody took note in time that it had begun")
+        assert (ended.outcome, ended.reason) == ("lost", "no runner recorded its start in time")
 
 
 @pytest.mark.asyncio
@@ -134,7 +134,7 @@ async def test_ranks_whose_gate_nobody_opens_are_ended_even_without_a_runner(mac
     async with machine.runner() as runner:
         await runner.adopt()
         ended = await machine.ended(runner)
-    assert (ended.outcome, ended.reason) == ("lost", "nobody opened its gate within 500 ms")
+    assert (ended.outcome, ended.reason) == ("lost", "its gate was not opened within 500 ms")
     assert ended.started_ms is None
     assert not (machine.scratch / "ran").exists()
 
@@ -261,7 +261,7 @@ async def test_what_a_job_leaves_running_is_ended(machine: Machine, post: Post, 
         left = await post.pid()
         (machine.scratch / "go").write_text("go\n")
         ended = await machine.ended(runner)
-    assert (ended.outcome, ended.reason) == ("finished", "what it left running was ended")
+    assert (ended.outcome, ended.reason) == ("finished", "its remaining processes were ended")
     assert machine.is_gone(left)
 
 
@@ -525,7 +525,7 @@ async def test_all_ranks_start_or_none(machine: Machine) -> None:
     ranks = (Rank(0), Rank(1, threads=(10**6,)), Rank(2))
     ended = await machine.run(msgspec.structs.replace(machine.launch("sh", "-c", "touch $RANK"), ranks=ranks))
     assert (ended.outcome, ended.started_ms, ended.ranks) == ("failed", None, ())
-    assert ended.reason.startswith("rank 1 cannot be pinned to hardware threads 1000000: this machine lets it run on 0")
+    assert ended.reason.startswith("rank 1 cannot be pinned to hardware threads 1000000; this machine allows 0")
     assert list(machine.scratch.iterdir()) == []
 
 

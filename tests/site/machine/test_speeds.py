@@ -185,7 +185,7 @@ async def test_without_control_groups_it_is_said_at_the_start(
 
     agent = AgentDriver("m0", tmp_path, hear, rules=MachineRules(gives_parts=True))
     await agent.open()
-    why = "jobs cannot get parts of its nodes: no control group for cpu, memory, freezer may be used here"
+    why = "jobs cannot get fractions of its nodes: there is no usable control group for cpu, memory, freezer"
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [f"machine m0: {why}"]
     running = asyncio.ensure_future(agent.run())
     launch = Launch(job_id=1, attempt=1, ranks=(Rank(0),), argv=("true",), part=NodePart(0.5, 0.25))
@@ -193,7 +193,7 @@ async def test_without_control_groups_it_is_said_at_the_start(
     while not isinstance(report := await heard.get(), RunEnded):
         pass
     assert (report.outcome, report.has_run) == ("failed", False)
-    assert "no control group for memory, cpu may be used here" in report.reason
+    assert "no usable control group for memory, cpu" in report.reason
     running.cancel()
     await agent.close()
 

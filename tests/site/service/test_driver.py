@@ -234,7 +234,7 @@ async def test_whoever_asks_hears_why_a_journal_cannot_be_written(place: Path, m
     while not life.driver.problem:
         await asyncio.sleep(0)
     for question in (life.driver.durable(), life.driver.submit([("other", request())])):
-        with pytest.raises(UnavailableError, match=r"site north cannot go on: .* written: the disk is full"):
+        with pytest.raises(UnavailableError, match=r"site north is stuck: .* written: the disk is full"):
             await question
     is_full = False
     await turn
@@ -250,7 +250,7 @@ async def test_a_site_that_lost_its_journal_says_so(place: Path) -> None:
     life = Life(place)
     refusal = life.driver.packet(GRID, packet(0, *described(1), received=99))
     assert refusal is not None
-    assert "acknowledges 99 messages, and site north knows of 0: it lost its journal" in refusal
+    assert "acknowledges 99 messages, but site north has sent 0: it lost its journal" in refusal
     assert "start over at both ends" in refusal
     assert life.driver.peer_problem(GRID) == refusal
     assert life.driver.packet(GRID, packet(0, *described(1))) == refusal

@@ -95,5 +95,5 @@ def test_why_a_way_is_not_measured_is_told_once(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING, "gridweave.live"):
         asyncio.run(rounds([{"east"}, {"east"}, set(), {"east"}]))
     assert [record.getMessage() for record in caplog.records] == [
-        "the way from north to east was not measured: east is away"
+        "the path from north to east was not measured: east is away"
     ] * 2
