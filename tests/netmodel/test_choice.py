@@ -107,8 +107,8 @@ def test_an_earlier_result_does_not_change_the_choice(
         assert choice.tried <= alone.tried
         assert (choice.end_ms, choice.factor) == (alone.end_ms, alone.factor)
         assert choice.best[: choice.n_best[0]].tolist() == alone.best[: alone.n_best[0]].tolist()
-        choice.known.n_parts[:], choice.known.factor[:] = choice.n_best, choice.factor
-        choice.known.parts[:], choice.known.free[:] = choice.best, available
+        choice.earlier.n_parts[:], choice.earlier.factor[:] = choice.n_best, choice.factor
+        choice.earlier.parts[:], choice.earlier.free[:] = choice.best, available
 
 
 @settings(max_examples=100)
@@ -257,8 +257,13 @@ def test_the_pattern_determines_the_best_shape() -> None:
         (4, [2, 2, 2], None, r"free has shape \(3,\); expected one number for each of the 2 sites"),
         (4, [4], None, r"free has shape \(1,\); expected one number for each of the 2 sites"),
         (4, [2, 2], [1.0], r"delay_ms has shape \(1,\); expected one number for each of the 2 sites"),
-        (4, [-5, 9], None, r"width is 4, free \[-5, 9\]; a job has at least 1 node, a site 0 or more"),
-        (0, [2, 2], None, r"width is 0, free \[2, 2\]; a job has at least 1 node"),
+        (
+            4,
+            [-5, 9],
+            None,
+            r"width is 4, free \[-5, 9\]; expected a width >= 1 and free nodes >= 0 at each",
+        ),
+        (0, [2, 2], None, r"width is 0, free \[2, 2\]; expected a width >= 1"),
     ],
 )
 def test_arrays_of_the_wrong_length_are_refused(
