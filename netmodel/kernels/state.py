@@ -133,7 +133,7 @@ class Filling(NamedTuple):
     ----------
     left : numpy.ndarray of float64, shape (links,)
         Capacity of each link that is not yet assigned.
-    wanted : numpy.ndarray of float64, shape (links,)
+    demand : numpy.ndarray of float64, shape (links,)
         Total demand of the flows on each link.
     crossing : numpy.ndarray of int64, shape (links,)
         Number of flows on each link whose rates can still rise; zero between calls.

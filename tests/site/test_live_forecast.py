@@ -99,4 +99,4 @@ def test_jobs_of_the_grid() -> None:
     core.handle(0, described, ReserveNodes(1, 1, 2, 5 * MINUTE_MS, 500))
     held = told(core, 1)
     assert (held.state, held.start_ms) == ("starting", 500)
-    assert held.reason == "its nodes are reserved until the start that was agreed on"
+    assert held.reason == "its nodes are reserved until the agreed start"

@@ -173,7 +173,11 @@ def test_what_a_live_site_knows_is_edited() -> None:
             POLICY,
             NEVER,
         ),
-        (asked(priority=2, user="bert"), POLICY, "priority 2 is of level 'high', for users anna; its user is bert"),
+        (
+            asked(priority=2, user="bert"),
+            POLICY,
+            "priority 2 belongs to level 'high', which is for users anna; its user is bert",
+        ),
         (
             asked(JobForm()),
             SitePolicy(),

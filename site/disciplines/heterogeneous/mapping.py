@@ -177,9 +177,9 @@ def map_to(
     check_known("profit", profit, PROFITS)
     anneals = algorithm == "gsa"
     if anneals and rng is None:
-        raise OptionError("rng", "is missing; the algorithm gsa draws from a seeded generator")
+        raise OptionError("rng", "is missing; the algorithm gsa needs a seeded generator")
     if anneals and not (taken is None and from_ms is None):
-        raise OptionError("algorithm", "is gsa, which gives each job one machine of a class, as soon as that is ready")
+        raise OptionError("algorithm", "is gsa, which does not support taken and from_ms")
     ready, kinds, alone = (np.ascontiguousarray(values, np.int64) for values in (ready_ms, kind, alone_ms))
     machines = machines._replace(rank=machines.rank + len(machines.rank) * np.asarray(trouble, np.int64))
     n_teams = len(machines.team_width)

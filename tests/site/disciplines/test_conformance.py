@@ -217,7 +217,7 @@ def test_the_suite_finds_time_slices_that_overlap() -> None:
         ("levels", {"columns": ()}, "Levels has a method figures, and the trait columns is not declared"),
         ("levels", {"evicts": False}, "a job is evicted, against the traits"),
         ("levels", {"saves_work": False}, "an evicted job keeps its work, against the traits"),
-        ("gang", {"chooses_nodes": False}, "its traits do not say so"),
+        ("gang", {"chooses_nodes": False}, "although its traits rule that out"),
         ("gang", {"slices_time": False}, "a job pauses, against the traits"),
         ("gang", {"shares_nodes": False}, "two jobs have one node, against the traits"),
         ("fractional", {"moves": False}, "a job moves, against the traits"),

@@ -145,7 +145,7 @@ def test_who_waits_hears_of_each_group_for_how_many_there_is_room() -> None:
     waiting = Job(job_id=2, width=4, estimate_ms=60_000, resources=needs_of_groups(groups))
     core.handle(1_000, JobSubmitted(waiting))
     assert core.explain(1_000, 2).reason.startswith(
-        "it has 1 task that needs 60% of a node's memory, and there is room for 0 such tasks on 2 nodes; "
+        "it has 1 task that needs 60% of a node's memory, and the free memory fits 0 such tasks on 2 nodes; "
         "3 tasks that each need 10% of a node's memory, and there is room for 10 such tasks on 2 nodes; it is looked at"
     )
 

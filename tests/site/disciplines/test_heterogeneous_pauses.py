@@ -181,7 +181,7 @@ def test_who_is_paused_and_then_evicted_in_the_same_pass_is_not_told_to_stand_st
     assert simulate(workload, 3, policy, check=True).end_ms.tolist() == [100_010, 50_010, 50_010]
 
 
-@pytest.mark.parametrize(("machines", "room"), [(1, None), (3, None), (3, 100)])
+@pytest.mark.parametrize(("machines", "capacity"), [(1, None), (3, None), (3, 100)])
 def test_random_jobs_start_and_end_as_the_reference_says(machines: int, capacity: int | None) -> None:
     """Levels, machines and memory at random: starts, ends and evictions are those of a second writing."""
     evictions = 0

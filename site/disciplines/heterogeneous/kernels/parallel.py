@@ -67,8 +67,8 @@ def map_jobs(jobs: JobKinds, machines: MachineArrays, work: MappingWork, rule: I
     ----------
     jobs : JobKinds
     machines : MachineArrays
-    desk : MappingWork
-        On entry ``queries.best`` has when each machine is ready, and no job has a place; on return it is the mapping.
+    work : MappingWork
+        On entry ``work.best`` has when each machine is ready, and no job has a place; on return it is the mapping.
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN`, `MIN_MAX`, `SJS` or `PJS`.
     profit : int
@@ -254,7 +254,7 @@ def commit(jobs: JobKinds, machines: MachineArrays, work: MappingWork, row: Int,
     ----------
     jobs : JobKinds
     machines : MachineArrays
-    desk : MappingWork
+    work : MappingWork
     row, team : int
 
     Returns
