@@ -151,7 +151,7 @@ class LiveGrid:
     >>> commands = grid.handle(0, UserSubmitted("key", request))
     >>> [(c.site, type(c.message).__name__) for c in commands if isinstance(c, SendToSite)]
     [(0, 'DescribeJob'), (0, 'ReserveNodes'), (1, 'DescribeJob'), (1, 'ReserveNodes')]
-    >>> grid.book.records[1].places
+    >>> grid.registry.records[1].places
     (('north', 4), ('south', 2))
     """
 

@@ -123,13 +123,13 @@ class ExperienceDatabase:
 
     Examples
     --------
-    >>> known = ExperienceDatabase()
+    >>> database = ExperienceDatabase()
     >>> job = Job(job_id=1, width=1, estimate_ms=1000, job_class=3, user=8)
     >>> rates = [("slow", RATE_ONE), ("fast", 2 * RATE_ONE)]
-    >>> [(times.mean_ms, times.source) for times in known.predictions(job, rates)]
+    >>> [(expected.mean_ms, expected.source) for expected in database.predictions(job, rates)]
     [(1000.0, 'estimate'), (500.0, 'estimate')]
-    >>> known.learn(job, "slow", RATE_ONE, 400)
-    >>> [(times.mean_ms, times.source) for times in known.predictions(job, rates)]
+    >>> database.learn(job, "slow", RATE_ONE, 400)
+    >>> [(expected.mean_ms, expected.source) for expected in database.predictions(job, rates)]
     [(400.0, 'resource'), (200.0, 'class')]
     """
 

@@ -61,8 +61,8 @@ def level_of(levels: Sequence[Level], priority: float) -> int:
 def levels_text(levels: Sequence[Level]) -> str:
     """Return the number of levels, with their properties in brackets unless these are the usual ones.
 
-    Usual levels have priorities that count down by 1 and are open to all users, and either none evicts others or each evicts
-    all below it. The priority of the lowest level has no effect.
+    Usual levels have priorities that count down by 1 and are open to all users, and either none evicts others or each
+    evicts all below it. The priority of the lowest level has no effect.
 
     Examples
     --------

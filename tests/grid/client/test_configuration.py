@@ -247,7 +247,7 @@ def test_a_program_that_took_the_port_gets_no_token(monkeypatch: pytest.MonkeyPa
         grid = msgspec.structs.replace(grid, processes=(ours,))
         with pytest.raises(UnavailableError, match="the gateway of the grid 'campus' does not run at"):
             configured(grid="campus")
-        monkeypatch.setattr(LocalGridState, "keeper", (ours,))
+        monkeypatch.setattr(LocalGridState, "watchdog", (ours,))
         with pytest.raises(UnavailableError, match=r"it starts again by itself; .* status --grid campus"):
             configured(grid="campus")
     finally:
