@@ -116,7 +116,7 @@ class Traits:
 
     @property
     def assigns_threads(self) -> bool:
-        """Whether jobs get single hardware threads of a node, and so slow each other."""
+        """Whether jobs get single hardware threads, so that jobs on the same node slow each other."""
         return self.threads != (1, 1)
 
 

@@ -322,7 +322,7 @@ class LiveSite:
             self.core.site.replan()
 
     def _begin_late(self) -> None:
-        """Record the start of jobs that the evicted jobs have now made way for."""
+        """Record the start of jobs whose nodes the evicted jobs have now left."""
         for run in self.runs.begun:
             run.start_ms = self._now_ms
             record = self.registry.records.get(run.job_id)

@@ -180,9 +180,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_decider(self) -> None:
         if (self.preferred is not None) != (self.decider == "preferred"):
-            raise OptionError(
-                "preferred", "must be one of the candidates under the decider 'preferred', and must be absent otherwise"
-            )
+            raise OptionError("preferred", "goes with the decider 'preferred', which needs one of the candidates")
         if self.preferred is not None and self.preferred not in self.policies:
             raise OptionError("preferred", f"{self.preferred!r} is not a candidate; one of {', '.join(self.policies)}")
         if self.decider == "bounds" and self.policies != THREE:
@@ -190,9 +188,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 "policies", f"are {', '.join(self.policies)}; the decider 'bounds' requires {', '.join(THREE)}"
             )
         if (self.decider == "calendar") != bool(self.calendar):
-            raise OptionError(
-                "calendar", "must have an entry under the decider 'calendar', and must be absent otherwise"
-            )
+            raise OptionError("calendar", "goes with the decider 'calendar', which needs at least one entry")
         for entry in self.calendar:
             if entry.policy not in self.policies:
                 raise OptionError("calendar", f"{entry.policy!r} is not a candidate; one of {', '.join(self.policies)}")

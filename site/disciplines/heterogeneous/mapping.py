@@ -67,7 +67,7 @@ class Mapped(NamedTuple):
 
     @property
     def machines(self) -> tuple[tuple[int, ...], ...]:
-        """The machines of each job: of several machines of a class only the first; empty for a job without a place."""
+        """The machines of each job, but only the first of several of a class; empty for a job without a place."""
         return tuple(self.machines_of(row) for row in range(len(self.team)))
 
     def machines_of(self, row: int) -> tuple[int, ...]:

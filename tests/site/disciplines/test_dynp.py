@@ -73,7 +73,7 @@ def test_values_that_differ_by_rounding_are_equal() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"lower_ms": 2, "upper_ms": 1}, "lower_ms: is 2 ms, and the upper is 1 ms; the lower bound is"),
+    ({"lower_ms": 2, "upper_ms": 1}, "lower_ms: is 2 ms, and the upper is 1 ms; expected a lower bound"),
     ({"decider": "preferred", "preferred": "saf"}, "preferred: 'saf' is not a candidate; one of fcfs, sjf, ljf"),
     ({"decider": "preferred"}, "preferred: goes with the decider 'preferred', which needs one of the candidates"),
     ({"preferred": "sjf"}, "preferred: goes with the decider 'preferred'"),
@@ -89,8 +89,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "policies: are fcfs, saf; the decider 'bounds' requires fcfs, sjf, ljf",
     ),
     ({"decider": "calendar"}, "calendar: goes with the decider 'calendar', which needs at least one entry"),
-    ({"first_jobs": 0}, "first_jobs: is 0; from 1 to"),
-    ({"within_ms": -1}, "within_ms: is -1; milliseconds from 0 to"),
+    ({"first_jobs": 0}, "first_jobs: is 0; expected 1 to"),
+    ({"within_ms": -1}, "within_ms: is -1; expected 0 to"),
     ({"tuning": "never"}, "tuning: 'never' is not known; one of full, half, starts"),
 ]
 
