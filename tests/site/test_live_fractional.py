@@ -109,7 +109,7 @@ def test_tasks_that_differ_have_their_ranks_and_their_parts_of_each_machine() ->
 
 
 @pytest.mark.parametrize(
-    ("nodes", "memory", "elements", "why"),
+    ("nodes", "memory", "array_tasks", "why"),
     [
         (4, float("nan"), (), "resources: memory nan is not above 0 and up to 1"),
         (3, 0.1, (), "nodes is 3, and the groups have 4 tasks; say the same, or leave nodes out"),

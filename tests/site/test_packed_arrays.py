@@ -94,7 +94,7 @@ def test_what_was_lost_after_its_last_element_has_finished() -> None:
     assert (record(core).state, record(core).outcome) == ("ended", "finished")
 
 
-@pytest.mark.parametrize("elements", [((3, 3),), ((5, 7), (6, 9)), ((0, 10_001),), ((1, 3), (2**31, 2**31 + 1))])
+@pytest.mark.parametrize("array_tasks", [((3, 3),), ((5, 7), (6, 9)), ((0, 10_001),), ((1, 3), (2**31, 2**31 + 1))])
 def test_elements_that_no_job_has_are_refused(array_tasks: Ranges) -> None:
     """Ranges that are empty, overlap or hold too many are named."""
     assert "elements" in (request_problem(packed(array_tasks)) or "")
