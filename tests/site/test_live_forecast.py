@@ -77,8 +77,8 @@ def test_a_job_behind_the_head_hears_what_it_would_delay() -> None:
     forecast = told(site((3, 10), (4, 20), (1, 30)), THIRD)
     assert (forecast.start_ms, forecast.ahead) == (None, 1)
     assert forecast.reason == (
-        f"it would run for 30 min, and job {SECOND} at the head is to start in 10 min; it needs 1 node where 0 can be "
-        "spared beyond then"
+        f"it would run for 30 min, and job {SECOND} at the head is to start in 10 min; it needs 1 node "
+        "and only 0 can be spared after that"
     )
 
 
