@@ -504,7 +504,7 @@ def test_invalid_sites_are_refused() -> None:
 
 def test_work_beyond_64_bits_is_refused() -> None:
     jobs = workload_of([CPU_JOB | {"width": 10**6, "estimate": 10**13}] * 2)
-    with pytest.raises(InputError, match="its work is more than"):
+    with pytest.raises(InputError, match="its work exceeds"):
         shared(jobs, 10**6)
 
 
