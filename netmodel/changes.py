@@ -71,10 +71,8 @@ def _change(table: ChangeTable, topology: Topology) -> CableChange:
         cause = f"partition of {', '.join(sorted(set(table.nodes)))}"
         return CableChange(table.at_ms, cause, cables, 0.0 if table.action == "partition" else 1.0)
     if table.nodes or len(table.link) not in (2, 3):
-        raise OptionError(
-            "link",
-            f"must name the link to {table.action}: its two ends, and its name if it has one; nodes must be empty",
-        )
+        right = f"must name the link to {table.action}: its two ends, and its name if it has one; nodes must be empty"
+        raise OptionError("link", right)
     if table.action == "slow" and not 0 < table.factor < 1:
         raise OptionError(
             "factor", f"is {table.factor:g}; expected the fraction of its bandwidth that a link keeps, between 0 and 1"

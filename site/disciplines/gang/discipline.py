@@ -268,9 +268,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         promised_ms = int(row["promised_ms"])
         start_ms = None if promised_ms in (UNPLACED_MS, _NEVER) else max(promised_ms, now_ms)
         free = int(self._free_in_rows().max())
-        reason = (
-            f"it needs {nodes_text(int(row['width']))} in one row of the matrix; no row has more than {free} free nodes"
-        )
+        reason = f"it needs {nodes_text(int(row['width']))} in one row of the matrix; no row has more than {free} free"
         if row["memory"] and row["width"] <= free:
             n_fitting = int((self._state.memory + row["memory"] <= UNIT).sum())
             part = f"{row['memory'] / UNIT:.0%}"

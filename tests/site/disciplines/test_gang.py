@@ -122,7 +122,7 @@ def test_jobs_of_one_column_fit_into_its_memory() -> None:
     assert discipline._state.memory.tolist() == [10**6, 10**6, 500_000, 500_000]
     assert [(job.job_id, start_ms) for job, start_ms in discipline.waiting()][1:] == [(3, None), (4, None)]
     assert discipline.explain(0, 3).reason == (
-        "it needs 3 nodes in one row of the matrix; no row has more than 4 free nodes, and 2 nodes have 40% of "
+        "it needs 3 nodes in one row of the matrix; no row has more than 4 free, and 2 nodes have 40% of "
         "their memory free"
     )
     discipline.ended(10, 1)
