@@ -115,11 +115,11 @@ def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
         nodes.setdefault(row.name, row)
         for what, value, most in (("latitude", row.latitude, 90.0), ("longitude", row.longitude, 180.0)):
             if value is not None and not abs(value) <= most:
-                report.add(row.path, f"node {row.name}: {what} is {value}; degrees from -{most:g} to {most:g}")
+                report.add(row.path, f"node {row.name}: {what} is {value}; expected -{most:g} to {most:g} degrees")
         if (row.latitude is None) != (row.longitude is None):
             report.add(row.path, f"node {row.name}: has only one of latitude and longitude; give both or neither")
     if not rows.nodes:
-        report.add((), "has no nodes; a network has at least one")
+        report.add((), "has no nodes; expected at least one")
     return nodes
 
 
@@ -217,20 +217,20 @@ def _links(rows: Sequence[LinkRow]) -> str:
 def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> None:
     """Report numbers out of range; skip a value that was already reported for the opposite direction."""
     checks: tuple[tuple[str, float | None, bool, str], ...] = (
-        ("latency_ms", row.latency_ms, row.latency_ms is None or 0 <= row.latency_ms <= 1e9, "milliseconds, from 0 up"),
+        ("latency_ms", row.latency_ms, row.latency_ms is None or 0 <= row.latency_ms <= 1e9, "0 to 1e9 ms"),
         (
             "bandwidth_bps",
             row.bandwidth_bps,
             row.bandwidth_bps is None or 0 < row.bandwidth_bps < math.inf or (row.bandwidth_bps == 0 and not row.is_up),
-            "bits per second, above 0",
+            "a finite number above 0",
         ),
-        ("loss", row.loss, 0 <= row.loss < 1, "a probability, from 0 to below 1"),
-        ("jitter_ms", row.jitter_ms, 0 <= row.jitter_ms <= 1e9, "milliseconds, from 0 up"),
+        ("loss", row.loss, 0 <= row.loss < 1, "a probability from 0 to below 1"),
+        ("jitter_ms", row.jitter_ms, 0 <= row.jitter_ms <= 1e9, "0 to 1e9 ms"),
     )
     for what, value, is_right, right in checks:
         # Compare as text, because NaN is not equal to itself.
         if not is_right and (there is None or str(getattr(there, what)) != str(value)):
-            report.add(row.path, f"link {row.label}: {what} is {value:g}; {right}")
+            report.add(row.path, f"link {row.label}: {what} is {value:g}; expected {right}")
 
 
 def _check_connected(rows: WrittenNetwork, report: Reporter) -> None:
@@ -298,7 +298,9 @@ def _line_to(
     node = f"{site}*" if site in nodes else site
     bandwidth_bps = speed_of(entry.bandwidth_bps, entry.bandwidth, path, report)
     if bandwidth_bps is None:
-        report.add(path, f"the line of site {site} has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")
+        report.add(
+            path, f"the access line of site {site} has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'"
+        )
     rows.nodes.append(NodeRow(path, node))
     cable = 1 + max((row.cable for row in rows.links), default=-1)
     row = LinkRow(path, node, entry.node, cable, "", entry.latency_ms, bandwidth_bps, entry.loss, entry.jitter_ms)

@@ -52,9 +52,7 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
         if change.cause != "link" and change.factor == 0:
             partitions.add(change.cause)
         elif change.cause != "link" and change.cause not in partitions:
-            report.add(
-                ("changes",), f"at {change.at_ms} ms heals the {change.cause}, which does not exist at that time"
-            )
+            report.add(("changes",), f"at {change.at_ms} ms heals the {change.cause}, but there is none at that time")
     return changes
 
 
@@ -62,20 +60,19 @@ def _change(table: ChangeTable, topology: Topology) -> CableChange:
     """Convert one listed change; InputError if it is invalid."""
     check_known("action", table.action, ACTIONS)
     if not 0 <= table.at_ms <= LATEST_MS:
-        right = "from 0 up" if table.at_ms < 0 else f"at most {LATEST_MS:,}"
-        raise OptionError("at_ms", f"is {table.at_ms}; milliseconds, {right}")
+        right = "at least 0" if table.at_ms < 0 else f"at most {LATEST_MS:,}"
+        raise OptionError("at_ms", f"is {table.at_ms}; expected {right} ms")
     if table.action in ("partition", "heal"):
         if not table.nodes or table.link:
-            raise OptionError("nodes", f"are needed to {table.action}, and no link")
+            raise OptionError("nodes", f"must name the nodes to {table.action}, and link must be empty")
         cables = _cables_around(topology, table.nodes)
         if not cables:
             raise OptionError("nodes", f"{', '.join(table.nodes)} have no link to any other node")
         cause = f"partition of {', '.join(sorted(set(table.nodes)))}"
         return CableChange(table.at_ms, cause, cables, 0.0 if table.action == "partition" else 1.0)
     if table.nodes or len(table.link) not in (2, 3):
-        raise OptionError(
-            "link", f"is needed to {table.action}: give its two ends (and its name, if it has one) and no nodes"
-        )
+        right = f"must name the link to {table.action}: its two ends, and its name if it has one; nodes must be empty"
+        raise OptionError("link", right)
     if table.action == "slow" and not 0 < table.factor < 1:
         raise OptionError(
             "factor", f"is {table.factor:g}; expected the fraction of its bandwidth that a link keeps, between 0 and 1"
@@ -126,10 +123,10 @@ def random_changes(
     OptionError
         If a mean is not above 0, or the factor is not in [0, 1).
     """
-    check_number("mean_up_ms", mean_up_ms, 0.0, "milliseconds, above 0", above=True)
-    check_number("mean_down_ms", mean_down_ms, 0.0, "milliseconds, above 0", above=True)
+    check_number("mean_up_ms", mean_up_ms, 0.0, "more than 0 ms", above=True)
+    check_number("mean_down_ms", mean_down_ms, 0.0, "more than 0 ms", above=True)
     if not 0 <= factor < 1:
-        raise OptionError("factor", f"is {factor:g}; expected a fraction of the bandwidth, from 0 to below 1")
+        raise OptionError("factor", f"is {factor:g}; expected a fraction of the bandwidth from 0 to below 1")
     changes: list[CableChange] = []
     for cable in sorted({int(cable) for cable in topology.cable} if cables is None else set(cables)):
         now_ms = math.ceil(rng.exponential(mean_up_ms))

@@ -66,7 +66,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.fraction <= 1:
             raise OptionError("fraction", f"is {self.fraction:g}; expected a fraction of the run time, from 0 to 1")
         if not 0 <= self.message_bytes < math.inf:
-            raise OptionError("message_bytes", f"is {self.message_bytes:g}; bytes, from 0 up")
+            raise OptionError("message_bytes", f"is {self.message_bytes:g}; expected at least 0 bytes")
 
     def records(self, widths: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
         """Return this communication as records for kernels, for jobs of the given widths.

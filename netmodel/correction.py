@@ -113,9 +113,9 @@ class Measurements:
         round_trip_age_ms: int = ROUND_TRIP_AGE_MS,
         bandwidth_age_ms: int = BANDWIDTH_AGE_MS,
     ) -> None:
-        check_number("window", window, 1, "measurements, from 1 up")
-        check_number("round_trip_age_ms", round_trip_age_ms, 1, "milliseconds, from 1 up")
-        check_number("bandwidth_age_ms", bandwidth_age_ms, 1, "milliseconds, from 1 up")
+        check_number("window", window, 1, "at least 1 measurement")
+        check_number("round_trip_age_ms", round_trip_age_ms, 1, "at least 1 ms")
+        check_number("bandwidth_age_ms", bandwidth_age_ms, 1, "at least 1 ms")
         self._window = window
         self._age_ms = round_trip_age_ms, bandwidth_age_ms
         # A round trip belongs to both directions, so its key is the sorted pair.
@@ -149,7 +149,7 @@ class Measurements:
         """
         if not samples_ms or not all(0 <= sample < np.inf for sample in samples_ms):
             raise InputError(
-                f"round trips from {origin} to {target}: {list(samples_ms)!r:.100}; milliseconds, from 0 up"
+                f"round trips from {origin} to {target}: {list(samples_ms)!r:.100}; expected at least 0 ms"
             )
         _check_ends(origin, target)
         pair = (origin, target) if origin < target else (target, origin)
@@ -170,7 +170,9 @@ class Measurements:
             If the sites are the same, or the bandwidth is not positive and finite.
         """
         if not 0 < bandwidth_bps < np.inf:
-            raise InputError(f"bandwidth from {origin} to {target}: {bandwidth_bps!r}; bits per second, above 0")
+            raise InputError(
+                f"bandwidth from {origin} to {target}: {bandwidth_bps!r}; expected more than 0 bits per second"
+            )
         _check_ends(origin, target)
         rows = self._bandwidths.setdefault((origin, target), [])
         _insert(rows, _Row(at_ms, float(bandwidth_bps), float(bandwidth_bps)), self._window)
@@ -277,7 +279,7 @@ def correct(model: NetworkModel, measured: Sequence[PairMeasured], *, tolerance:
     OptionError
         If the tolerance is negative or not finite.
     """
-    check_number("tolerance", tolerance, 0.0, "expected a fraction >= 0")
+    check_number("tolerance", tolerance, 0.0, "a fraction of at least 0")
     index = {site: number for number, site in enumerate(model.topology.sites)}
     measured_pairs = {
         (index[pair.origin], index[pair.target]): pair
@@ -435,9 +437,9 @@ def measured_model(
         If a number is out of range, or the exchange is unknown.
     """
     if not sites or len(set(sites)) < len(sites):
-        raise InputError(f"sites {', '.join(sites)}: expected at least one, without repetition")
+        raise InputError(f"sites {', '.join(sites)}: expected at least one site, without repetition")
     if bandwidth_bps is not None:
-        check_number("bandwidth_bps", bandwidth_bps, 0.0, "bits per second, above 0", above=True)
+        check_number("bandwidth_bps", bandwidth_bps, 0.0, "more than 0 bits per second", above=True)
     index = {site: number for number, site in enumerate(sites)}
     rows = []
     for pair in measured:

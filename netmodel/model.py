@@ -91,8 +91,8 @@ class NetworkModel:
 
     def __post_init__(self) -> None:
         check_known("exchange", self.exchange, EXCHANGES)
-        check_number("local_latency_ms", self.local_latency_ms, 0.0, "milliseconds, from 0 up")
-        check_number("local_bandwidth_bps", self.local_bandwidth_bps, 1.0, "bits per second, from 1 up")
+        check_number("local_latency_ms", self.local_latency_ms, 0.0, "at least 0 ms")
+        check_number("local_bandwidth_bps", self.local_bandwidth_bps, 1.0, "at least 1 bit per second")
         object.__setattr__(self, "arrays", self._arrays())
 
     def _arrays(self) -> NetArrays:
@@ -274,7 +274,7 @@ class NetworkModel:
                 raise InputError(f"{what} has shape {values.shape}; expected one number for each of the {sites} sites")
         if width < 1 or available.min(initial=0) < 0:
             raise InputError(
-                f"width is {width}, free {available.tolist()}; a job has at least 1 node, a site 0 or more"
+                f"width is {width}, free {available.tolist()}; expected a width >= 1 and free nodes >= 0 at each site"
             )
         choice = new_choice(len(available), width)
         record = communication.records([width])[0]

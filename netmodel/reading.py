@@ -127,7 +127,7 @@ def _attach_sites(rows: WrittenNetwork, node: str, sites: Any, report: Reporter)
     """Record the sites at a node, given as one name or a list of names."""
     names = [sites] if isinstance(sites, str) else sites
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        report.add((), f"node {node}: sites is {sites!r:.100}; the name of a site, or a list of names")
+        report.add((), f"node {node}: sites is {sites!r:.100}; expected the name of a site, or a list of names")
         return
     for name in names:
         if rows.attached.setdefault(name, node) != node:
@@ -190,7 +190,7 @@ def _link(number: int, origin: str, target: str, attributes: Mapping[str, Any], 
     row.jitter_ms = _number(attributes.get("jitter_ms"), f"{label}: jitter_ms", report) or 0.0
     row.is_up = bool(attributes.get("up", True))
     if attributes.get("up", True) not in (True, False):
-        report.add((), f"{label}: up is {attributes['up']!r:.100}; true or false")
+        report.add((), f"{label}: up is {attributes['up']!r:.100}; expected true or false")
     return row
 
 
@@ -204,7 +204,7 @@ def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float
         unit = str(_first(attributes.get("LinkSpeedUnits")) or "")
         prefix = {"K": "k", "m": "M", "g": "G", "t": "T"}.get(unit, unit)
         if prefix not in PREFIXES:
-            report.add((), f"{label}: LinkSpeedUnits is {unit!r}; one of K, M, G and T, for bits per second")
+            report.add((), f"{label}: LinkSpeedUnits is {unit!r}; expected K, M, G or T, prefixes of bits per second")
             return 1.0
         value = _number(speed, f"{label}: LinkSpeed", report)
         return None if value is None else value * PREFIXES[prefix]
@@ -231,7 +231,7 @@ def _number(value: Any, what: str, report: Reporter) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        report.add((), f"{what} is {value!r:.100}; a number")
+        report.add((), f"{what} is {value!r:.100}; expected a number")
         return 0.0 if "bps" not in what and "Speed" not in what else 1.0
 
 
@@ -297,7 +297,10 @@ def _generated_graph(table: GeneratorTable, report: Reporter) -> Any:
         ignored = ("seed", "create_using", "backend", "backend_kwargs")
         parameters = [key for key in inspect.signature(function).parameters if key not in ignored]
         problem = " ".join(str(error).split()) or type(error).__name__
-        report.add(("generator", "arguments"), f"{table.name} rejects them: {problem}; it accepts {named(parameters)}")
+        report.add(
+            ("generator", "arguments"),
+            f"{table.name} rejects these arguments: {problem}; it accepts {named(parameters)}",
+        )
         return None
 
 
@@ -314,9 +317,11 @@ def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour
     }
     if table.side_km is None or not 0 < table.side_km < math.inf:
         wrong = "is missing" if table.side_km is None else f"is {table.side_km:g}"
-        report.add(("generator", "latency_ms"), f"{wrong}; give latency_ms, or side_km > 0 where nodes have positions")
+        report.add(
+            ("generator", "latency_ms"), f"{wrong}; give latency_ms, or side_km > 0 if the generator places the nodes"
+        )
     elif any(position is None for position in positions.values()):
-        report.add(("generator", "side_km"), f"{table.name} gives its nodes no positions; give latency_ms")
+        report.add(("generator", "side_km"), f"{table.name} generates no positions; give latency_ms")
     for row in rows.links:
         origin, target = positions[row.origin], positions[row.target]
         length = math.dist(origin, target) if origin is not None and target is not None else 0.0
@@ -339,7 +344,7 @@ _LISTS: dict[str, type[msgspec.Struct]] = {"nodes": NodeTable, "links": LinkTabl
 
 def _elements(listed: object, key: str, report: Reporter) -> list[Any]:
     if not isinstance(listed, list):
-        report.add((key,), f"is {listed!r}; a list of tables, [[net.{key}]]")
+        report.add((key,), f"is {listed!r}; expected a list of tables, [[net.{key}]]")
         return []
     tables = [_element(value, _LISTS[key], (key, number), report) for number, value in enumerate(listed)]
     return [element for element in tables if element is not None]
@@ -386,7 +391,7 @@ def _element(value: object, kind: type[msgspec.Struct], path: KeyPath, report: R
 
 
 def _stand_in(value: object, kind: type[msgspec.Struct]) -> NodeTable | LinkTable | None:
-    """Return a valid replacement for an invalid node or link, if its name or ends can be read; otherwise None."""
+    """Return a valid substitute for an invalid node or link, if its name or ends can be read; otherwise None."""
     if not isinstance(value, dict):
         return None
     if kind is NodeTable and isinstance(value.get("name"), str):
@@ -580,7 +585,7 @@ def topology_of_graph(
     import networkx as nx
 
     if not isinstance(graph, nx.Graph):
-        raise InputError(f"{name}: is a {type(graph).__name__}; expected a graph of networkx")
+        raise InputError(f"{name}: is a {type(graph).__name__}; expected a networkx graph")
     problems = Problems(name)
     rows = rows_of_graph(graph, name, problems)
     rows.fills_gaps = False
@@ -617,7 +622,7 @@ def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Report
         sources.append("links")
     if len(sources) != 1:
         wrong = f"has {' and '.join(sources)}" if sources else "has no source"
-        report.add((), f"{wrong}; a network comes from one of file, generator, and nodes with links")
+        report.add((), f"{wrong}; expected exactly one of file, generator, and nodes with links")
         return None
     if sources == ["links"]:
         report.add(("links",), "are given without nodes; name the nodes in [[net.nodes]]")
@@ -641,24 +646,24 @@ def check_settings(table: NetTable, report: Reporter) -> None:
         if getattr(table, key) not in allowed:
             report.add((key,), not_known(getattr(table, key), allowed))
     for key, low, right in (
-        ("detour", 1.0, "a factor, from 1 up"),
-        ("local_latency_ms", 0.0, "milliseconds, from 0 up"),
-        ("local_bandwidth_bps", 1.0, "bits per second, from 1 up"),
-        ("segment_bytes", 1, "bytes, from 1 up"),
-        ("k", 1, "routes, from 1 up"),
+        ("detour", 1.0, "a factor of at least 1"),
+        ("local_latency_ms", 0.0, "at least 0 ms"),
+        ("local_bandwidth_bps", 1.0, "at least 1 bit per second"),
+        ("segment_bytes", 1, "at least 1 byte"),
+        ("k", 1, "at least 1 route"),
     ):
         value = getattr(table, key)
         if isinstance(value, int) and abs(value) >= 2**63:  # Python's TOML reader accepts integers of any size
-            report.add((key,), f"has more than 64 bits; {right}")
+            report.add((key,), f"has more than 64 bits; expected {right}")
         elif not low <= value < math.inf:
-            report.add((key,), f"is {value:g}; {right}")
+            report.add((key,), f"is {value:g}; expected {right}")
     if table.failures is not None:
         for key in ("mean_up_ms", "mean_down_ms"):
             value = getattr(table.failures, key)
             if not 0 < value < math.inf:
-                report.add(("failures", key), f"is {value:g}; milliseconds, above 0")
+                report.add(("failures", key), f"is {value:g}; expected more than 0 ms")
         if not 0 <= table.failures.factor < 1:
             report.add(
                 ("failures", "factor"),
-                f"is {table.failures.factor:g}; expected a fraction of the bandwidth, from 0 to below 1",
+                f"is {table.failures.factor:g}; expected a fraction of the bandwidth from 0 to below 1",
             )

@@ -101,7 +101,7 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
     """
     check_known("routes", routes, ROUTES)
     if k < 1:
-        raise OptionError("k", f"is {k}; routes, from 1 up")
+        raise OptionError("k", f"is {k}; expected at least 1 route")
     rows = _rows_of(topology, routes, k, range(len(topology.sites)))
     return _paths_of_rows(topology, [rows[site] for site in range(len(topology.sites))], routes, k, segment_bytes)
 
@@ -312,7 +312,7 @@ def best_routes(topology: Topology, origin: int, target: int, *, by: str = "late
     """
     check_known("by", by, ("latency", "bandwidth"))
     if k < 1:
-        raise OptionError("k", f"is {k}; routes, from 1 up")
+        raise OptionError("k", f"is {k}; expected at least 1 route")
     usable = _usable_links(topology)
     if by == "latency" or origin == target:
         routes = islice(_shortest_first(_search_graph(topology, usable), origin, target), k)

@@ -179,7 +179,7 @@ def named(names: Sequence[str], most: int = 8) -> str:
 def check_number(option: str, value: float, low: float, what: str, *, above: bool = False) -> None:
     """Raise OptionError if a number is not finite or too low; ``what`` describes the values allowed."""
     if not np.isfinite(value) or value < low or (above and value == low):
-        raise OptionError(option, f"is {value:g}; {what}")
+        raise OptionError(option, f"is {value:g}; expected {what}")
 
 
 EARTH_RADIUS_KM = 6371.0088

@@ -20,8 +20,8 @@ class Placements(NamedTuple):
 
     Attributes
     ----------
-    parts : numpy.ndarray of PART, shape (room, sites)
-    n_parts : numpy.ndarray of int64, shape (room,)
+    parts : numpy.ndarray of PART, shape (capacity, sites)
+    n_parts : numpy.ndarray of int64, shape (capacity,)
     n_rows : numpy.ndarray of int64, shape (1,)
         Number of placements in the list.
     """
@@ -95,7 +95,7 @@ class Choice(NamedTuple):
         End and factor of the best placement; infinite if there is none.
     limit_ms : numpy.ndarray of float64, shape (1,)
         Upper bound on the end of the best placement.
-    known : EarlierChoice
+    earlier : EarlierChoice
         Result of an earlier search for the same job, if any.
     alike : Alike
         The last evaluated placement.

@@ -109,13 +109,13 @@ class Flows(NamedTuple):
     ----------
     n_flows : numpy.ndarray of int64, shape (1,)
         Number of flows; they are at the beginning of the arrays, oldest first.
-    owner : numpy.ndarray of int64, shape (room,)
+    owner : numpy.ndarray of int64, shape (capacity,)
         Job or transfer that each flow belongs to.
-    path : numpy.ndarray of int64, shape (room,)
+    path : numpy.ndarray of int64, shape (capacity,)
         Path number, from x sites + to.
-    demand : numpy.ndarray of float64, shape (room,)
+    demand : numpy.ndarray of float64, shape (capacity,)
         Maximum useful rate in bits per millisecond; infinite for a transfer.
-    rate : numpy.ndarray of float64, shape (room,)
+    rate : numpy.ndarray of float64, shape (capacity,)
         Rate in bits per millisecond, as of the last sharing.
     """
 
@@ -133,13 +133,13 @@ class Filling(NamedTuple):
     ----------
     left : numpy.ndarray of float64, shape (links,)
         Capacity of each link that is not yet assigned.
-    wanted : numpy.ndarray of float64, shape (links,)
+    demand : numpy.ndarray of float64, shape (links,)
         Total demand of the flows on each link.
     crossing : numpy.ndarray of int64, shape (links,)
         Number of flows on each link whose rates can still rise; zero between calls.
     used : numpy.ndarray of int64, shape (links,)
         Links with at least one flow.
-    rising : numpy.ndarray of int64, shape (room,)
+    rising : numpy.ndarray of int64, shape (capacity,)
         Flows whose rates can still rise.
     """
 

@@ -54,8 +54,8 @@ class Traits:
     reserves : bool
         Nodes can be reserved in advance.
     learns : bool
-        The discipline learns from jobs that end well. Operators may ask what it has learned, and edit it; nothing
-        outside the discipline knows what that is.
+        The discipline learns from jobs that end well. Operators may query and edit what it has learned; only the
+        discipline knows the format.
     counts_work : bool
         Limits count work done, not time on the clock (`Discipline.progress`).
     elastic : bool
@@ -116,7 +116,7 @@ class Traits:
 
     @property
     def assigns_threads(self) -> bool:
-        """Whether jobs get single hardware threads of a node, and so slow each other."""
+        """Whether jobs get single hardware threads, so that jobs on the same node slow each other."""
         return self.threads != (1, 1)
 
 
@@ -295,14 +295,14 @@ class Discipline(ABC):
         return None
 
     def replan(self) -> None:  # noqa: B027
-        """Make the next pass plan all waiting jobs from scratch, as the windows of the week have moved."""
+        """Make the next pass plan all waiting jobs from scratch, because the windows of the week have moved."""
 
     def next_end_ms(self) -> int | None:
         """Return the earliest end by estimate of a running job; None if no job runs."""
         return next((run.end_by_estimate_ms for run in self.running()), None)
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job would run if it were submitted now and no other job came later; None if it never would.
+        """Return how a job would run if it were submitted now and no other job came later; None if never.
 
         The default submits it to a copy and runs the copy until the job starts; each running job ends by its estimate.
         """
@@ -421,7 +421,7 @@ class Discipline(ABC):
 
     def edit_problem(self, changes: Any) -> str | None:
         """Return why ``edit`` cannot read some changes, in one line, or None."""
-        return "this discipline has learned nothing that could be edited"
+        return "this discipline learns nothing that can be edited"
 
     def edit(self, changes: Any) -> None:  # noqa: B027
         """Change what has been learned; `changes` is plain data for which ``edit_problem`` returns None."""
@@ -430,11 +430,11 @@ class Discipline(ABC):
 
     @property
     def in_use(self) -> int:
-        """Nodes of jobs that are placed and have not started, as bits; may include the nodes of running jobs."""
+        """Nodes of jobs that are placed and have not started, as a bit mask; may include the nodes of running jobs."""
         return 0
 
     def serve(self, now_ms: int, nodes: int) -> None:  # noqa: B027
-        """Use only these nodes, the bits of a number; for disciplines that choose nodes.
+        """Use only these nodes, given as a bit mask; for disciplines that choose nodes.
 
         No job starts on other nodes; jobs that run there stay until they end.
         """

@@ -84,7 +84,7 @@ class CompiledSite:
         Rules with kernels as methods.
     is_paced : bool
         Whether the rules are `RateRules`, under which the rates of jobs change.
-    room : int
+    capacity : int
         Most jobs that may run at once.
     figures : callable
         Returns the `OwnFigures` of the simulation so far.
@@ -118,13 +118,13 @@ class Compiled:
     site : callable
         Takes the nodes, the policy, the `Jobs`, a function that returns the `WeekClock` of the site (called only if the
         policy needs the local time), and by name those of ``inputs`` that were given. Returns a `CompiledSite`.
-    plays : callable
-        Takes a policy; returns whether the loop can simulate it. A core is stepped for other policies. Default: all.
+    supports : callable
+        Takes a policy; returns whether the loop can simulate it. Other policies are stepped. Default: all.
     nodes_may_fail : bool
         Whether sites have ``keys_at``.
     inputs : tuple of str
         Names of the arguments of `gridweave.simulate` that are for this discipline.
-    piece : int
+    chunk : int
         Jobs that are simulated between reports of progress: about a tenth of a second.
     """
 

@@ -73,7 +73,7 @@ def _loaded(name: str, place: str) -> Entry:
     except ImportError as error:
         raise InputError(f"the discipline {name!r} cannot be imported from {place}: {error}") from error
     if not isinstance(entry, Entry) or entry.name != name:
-        raise InputError(f"the entry point {name} of {GROUP} is {place}, which is no Entry with the name {name!r}")
+        raise InputError(f"the entry point {name} of {GROUP} is {place}, which is not an Entry named {name!r}")
     return entry
 
 

@@ -82,8 +82,8 @@ class Lender:
     policy_inside : callable
         Takes the policy of the site; returns the policy by which jobs get the lent nodes.
     discipline_inside : callable
-        Takes the table of the site, or None; returns the name of the discipline whose options the site may have too:
-        the entry's own name if the batch system decides when jobs start, so that a grid cannot have full control.
+        Takes the table of the site, or None; returns the name of the discipline whose options the site also accepts:
+        the entry's own name if the batch system decides when jobs start, which rules out full control by a grid.
     launcher_problems : callable
         Takes the table of the site, or None, and the keys ``kind`` and ``trust`` of its table ``launcher``; returns
         problems of these keys, each with the name of the key.
@@ -138,7 +138,7 @@ class Entry:
     labels : callable, optional
         Takes a policy; returns, for each column whose numbers represent names, the names of 0, 1, ...
     remarks : callable, optional
-        Takes a policy and the width of the widest job; returns remarks for the user about the two, a line each.
+        Takes a policy and the width of the widest job; returns remarks for the user, a line each.
     """
 
     name: str

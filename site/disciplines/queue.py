@@ -327,9 +327,9 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         """Return why a start is not planned earlier (window, order, nodes or cap), without and with numbers."""
         mask = np.int64(self._mask(job))
         if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
-            return "a limit of the site", "a limit of the site lets no such job start before then"
+            return "a limit of the site", "a limit of the site allows no such job to start earlier"
         if self._policy.backfill == "none" and place > 0:
-            return "others must start before it", "this site starts no job before the one ahead of it"
+            return "others must start before it", "this site starts no job before the job ahead of it"
         kept = f"the jobs that run and {ahead_text(place)}" if place else "the jobs that run"
         if self._state.counters[0]["n_reservations"]:
             kept += " and the reservations"
@@ -337,7 +337,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             kept += ", under the limits that apply to it,"
         length = span_text(job.estimate_ms)
         need = f"it needs {nodes_text(job.width)} for {length}"
-        return "no earlier room is left", f"{need}, and {kept} leave no earlier room for that"
+        return "no earlier gap is left", f"{need}, and {kept} leave no earlier gap for it"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> tuple[str, str]:
         """Return which test of backfilling a job behind the head fails, without and with numbers."""
@@ -353,7 +353,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         extra = int(free_at(self._state, np.int64(limit_ms))) - head.width
         return "free nodes are kept for the first", (
             f"it would run for {span_text(job.estimate_ms)}, and job {head.job_id} at the head is to start "
-            f"{when_text(limit_ms, now_ms)}; it needs {nodes_text(job.width)} where {extra} can be spared beyond then"
+            f"{when_text(limit_ms, now_ms)}; it needs {nodes_text(job.width)} and only {extra} can be spared after that"
         )
 
     def _mask(self, job: Job) -> int:
@@ -441,7 +441,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             for p, n_steps in enumerate(self._plan.n_steps):
                 free = self._plan.step_free[p, :n_steps]
                 assert (free >= 0).all() or overdue, "a profile is overbooked"
-                assert (free <= self._plan.total[p]).all(), "a profile has more than there is"
+                assert (free <= self._plan.total[p]).all(), "a profile has more free nodes than the site has"
                 assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
 
     def _check_order(self, waiting: list[int]) -> None:
@@ -509,7 +509,7 @@ COMPILED = Compiled(site=compiled_site, nodes_may_fail=True, chunk=20_000)
 
 ENTRY = Entry(
     name="queue",
-    about="jobs stand in a queue, and those behind the head may be backfilled",
+    about="jobs wait in a queue, and jobs behind the head may be backfilled",
     make=SiteQueue,
     read=lambda nodes, options, usual: read_policy("queue", options, usual),
     traits=Traits(elastic=True),

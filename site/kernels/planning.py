@@ -207,7 +207,7 @@ def conservative_pass(state: SiteState, plan: Plan, limits: LimitArrays | None, 
     plan : Plan
         Both changed in place.
     limits : None
-        A queue keeps none.
+        A queue has no limits.
     now_ms : int
     """
     keep_promises(state, plan, limits, now_ms)
@@ -226,7 +226,7 @@ def keep_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, now_
     plan : Plan
         Both changed in place.
     limits : None
-        A queue keeps none.
+        A queue has no limits.
     now_ms : int
     """
     counters = state.counters[0]

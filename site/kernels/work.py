@@ -5,8 +5,8 @@ integer multiple of 2**-16 (`RATE_ONE` is rate 1; rate 0 pauses the job). Work p
 rounding, so the remaining work is exact after any number of rate changes. There are only two roundings: a rate is
 rounded to the nearest 2**-16, and a job ends at the first whole millisecond at which its work is done.
 
-The longest time of the project (``MAX_TIME_MS``, 10**14) is less than 2**63 of these units, so it fits into 64 bits; it
-would not with more digits. A slowdown of 1.3 is exact to one part in a hundred thousand.
+The longest time (``MAX_TIME_MS``, 10**14) is less than 2**63 of these units, so it fits into 64 bits; with more binary
+digits it would not. A slowdown of 1.3 is exact to one part in a hundred thousand.
 
 Running jobs are in a table of `WORK`, and their ends in a heap (`Ends`): earliest first, ties by job id. When a job's
 rate changes, its end moves within the heap; a paused job has no end in the heap. If rates never change, pass None

@@ -46,7 +46,7 @@ class NodeSource(ABC):
     traits : Traits
         Properties of the discipline.
     nodes_of : dict of int to int
-        Nodes of each running job, as bits.
+        Nodes of each running job, as a bit mask.
     can_hold_nodes : bool
         Whether free nodes can be held for a fragment of a multi-site job.
     is_own : bool
@@ -74,10 +74,10 @@ class NodeSource(ABC):
         """Give a job its nodes and return them: the nodes that `start` names, or the lowest free nodes."""
         job, nodes = start.job, start.nodes
         if self._is_counted:
-            assert nodes is None, "a discipline names nodes, and its traits do not say so"
+            assert nodes is None, "a discipline names nodes, although its traits rule that out"
             nodes, self.nodes_of[job.job_id] = self.pool.take(job.width)
         else:
-            assert nodes is not None, "a discipline that chooses nodes has named none"
+            assert nodes is not None, "a discipline that chooses nodes named none"
             self.nodes_of[job.job_id] = bits_of(nodes)
         return nodes
 
@@ -92,7 +92,7 @@ class NodeSource(ABC):
             self.pool.give_back(nodes)
 
     def held(self) -> int:
-        """Return the nodes of all running jobs, as bits."""
+        """Return the nodes of all running jobs, as a bit mask."""
         return functools.reduce(operator.or_, self.nodes_of.values(), 0)
 
     @property
@@ -138,7 +138,7 @@ class NodeSource(ABC):
         """Record that the grid needs nodes for a job wider than the site."""
 
     def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
-        """Return how many nodes will be spare for a job of this length when all requests are granted, and when.
+        """Return how many nodes will be free for a job of this length once all requests are granted, and when.
 
         The time is None if it is unknown, or if there is no request.
         """

@@ -118,7 +118,7 @@ class ContractCore:
     rendezvous_ms : int
         How long started fragments wait for the other fragments of their job.
     alone_ms : int
-        How long a fragment runs after `OpenGate` without confirmation that the others run, too.
+        How long a fragment runs after `OpenGate` without confirmation that the other fragments run.
     is_gated : bool
         Whether the ranks of a job with an agreed start wait for `OpenGate`, from which its limit counts.
     week : WeekClock
@@ -185,7 +185,7 @@ class ContractCore:
         return self.take_in(now_ms, events)
 
     def take_in(self, now_ms: int, events: Sequence[ContractEvent]) -> list[Command | ToGrid]:
-        """Do the same as `handle` for a sequence of events, which is faster for many."""
+        """Do the same as `handle` for a sequence of events; faster for many events."""
         self.site.check(now_ms, *events)
         self._now_ms = now_ms
         self._out, self._inner = [], []
@@ -240,7 +240,7 @@ class ContractCore:
             why = self._share.why_outside
             site_reason = msgspec.structs.replace(site_reason, ahead=ahead, reason=why, cause=why)
             return forecast_at(name, site_reason, now_ms, job_id, job.width, job.estimate_ms)
-        reason = "its nodes are reserved until the start that was agreed on"
+        reason = "its nodes are reserved until the agreed start"
         if part.ahead:
             reason = "its nodes are reserved ahead, until the other sites have theirs"
         site_reason = msgspec.structs.replace(
@@ -301,7 +301,7 @@ class ContractCore:
         self._own_running, self._own_jobs = state.own_running, state.own_jobs
 
     def kept_nodes(self) -> Iterator[tuple[Literal["reservation", "lease"], int, int, int, int]]:
-        """Yield each reservation and lease: kind, number, number of nodes, start and end [ms]."""
+        """Yield each reservation and lease: kind, id, number of nodes, start and end [ms]."""
         for kept in self.site.reservations():
             yield "reservation", kept.reservation_id, kept.width, kept.start_ms, kept.start_ms + kept.length_ms
         for job_id, part in self._parts.items():
@@ -314,13 +314,13 @@ class ContractCore:
         share = self._share
         assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
         having = [part.width for part in self._parts.values() if part.state != EVICTED]
-        assert share.nodes == sum(having), "the grid's nodes do not add up"
+        assert share.nodes == sum(having), "the nodes of the grid's jobs do not add up"
         assert share.overlaps or share.held <= share.cap, "the owner's share is exceeded"
         running = {running.job.job_id for running in self.site.running()}
         waiting = {job.job_id for job, _ in self.site.waiting()}
         for job_id, part in self._parts.items():
             place = share.outside if job_id in share.outside else waiting if part.state == WAITING else running
-            assert (job_id in place) != (part.state == EVICTED), f"job {job_id} is {part.state}, not so"
+            assert (job_id in place) != (part.state == EVICTED), f"job {job_id} is {part.state}, but the site disagrees"
             assert not part.has_lease or job_id in self._timed, f"job {job_id} has no lease"
         grid = set(self._parts)
         assert running - grid == set(self._own_running), "the own users' running jobs differ"
@@ -420,7 +420,7 @@ class ContractCore:
         """Return why the site refuses to reserve nodes for a start at `start_ms`, or ahead; None if it does not."""
         if job.in_step and not self.site.takes_parts:
             if self.site.source.can_hold_nodes:
-                return "the site slows and pauses jobs, and a job on several sites would wait for itself here"
+                return "the site slows and pauses jobs, and a job on several sites would wait for its part here"
             return "a batch system starts the jobs of the site, and nodes cannot be held there without pilots"
         if job.job_id in self._parts:
             return "the site has another attempt of this job"
@@ -546,7 +546,7 @@ class ContractCore:
             # A fragment that waits for the others may run alone; its work is not worth a grace period.
             is_alone = job_id in self._timed
             self._timed.discard(job_id)
-            reason = "cancelled" if outcome == "cancelled" else "its other fragments did not come"
+            reason = "cancelled" if outcome == "cancelled" else "its other fragments did not start in time"
             self._out.append(KillJob(job_id, reason, is_alone))
 
     def _end_leases(self) -> list[Event]:
@@ -600,7 +600,7 @@ class ContractCore:
         for job_id in sorted(self._slowed):
             part = self._parts[job_id]
             slowed = part.slowed
-            assert slowed is not None, "it is not known how a slowed fragment gets on"
+            assert slowed is not None, "the progress of a slowed fragment is unknown"
             if slowed.put_off(self._now_ms):
                 self.site.expect_end(self._now_ms, job_id, slowed.limit_ms)
                 if not slowed.is_late:
@@ -696,7 +696,7 @@ class ContractCore:
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
             if part.state == COMMITTED and part.start_ms <= self._now_ms:
-                assert part.grant is not None, "a fragment is committed that was not reserved"
+                assert part.grant is not None, "a committed fragment has no reserved nodes"
                 self._life.change(job_id, part, "start")
                 self._out.append(part.grant)
                 if part.rate != RATE_ONE:

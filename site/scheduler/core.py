@@ -193,7 +193,7 @@ class SiteCore:
         Raises
         ------
         InputError
-            If time goes backwards, or a job or request has invalid numbers; nothing has changed then.
+            If time goes backwards, or a job or request has invalid numbers; the state is then unchanged.
         """
         self.check(now_ms, *events)
         return self.act(now_ms, events)

@@ -256,11 +256,11 @@ class LiveSite:
         self.core.check_invariants()
         running = {running.job.job_id for running in self.core.site.running()}
         reserved = {job_id for job_id in running if self.core.part_state(job_id) in GRANTED}
-        assert bool(self.core.shut) == self.runs.is_full, "shut, and not full"
+        assert bool(self.core.shut) == self.runs.is_full, "the site is shut but not full, or full but not shut"
         self.runs.check_invariants(running - reserved, [expected.port for expected in self._expected.values()])
         parts = {(job_id, self.core.attempt_of(job_id)) for job_id, _ in self._expected}
         asked = {key for key, expected in self._expected.items() if expected.is_asked}
-        assert asked <= parts, "an attempt is expected that is not here"
+        assert asked <= parts, "an attempt that is not here is expected"
         self.registry.check_invariants()
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -322,19 +322,19 @@ class LiveSite:
             self.core.site.replan()
 
     def _begin_late(self) -> None:
-        """Record the start of jobs that the evicted jobs have now made way for."""
+        """Record the start of jobs whose nodes the evicted jobs have now left."""
         for run in self.runs.begun:
             run.start_ms = self._now_ms
             record = self.registry.records.get(run.job_id)
             if record is not None:
                 record.start_ms = self._now_ms
-            self.registry.note(run.job_id, "starting", f"on {run.where}, which has been left")
+            self.registry.note(run.job_id, "starting", f"on {run.where}, now that earlier jobs have left it")
 
     def _asked_for_nodes(self, event: ReserveNodes | EnqueueJob, job_id: int) -> None:
         """Pass a request for nodes to the core if the job was described and its user is accepted."""
         expected = self._expected.get((job_id, event.attempt))
         if expected is None:
-            self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
+            self._answer(Refused(job_id, event.attempt, "the site has no description of this job"))
         elif not expected.is_asked:
             request = expected.described.request
             if why := self.runs.users.refusal(request.user):
@@ -362,7 +362,9 @@ class LiveSite:
         if not self._moves_jobs or request.program.can_be_moved:
             return None
         right = "submit it with the signal at which it saves what it has done (--checkpoint-signal USR1)"
-        return f"the site moves running jobs to other nodes, and this one does not say that it can be: {right}"
+        return (
+            f"the site moves running jobs to other nodes, but this job does not declare that it can be moved: {right}"
+        )
 
     def _apply_action(self, action: JobAction, record: JobRecord) -> None:
         """Apply a user's action to a queued or running job."""
@@ -520,7 +522,7 @@ class LiveSite:
         if not command.nodes or (self._gives_parts and self.runs.has_as_many(run)):
             return  # the job is paused, or can stay on its machines
         if record is None:
-            self.runs.requeue(job_id, attempt, f"its nodes at {self.settings.name} are for others now")
+            self.runs.requeue(job_id, attempt, f"its nodes at {self.settings.name} now belong to other jobs")
         else:
             self.runs.move(run)
 

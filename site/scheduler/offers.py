@@ -20,7 +20,7 @@ def offered(site: SiteCore, now_ms: int, job: Job, capacity: int) -> SharedOffer
 
 
 def untold_job(request: RequestQuote) -> Job:
-    """Return a job with no more than the fields of a quote request."""
+    """Return a job that has only the fields of a quote request."""
     needs = {"resources": request.resources, "assumed": request.assumed}
     untold = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, user_name=request.user)
     return msgspec.structs.replace(untold, **needs)
@@ -56,9 +56,9 @@ def why_not_placed(site: SiteCore, now_ms: int, job: Job, beside: float | None) 
     """
     if beside is None:
         left = site.startable(now_ms, job.estimate_ms)
-        return f"it needs {job.width} nodes of its own now; {left} are left for it" if left < job.width else None
+        return f"it needs {job.width} unshared nodes now; it can get only {left}" if left < job.width else None
     offer = offered(site, now_ms, job, job.width)
     if offer is None:
         return "no running job matches it now"
-    dear = f"beside others it would take {offer.slowdown:.2f} times as long now, and not {beside:.2f}"
+    dear = f"on shared nodes it would now take {offer.slowdown:.2f} times as long, not {beside:.2f}"
     return dear if offer.slowdown > beside * (1 + 1e-9) else None

@@ -65,7 +65,7 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
     - **Replay.** A second site gives the same commands for the same events.
     - **State.** A new site that is restored from the encoded state has the same encoded state, and gives the same
       commands from then on.
-    - **Copies are independent.** Events and questions to a copy of a site do not change the original.
+    - **Copies are independent.** Events and queries sent to a copy of a site do not change the original.
     - **A pass is idempotent.** A second pass at the same instant changes nothing.
     - **A quote is kept.** A job that is quoted a start now starts when it is submitted. A job starts no later than a
       binding promise, provided that jobs end by their limits and no other events arrive.
@@ -91,12 +91,14 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
     >>> from gridweave.site.disciplines.queue import ENTRY
     >>> check_discipline(ENTRY, seeds=1)
     """
-    assert entry.lender is None, f"{entry.name} names a source of nodes; check the disciplines that decide on these"
+    assert entry.lender is None, (
+        f"{entry.name} lends nodes of a batch system; check the disciplines that schedule these nodes"
+    )
     with _known(entry):
         _check_options(entry, nodes)
         for policy in policies or (entry.read(nodes, {}, {}),):
             assert (policy.discipline, bool(policy.label)) == (entry.name, True), (
-                "a policy has no label, or not this name"
+                "a policy has no label, or another discipline's name"
             )
             traits = entry.traits_of(policy)
             assert traits.of_any_policy == entry.traits.of_any_policy, "a policy changes Traits.of_any_policy"
@@ -130,22 +132,22 @@ def _check_options(entry: Entry, nodes: int) -> None:
         entry.read(nodes, {"no_such_option": 1}, {})
     except OptionError:
         return
-    raise AssertionError(f"{entry.name} accepts an unknown option: no_such_option")
+    raise AssertionError(f"{entry.name} accepts the unknown option no_such_option")
 
 
 def _check_methods(discipline: Discipline, traits: Traits) -> None:
     for trait, methods in NEEDED_BY.items():
         for method in methods if getattr(traits, trait) else ():
             assert getattr(type(discipline), method) is not getattr(Discipline, method), (
-                f"the trait {trait} is declared, and {type(discipline).__name__} has no method {method}"
+                f"the trait {trait} is declared, but {type(discipline).__name__} has no method {method}"
             )
     for trait in ONLY_WITH:
         for method in () if getattr(traits, trait) else NEEDED_BY[trait]:
             assert getattr(type(discipline), method) is getattr(Discipline, method), (
-                f"{type(discipline).__name__} has a method {method}, and the trait {trait} is not declared"
+                f"{type(discipline).__name__} has a method {method}, but the trait {trait} is not declared"
             )
     fits_ms = discipline.copy().reserve(0, 1, 1_000_000, 1_000, 1)
-    assert (fits_ms == 1_000_000) == traits.reserves, "the trait reserves is wrong"
+    assert (fits_ms == 1_000_000) == traits.reserves, "the trait reserves contradicts the method reserve"
 
 
 def _check_elastic(entry: Entry, policy: Policy, nodes: int) -> None:
@@ -156,7 +158,7 @@ def _check_elastic(entry: Entry, policy: Policy, nodes: int) -> None:
     everything, job = (1 << nodes) - 1, Job(job_id=1, width=1, estimate_ms=1_000)
     _resize(discipline, traits, 0, -nodes)
     discipline.submit(0, job)
-    assert not discipline.run_pass(0).starts, "a job starts although all nodes are gone"
+    assert not discipline.run_pass(0).starts, "a job starts although no node is present"
     _resize(discipline, traits, everything, nodes)
     assert discipline.run_pass(1).starts, "no job starts although all nodes are back"
 
@@ -176,7 +178,7 @@ _NEEDS = ((1.0, 0.0, 0.0), (0.1, 0.8, 0.1), (0.1, 0.1, 0.8))
 
 
 class _Run:
-    """A random run of a site and of a second site with the same events, which is sometimes restored from state."""
+    """A random run of a site and of a second site with the same events, which is sometimes restored from its state."""
 
     def __init__(self, entry: Entry, policy: Policy, nodes: int, seed: int) -> None:
         self._entry, self._policy, self._nodes = entry, policy, nodes
@@ -202,7 +204,7 @@ class _Run:
         for _ in range(MOST_STEPS):
             wakeup_ms = self._site.next_wakeup_ms()
             working = [job_id for job_id, rate in self._rate.items() if rate]
-            assert wakeup_ms is None or wakeup_ms > self.now_ms, "a pass is due at an instant that has passed"
+            assert wakeup_ms is None or wakeup_ms > self.now_ms, "a pass is due in the past"
             if not working and wakeup_ms is None:
                 break
             self.now_ms = wakeup_ms or self.now_ms + 1
@@ -214,7 +216,7 @@ class _Run:
         """Return a new site in the state of this one."""
         fresh, state = SiteCore(self._nodes, self._policy), dump_state(self._site)
         fresh.restore(read_state(fresh, state))
-        assert dump_state(fresh) == state, "a restored site has another state than the one it was restored from"
+        assert dump_state(fresh) == state, "a restored site differs from the state that it was restored from"
         return fresh
 
     def _step(self, events: list[Event]) -> None:
@@ -224,20 +226,20 @@ class _Run:
         for event in events:
             if isinstance(event, JobFinished):
                 n_figures = len(self._site.figures(self.now_ms, event.job_id))
-                assert n_figures == len(self._traits.columns), f"{n_figures} figures of a job, for the columns declared"
+                assert n_figures == len(self._traits.columns), (
+                    f"{n_figures} figures of a job do not match Traits.columns"
+                )
                 self._rate.pop(event.job_id)
                 self._nodes_of.pop(event.job_id)
         commands = self._site.handle(self.now_ms, *events)
         assert dump_state(bystander) == before, "a copy changes when the original does"
-        assert self._second.handle(self.now_ms, *events) == commands, (
-            "a second site with the same events decides differently"
-        )
+        assert self._second.handle(self.now_ms, *events) == commands, "a site with the same events decides differently"
         self._site.check_invariants()
         for command in commands:
             self._carry_out(command)
         self._check_running()
         again = self._site.copy().source.discipline.run_pass(self.now_ms)
-        assert not again, f"a second pass at one instant decides more: {again}"
+        assert not again, f"a second pass at the same instant decides more: {again}"
 
     def _carry_out(self, command: Command) -> None:
         """Check a command against the traits, and apply it to the rates of the jobs."""
@@ -248,20 +250,20 @@ class _Run:
                 count = sum(stop - start for start, stop in nodes)
                 assert count == self._jobs[job_id].width or traits.forms, "a job has more or fewer nodes than its width"
                 assert count == bits_of(nodes).bit_count() or traits.fractions, "a start names a node twice"
-                assert bool(threads) == traits.assigns_threads, "threads are named or left out, contrary to the traits"
+                assert bool(threads) == traits.assigns_threads, "the threads of a start contradict the trait threads"
             case MoveJob(job_id, nodes):
-                assert traits.moves, "a job moves, contrary to the traits"
+                assert traits.moves, "a job moves without the trait moves"
                 self._nodes_of[job_id] = bits_of(nodes)
             case EvictJob(job_id, keeps_work):
-                assert traits.evicts, "a job is evicted, contrary to the traits"
-                assert traits.saves_work or not keeps_work, "an evicted job keeps its work, contrary to the traits"
+                assert traits.evicts, "a job is evicted without the trait evicts"
+                assert traits.saves_work or not keeps_work, "an evicted job keeps its work without the trait saves_work"
                 self._rate.pop(job_id)
                 self._nodes_of.pop(job_id)
             case ChangeRate(job_id, rate):
                 pauses = traits.slices_time or traits.shares_time or traits.pauses
-                assert rate or pauses, "a job pauses, contrary to the traits"
+                assert rate or pauses, "a job pauses, but no trait allows it"
                 assert rate == RATE_ONE or pauses or traits.shares_nodes or traits.forms, (
-                    "a rate changes, contrary to the traits"
+                    "a rate changes, but no trait allows it"
                 )
                 self._rate[job_id] = rate
 
@@ -269,20 +271,24 @@ class _Run:
         """Check the running jobs that the site reports against its commands."""
         running, nodes_of = list(self._site.running()), self._site.source.nodes_of
         assert {run.job.job_id for run in running} == self._rate.keys(), (
-            "the running jobs are not those that were started"
+            "the running jobs are not the jobs that were started"
         )
-        assert nodes_of == self._nodes_of, "a job runs on other nodes than were commanded"
+        assert nodes_of == self._nodes_of, "a job runs on other nodes than the commands named"
         ends = [(run.end_by_estimate_ms, run.job.job_id) for run in running]
         assert ends == sorted(ends), "the running jobs are not in the order of their ends"
         held, n_held = self._site.source.held(), sum(map(int.bit_count, nodes_of.values()))
-        assert held.bit_count() == n_held or self._traits.overlaps, "two jobs have one node, contrary to the traits"
+        assert held.bit_count() == n_held or self._traits.overlaps, (
+            "two jobs have the same node, but no trait allows it"
+        )
         if self._traits.slices_time:
             working = [nodes for job_id, nodes in nodes_of.items() if self._rate[job_id]]
             n_working = functools.reduce(operator.or_, working, 0).bit_count()
-            assert n_working == sum(map(int.bit_count, working)), "two time-sliced jobs work on one node at once"
+            assert n_working == sum(map(int.bit_count, working)), (
+                "two time-sliced jobs work on one node at the same time"
+            )
         for job_id, speed, work_ms in self._site.progress(self.now_ms):
-            assert speed == self._rate[job_id] / RATE_ONE, "a job works at another speed than was commanded"
-            assert work_ms >= 0, "a job has done a negative amount of work"
+            assert speed == self._rate[job_id] / RATE_ONE, "a job works at another speed than the commands named"
+            assert work_ms >= 0, "a job has done negative work"
 
     def _job(self) -> Job:
         """Return a random job."""
@@ -313,7 +319,7 @@ class _Run:
         return events
 
     def _ask(self) -> None:
-        """Ask a copy every question and let it continue; check that the site itself is unchanged."""
+        """Send a copy every query and let it continue; check that the site itself is unchanged."""
         before, copy, job = dump_state(self._site), self._site.copy(), self._job()
         keeps_limits = all(run.end_by_estimate_ms > self.now_ms for run in self._site.running())
         for waiting, _ in self._site.waiting():
@@ -321,7 +327,7 @@ class _Run:
             assert site_reason.reason, "a waiting job has no reason"
             if keeps_limits and site_reason.is_bound and site_reason.start_ms is not None:
                 start_ms = _start_by_limits(self._site.copy(), self.now_ms, waiting.job_id)
-                assert start_ms <= site_reason.start_ms, f"job {waiting.job_id} starts later than a binding promise"
+                assert start_ms <= site_reason.start_ms, f"job {waiting.job_id} starts later than its binding promise"
         copy.quote(self.now_ms, job)
         copy.sharing_offered(self.now_ms, job)
         copy.nodes_ready(self.now_ms)
@@ -329,22 +335,22 @@ class _Run:
             self._check_quote(copy, job)
         self._check_moved_limit(copy)
         copy.handle(self.now_ms, JobSubmitted(job), *(JobFinished(job_id) for job_id in self._rate))
-        assert dump_state(self._site) == before, "a question, or a copy that continues, changes the site"
+        assert dump_state(self._site) == before, "a query, or a copy that continues, changes the site"
 
     def _check_quote(self, copy: SiteCore, job: Job) -> None:
         """Check that a job quoted a start now does start, and that `startable` agrees with `earliest_start_ms`."""
         run, why_never = copy.expected_run(self.now_ms, job), copy.why_never(job)
         assert run is None or why_never is None, f"a quote for a job that can never run: {why_never}"
-        assert run is None or run.start_ms >= self.now_ms, "a quote is for an instant that has passed"
+        assert run is None or run.start_ms >= self.now_ms, "a quoted start is in the past"
         if run is not None and run.start_ms == self.now_ms:
             commands = self._site.copy().handle(self.now_ms, JobSubmitted(job))
             starts = {command.job_id for command in commands if isinstance(command, StartJob)}
-            assert job.job_id in starts, "a job does not start though its quote was for now"
+            assert job.job_id in starts, "a job that was quoted a start now does not start"
         width = copy.startable(self.now_ms, job.estimate_ms)
-        assert 0 <= width <= copy.free, "more nodes are startable than are free"
+        assert 0 <= width <= copy.free, "more nodes are startable now than are free"
         if width:
             start_ms = copy.earliest_start_ms(self.now_ms, width, job.estimate_ms)
-            assert start_ms == self.now_ms, f"{width} nodes are startable, but a start is quoted for {start_ms} ms"
+            assert start_ms == self.now_ms, f"{width} nodes are startable now, but the earliest start is {start_ms} ms"
 
     def _check_moved_limit(self, copy: SiteCore) -> None:
         """Check that `expect_end` moves the expected end of a running job, unless its discipline counts work."""
@@ -355,7 +361,7 @@ class _Run:
             end_ms = self.now_ms + 12_345
             copy.source.discipline.expect_end(self.now_ms, job_id, end_ms)
             ends = {run.job.job_id: run.end_by_estimate_ms for run in copy.running()}
-            assert ends[job_id] == end_ms, "a limit that was moved has not changed"
+            assert ends[job_id] == end_ms, "expect_end did not move the limit"
 
 
 def _start_by_limits(site: SiteCore, now_ms: int, job_id: int) -> float:

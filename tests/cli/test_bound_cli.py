@@ -67,7 +67,7 @@ def test_a_fractional_site_is_simulated_with_needs_of_the_trace(trace: str) -> N
     [
         (("simulate", "--nodes", "4", "--discipline", "fractional"), "has no column cpu_need"),
         (("simulate", "--nodes", "4", "--needs", "vm"), "'vm' is not known; one of lublin, hpc2n, whole"),
-        (("bound", "--nodes", "4", "--against", "GreedyPN*/OPT=MIN"), "near are"),
+        (("bound", "--nodes", "4", "--against", "GreedyPN*/OPT=MIN"), "similar names: "),
         (("bound", "--nodes", "4", "--method", "guess"), "one of flow, lp"),
         (("bound", "--nodes", "4", "--jobs", "0"), "at least 1"),
         (("bound", "--nodes", "4", "--load", "0"), "above 0"),

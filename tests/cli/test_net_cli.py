@@ -193,7 +193,7 @@ def test_all_problems_have_a_line(shell: Shell, table: Path) -> None:
             "links.bandwidth: link x - y: '10 Gb' is not a bandwidth; "
             "write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
         ),
-        "links: link x - y (first): loss is 1.5; a probability, from 0 to below 1",
+        "links: link x - y (first): loss is 1.5; expected a probability from 0 to below 1",
         "attach.beta: site beta is attached to 'q', which is not a node; there are x, y",
     ]
 
@@ -212,7 +212,7 @@ def test_all_problems_have_a_line(shell: Shell, table: Path) -> None:
         (["show", "{gml}", "--out", "{folder}/no/map.png"], "cannot be written"),
         (["path", "{gml}", "NL", "ZZ"], "there is no site or node 'ZZ'; expected one of NL, BE, DE, UA"),
         (["path", "{gml}", "NL", "BE", "--by", "hops"], "--by: 'hops' is not known; one of latency, bandwidth"),
-        (["path", "{gml}", "NL", "BE", "-k", "0"], "-k: is 0; routes, from 1 up"),
+        (["path", "{gml}", "NL", "BE", "-k", "0"], "-k: is 0; expected at least 1 route"),
         (["path", "{gml}", "NL"], "Missing argument"),
     ],
 )

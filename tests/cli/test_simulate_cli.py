@@ -424,7 +424,7 @@ def test_a_queue_keeps_no_reservations(shell: Shell, trace: Path) -> None:
     [
         ("gang", "mpl=0", "gridweave: --option mpl: is 0; "),
         ("dynp", "slackness_pct=-1", "gridweave: --option slackness_pct: is -1"),
-        ("fractional", "algorithm=GreedyPN", "gridweave: --option algorithm: 'GreedyPN' is not known; near are "),
+        ("fractional", "algorithm=GreedyPN", "gridweave: --option algorithm: 'GreedyPN' is not known; similar names: "),
     ],
 )
 def test_an_option_of_a_discipline_is_named_as_typed(
@@ -463,12 +463,12 @@ def test_matrix_of_a_site_that_shares_time(good: Callable[..., str], shell: Shel
     moves = ["--option", "migration=all", "--option", "max_tasks=1,4"]
     _, _, err = shell("simulate", trace, "--discipline", "gang", *moves)
     said = [line for line in err.splitlines() if "max_tasks" in line]
-    assert said == ["max_tasks = 1 is below the 4 nodes of the widest job: no such job is moved once it runs"]
+    assert said == ["max_tasks = 1 is below the 4 nodes of the widest job: such a job never moves once it runs"]
     status, _, err = shell("simulate", trace, "--show-matrix", "5s")
     assert status != 0
     assert "--show-matrix: works only with --discipline gang; no other has a matrix" in err
     status, _, err = shell("simulate", trace, "--discipline", "gang", "--option", "mpl=0")
-    assert "mpl: is 0; a matrix has from 1 row, which shares space alone, to 62" in err
+    assert "mpl: is 0; expected 1 row (space sharing only) to 62 rows" in err
 
 
 def test_ctrl_c_saves_a_simulation_that_is_to_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,20 +114,20 @@ def test_a_network_without_changes_has_one_period() -> None:
     [
         (link(1, "explode", "a", "b"), "changes.action: 'explode' is not known; one of slow, fail, restore"),
         (link(-1, "fail", "a", "b"), "changes.at_ms: is -1"),
-        (link(10**23, "fail", "a", "b"), f"changes.at_ms: is {10**23}; milliseconds, at most 100,000,000,000,000"),
-        (link(1, "fail", "a"), "changes.link: is needed to fail: give its two ends"),
+        (link(10**23, "fail", "a", "b"), f"changes.at_ms: is {10**23}; expected at most 100,000,000,000,000 ms"),
+        (link(1, "fail", "a"), "changes.link: must name the link to fail: its two ends"),
         (link(1, "fail", "a", "c"), "changes: graph: there is no link between a and c"),
         (link(1, "fail", "a", "z"), "changes: graph: there is no node 'z'; there are a, b, c, d"),
         (link(1, "fail", "a", "b", "second"), "changes: graph: there is no link between a and b named 'second'"),
         (link(1, "slow", "a", "b"), "changes.factor: is 1; expected the fraction"),
         (link(1, "slow", "a", "b", factor=math.nan), "changes.factor: is nan"),
-        (ChangeTable(at_ms=1, action="partition"), "changes.nodes: are needed to partition"),
+        (ChangeTable(at_ms=1, action="partition"), "changes.nodes: must name the nodes to partition"),
         (ChangeTable(at_ms=1, action="partition", nodes=list("abcd")), "have no link to any other node"),
         (
             ChangeTable(at_ms=1, action="heal", nodes=["a"]),
-            "heals the partition of a, which does not exist at that time",
+            "heals the partition of a, but there is none at that time",
         ),
-        (ChangeTable(at_ms=1, action="fail", nodes=["a"]), "changes.link: is needed to fail"),
+        (ChangeTable(at_ms=1, action="fail", nodes=["a"]), "changes.link: must name the link to fail"),
     ],
 )
 def test_invalid_changes_are_refused(change: ChangeTable, message: str) -> None:

@@ -257,8 +257,13 @@ def test_the_pattern_determines_the_best_shape() -> None:
         (4, [2, 2, 2], None, r"free has shape \(3,\); expected one number for each of the 2 sites"),
         (4, [4], None, r"free has shape \(1,\); expected one number for each of the 2 sites"),
         (4, [2, 2], [1.0], r"delay_ms has shape \(1,\); expected one number for each of the 2 sites"),
-        (4, [-5, 9], None, r"width is 4, free \[-5, 9\]; a job has at least 1 node, a site 0 or more"),
-        (0, [2, 2], None, r"width is 0, free \[2, 2\]; a job has at least 1 node"),
+        (
+            4,
+            [-5, 9],
+            None,
+            r"width is 4, free \[-5, 9\]; expected a width >= 1 and free nodes >= 0 at each",
+        ),
+        (0, [2, 2], None, r"width is 0, free \[2, 2\]; expected a width >= 1"),
     ],
 )
 def test_arrays_of_the_wrong_length_are_refused(

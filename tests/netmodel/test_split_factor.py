@@ -272,7 +272,7 @@ def test_the_kernel_agrees_with_the_docs_page(
         ({"pattern": "gossip"}, "pattern: 'gossip' is not known; one of none, all-to-all, ring"),
         ({"fraction": 1.5}, "fraction: is 1.5; expected a fraction of the run time, from 0 to 1"),
         ({"fraction": math.nan}, "fraction: is nan"),
-        ({"message_bytes": -1.0}, "message_bytes: is -1; bytes, from 0 up"),
+        ({"message_bytes": -1.0}, "message_bytes: is -1; expected at least 0 bytes"),
     ],
 )
 def test_invalid_communication_is_refused(values: dict[str, object], message: str) -> None:

@@ -187,7 +187,7 @@ def test_fragments_that_do_not_meet_end() -> None:
     answers(core, 1, CommitNodes(1, 1))
     answers(core, 20, FragmentsMet(1, 7))
     assert core.next_wakeup_ms() == 20 + RENDEZVOUS_MS, "those of another attempt have met"
-    assert told(core, 20 + RENDEZVOUS_MS) == ([], [KillJob(1, "its other fragments did not come", True)])
+    assert told(core, 20 + RENDEZVOUS_MS) == ([], [KillJob(1, "its other fragments did not start in time", True)])
     assert answers(core, 600, JobFinished(1)) == [Ended(1, 1, 600, "unmet")]
 
 

@@ -281,7 +281,7 @@ def test_where_jobs_are_paused_the_evicted_stands_still_on_its_machine() -> None
     assert told is not None
     assert told.reason == (
         "it was paused 10 s ago: job 1000000000002 of level 'high' takes machines of level 'low'; "
-        "it is expected to go on in 40 s"
+        "it is expected to resume in 40 s"
     )
     assert north.runs.paused() == (OWN,)
     again = site(evicted="pause")

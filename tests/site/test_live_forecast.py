@@ -77,8 +77,8 @@ def test_a_job_behind_the_head_hears_what_it_would_delay() -> None:
     forecast = told(site((3, 10), (4, 20), (1, 30)), THIRD)
     assert (forecast.start_ms, forecast.ahead) == (None, 1)
     assert forecast.reason == (
-        f"it would run for 30 min, and job {SECOND} at the head is to start in 10 min; it needs 1 node where 0 can be "
-        "spared beyond then"
+        f"it would run for 30 min, and job {SECOND} at the head is to start in 10 min; it needs 1 node "
+        "and only 0 can be spared after that"
     )
 
 
@@ -99,4 +99,4 @@ def test_jobs_of_the_grid() -> None:
     core.handle(0, described, ReserveNodes(1, 1, 2, 5 * MINUTE_MS, 500))
     held = told(core, 1)
     assert (held.state, held.start_ms) == ("starting", 500)
-    assert held.reason == "its nodes are reserved until the start that was agreed on"
+    assert held.reason == "its nodes are reserved until the agreed start"

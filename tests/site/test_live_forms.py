@@ -166,14 +166,18 @@ def test_what_a_live_site_knows_is_edited() -> None:
         (
             asked(JobForm(on=("gpu",)), JobForm(width=5)),
             POLICY,
-            f"{NEVER}; 'gpu' is neither a class nor a label, one of new, old, x86",
+            f"{NEVER}; 'gpu' is neither a class nor a label; expected one of new, old, x86",
         ),
         (
             asked(JobForm(memory_mb=999, on=("old",))),
             POLICY,
             NEVER,
         ),
-        (asked(priority=2, user="bert"), POLICY, "priority 2 is of level 'high', for users anna; its user is bert"),
+        (
+            asked(priority=2, user="bert"),
+            POLICY,
+            "priority 2 belongs to level 'high', which is for users anna; its user is bert",
+        ),
         (
             asked(JobForm()),
             SitePolicy(),

@@ -171,4 +171,6 @@ def test_jobs_must_be_movable_only_where_they_are_moved(nodes: tuple[int, ...], 
     """Where an algorithm pauses or moves jobs, and there is another machine, a job has to say that it can go there."""
     commands = do(site(*nodes, algorithm=algorithm), 0, job("one", 1, 1.0, 0.5))
     assert bool(of(commands, Accepted)) == is_taken
-    assert [each.reason for each in of(commands, Declined) if "does not say that it can be" not in each.reason] == []
+    assert [
+        each.reason for each in of(commands, Declined) if "does not declare that it can be moved" not in each.reason
+    ] == []

@@ -111,7 +111,7 @@ def test_no_part_of_a_job_on_several_sites_is_sliced() -> None:
     ]
     (refused,) = answers
     assert isinstance(refused, Refused)
-    assert ("would wait for itself" in refused.reason, refused.cause) == (True, "never")
+    assert ("would wait for its part here" in refused.reason, refused.cause) == (True, "never")
     commands = north.handle(1, ReserveNodes(8, 1, 2, 60_000))
     assert any(isinstance(each, StartJob) for each in commands)
 
@@ -121,8 +121,8 @@ def test_who_cannot_be_moved_is_refused_where_jobs_are() -> None:
     north = site(migration="all")
     (declined,) = [each for each in north.handle(0, submitted("one")) if isinstance(each, Declined)]
     assert declined.reason == (
-        "the site moves running jobs to other nodes, and this one does not say that it can be: submit it with the "
-        "signal at which it saves what it has done (--checkpoint-signal USR1)"
+        "the site moves running jobs to other nodes, but this job does not declare that it can be moved: submit it "
+        "with the signal at which it saves what it has done (--checkpoint-signal USR1)"
     )
     request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1000)
     described = DescribeJob(7, 1, request, 1000, 0, 2, ("north",))

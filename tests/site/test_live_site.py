@@ -533,7 +533,7 @@ def test_a_part_whose_gate_was_opened_and_that_stays_alone_is_ended_at_once() ->
     do(core, 80, RunStarted("a", 7, 1), RunStarted("b", 7, 1))
     assert core.next_wakeup_ms() == 570
     commands = of(do(core, 570), EndRun)
-    assert commands == [EndRun(machine, 7, 1, "its other fragments did not come", True) for machine in "ab"]
+    assert commands == [EndRun(machine, 7, 1, "its other fragments did not start in time", True) for machine in "ab"]
     assert list(core.runs.orders("a")) == commands[:1]
     do(core, 580, ended("a", 7, "cancelled"))
     assert of(do(core, 590, ended("b", 7, "cancelled")), Ended) == [Ended(7, 1, 590, "unmet")]
@@ -555,14 +555,14 @@ def test_what_waits_at_its_gate_does_not_reach_its_limit() -> None:
     core = at_gate(rendezvous_ms=5000)
     assert of(do(core, 1050), EndRun) == []
     assert of(do(core, 5050), EndRun) == [
-        EndRun(machine, 7, 1, "its other fragments did not come", True) for machine in "ab"
+        EndRun(machine, 7, 1, "its other fragments did not start in time", True) for machine in "ab"
     ]
 
 
 def test_what_was_not_described_is_refused() -> None:
     """A request for an attempt of which the site does not know what it runs cannot be granted; an old word is none."""
     core = site()
-    reason = "the site was not told what it runs"
+    reason = "the site has no description of this job"
     assert of(do(core, 0, ReserveNodes(7, 1, 1, 1000)), Refused) == [Refused(7, 1, reason)]
     stale = do(core, 1, described(7, 1), EnqueueJob(Job(job_id=7, width=1, estimate_ms=9), 2, 10**6))
     assert of(stale, Refused) == [Refused(7, 2, reason)]

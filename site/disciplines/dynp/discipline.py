@@ -69,7 +69,7 @@ class DynP(SiteQueue):
     @property
     def tuning(self) -> Tuning:
         """The options, the candidates and the record of decisions, as the kernels read them."""
-        assert self._memory is not None, "a self-tuning site that does not tune itself"
+        assert self._memory is not None, "a dynP site without tuning"
         return self._memory
 
     @property
@@ -140,7 +140,7 @@ class DynP(SiteQueue):
             policy.tuning, "each submission, end and start"
         )
         by = {
-            "bounds": "the average estimate of what waits",
+            "bounds": "the average estimate of the waiting jobs",
             "calendar": "the time of the week",
         }.get(policy.decider, f"the plan with the best {policy.metric}")
         return f"the policy {self.active} is in force, {by} decides again at {when}, and the start may move"
@@ -175,7 +175,7 @@ class DynP(SiteQueue):
         waiting = sorted(self._waiting_slots())
         candidates, memory = self.tuning.candidates, self.tuning.memory
         count = len(waiting)
-        assert memory.now["n_waiting"][0] == count, "the candidates plan for others than wait"
+        assert memory.now["n_waiting"][0] == count, "the candidates plan other jobs than those that wait"
         for slots in (*candidates.waiting, memory.arrived, memory.listed):
             assert sorted(slots[:count].tolist()) == waiting, "a candidate has lost or doubled a job"
         assert (candidates.counters["n_waiting"] == count).all(), "a candidate has lost or doubled a job"

@@ -48,22 +48,28 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     policies: list[str] | str = "+".join(THREE)
-    decider: Annotated[str, one_of(tuple(WAYS), "Who chooses the policy.")] = "advanced"
-    preferred: Annotated[str, Meta(description="For the decider preferred: one of the candidates.")] | None = None
-    metric: Annotated[str, one_of(tuple(METRICS), "By which plans are judged.")] = "artww"
-    tuning: Annotated[str, one_of(tuple(TUNINGS), "After what there is a tuning step.")] = "full"
-    slackness_pct: Annotated[float, Meta(description="By how much another plan must be better.")] = 0.0
-    first_jobs: Annotated[int, Meta(description="Only so many waiting jobs count.")] | None = None
-    within_ms: Annotated[int, Meta(description="Only jobs count that start within this time.")] | None = None
-    lower_ms: Annotated[float, Meta(description="For the decider bounds.")] = 7_200_000.0
-    upper_ms: Annotated[float, Meta(description="For the decider bounds.")] = 9_000_000.0
+    decider: Annotated[str, one_of(tuple(WAYS), "How the policy is chosen.")] = "advanced"
+    preferred: Annotated[str, Meta(description="One of the candidates, for the decider preferred.")] | None = None
+    metric: Annotated[str, one_of(tuple(METRICS), "Metric by which plans are compared.")] = "artww"
+    tuning: Annotated[str, one_of(tuple(TUNINGS), "Events that a tuning step follows.")] = "full"
+    slackness_pct: Annotated[float, Meta(description="How much better another plan must be, in per cent.")] = 0.0
+    first_jobs: Annotated[int, Meta(description="Number of waiting jobs that count, those submitted first.")] | None = (
+        None
+    )
+    within_ms: Annotated[int, Meta(description="Only jobs planned to start within this time count.")] | None = None
+    lower_ms: Annotated[float, Meta(description="SJF up to this average estimate, for the decider bounds.")] = (
+        7_200_000.0
+    )
+    upper_ms: Annotated[float, Meta(description="LJF above this average estimate, for the decider bounds.")] = (
+        9_000_000.0
+    )
     calendar: list[CalendarEntry] = []
-    reading: Annotated[str, one_of(READINGS, "Of what the thesis leaves open.")] | bool = "true"
+    reading: Annotated[str, one_of(READINGS, "Reading of the points that the thesis leaves open.")] | bool = "true"
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> DynPPolicy:
     """Return the policy of a dynP site; its options are ``dynp``, ``limits`` and ``aging_ms``."""
-    why = f"is not for a {NAME} site, which chooses the order itself and plans"
+    why = f"is not for a {NAME} site, which plans and chooses the order itself"
     refuse_unknown(site_options, ("dynp", "limits", "aging_ms"), why)
     table: DynPTable = site_options.get("dynp") or DynPTable()
     options = msgspec.structs.asdict(table)

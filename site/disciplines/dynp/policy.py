@@ -158,22 +158,25 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for policy in self.policies:
             check_known("policies", policy, ORDERS)
         if not self.policies or len(set(self.policies)) < len(self.policies):
-            raise OptionError("policies", f"are {', '.join(self.policies) or 'none'}; at least one, and each once")
+            raise OptionError(
+                "policies",
+                f"are {', '.join(self.policies) or 'none'}; expected at least one policy, without repetition",
+            )
         if self.reading == "thesis" and (self.policies != THREE or self.decider not in DECIDERS):
             raise OptionError(
-                "reading", f"'thesis' is of the policies {', '.join(THREE)} and a decider that judges plans"
+                "reading", f"'thesis' requires the policies {', '.join(THREE)} and a decider that compares plans"
             )
 
     def _check_numbers(self) -> None:
         if not 0 <= self.slackness_pct <= 100:
-            raise OptionError("slackness_pct", f"is {self.slackness_pct:g}; per cent from 0 to 100")
+            raise OptionError("slackness_pct", f"is {self.slackness_pct:g}; expected 0 to 100 per cent")
         if self.first_jobs is not None and not 1 <= self.first_jobs <= MAX_JOBS:
-            raise OptionError("first_jobs", f"is {self.first_jobs}; from 1 to {MAX_JOBS:,} jobs")
+            raise OptionError("first_jobs", f"is {self.first_jobs}; expected 1 to {MAX_JOBS:,} jobs")
         if self.within_ms is not None and not 0 <= self.within_ms <= MAX_TIME_MS:
-            raise OptionError("within_ms", f"is {self.within_ms}; milliseconds from 0 to {MAX_TIME_MS:,}")
+            raise OptionError("within_ms", f"is {self.within_ms}; expected 0 to {MAX_TIME_MS:,} ms")
         if not 0 <= self.lower_ms <= self.upper_ms:
             bounds = f"{self.lower_ms:,.15g} ms, and the upper is {self.upper_ms:,.15g} ms"
-            raise OptionError("lower_ms", f"is {bounds}; the lower bound is at least 0 and at most the upper")
+            raise OptionError("lower_ms", f"is {bounds}; expected a lower bound from 0 to the upper")
 
     def _check_decider(self) -> None:
         if (self.preferred is not None) != (self.decider == "preferred"):
@@ -181,7 +184,9 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.preferred is not None and self.preferred not in self.policies:
             raise OptionError("preferred", f"{self.preferred!r} is not a candidate; one of {', '.join(self.policies)}")
         if self.decider == "bounds" and self.policies != THREE:
-            raise OptionError("policies", f"are {', '.join(self.policies)}; bounds choose of {', '.join(THREE)}")
+            raise OptionError(
+                "policies", f"are {', '.join(self.policies)}; the decider 'bounds' requires {', '.join(THREE)}"
+            )
         if (self.decider == "calendar") != bool(self.calendar):
             raise OptionError("calendar", "goes with the decider 'calendar', which needs at least one entry")
         for entry in self.calendar:

@@ -34,8 +34,7 @@ def average_yields(state: FractionalSite, horizon_ms: int | None, now_ms: int) -
     Notes
     -----
     HiGHS is exact to about 10^-7, so its yields are rounded down to rates and then lowered where they overfill a node.
-    The expected stretch is a convex function of the yield, so the largest of some of its tangents approximates it from
-    below.
+    The expected stretch is convex in the yield, so the largest of some of its tangents approximates it from below.
     """
     here = state.here[: state.counters[0]["n_here"]]
     slots = here[state.jobs["status"][here] == RUNS]

@@ -208,7 +208,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def progress(self, now_ms: int, job_id: int) -> tuple[float, int]:
-        """Return the rate of a started job (0 while it is paused or pays), and its work so far, in ms at full speed."""
+        """Return the rate of a started job (0 in a pause or penalty), and its work so far, in ms at full speed."""
         row = self._state.jobs[self._slots.of[job_id]]
         done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
         return int(row["rate"]) / RATE_ONE, done // RATE_ONE
@@ -311,13 +311,13 @@ class Fractional(PacedDiscipline[FractionalSite]):
         job = self._slots.job(job_id)
         ahead = [other.job_id for other, _ in self.waiting()].index(job_id)
         wants = "; ".join(self._memory_text(group) for group in _task_groups(job))
-        return SiteReason(ahead=ahead, reason=f"it has {wants}; it is looked at again {self._next_chance()}")
+        return SiteReason(ahead=ahead, reason=f"it has {wants}; the site tries again {self._next_chance()}")
 
     def _memory_text(self, group: TaskGroup) -> str:
         nodes = self._state.nodes
         capacity = int(((UNIT - nodes["memory"]) // int(parts_of_node(group.memory))).sum())
         tasks = "1 task that needs" if group.tasks == 1 else f"{group.tasks} tasks that each need"
-        memory_text = f"there is room for {capacity} such tasks on {nodes_text(len(nodes))}"
+        memory_text = f"the free memory fits {capacity} such tasks on {nodes_text(len(nodes))}"
         return f"{tasks} {group.memory:.0%} of a node's memory, and {memory_text}"
 
     def _next_chance(self) -> str:
@@ -348,8 +348,8 @@ class Fractional(PacedDiscipline[FractionalSite]):
                 np.add.at(memory, tasks, np.repeat(groups["memory"], groups["count"]))
                 np.add.at(granted, tasks, needs * row["yield_"])
             else:
-                assert row["rate"] == 0, "a job on no nodes works"
-                assert row["status"] in (WAITS, PAUSED), "a job that is here has left"
+                assert row["rate"] == 0, "a job without nodes works"
+                assert row["status"] in (WAITS, PAUSED), "a job in the table has left"
         assert (load == state.nodes["load"]).all(), "a load is wrong"
         assert (memory == state.nodes["memory"]).all(), "a sum of memory is wrong"
         assert (memory <= UNIT).all(), "a node is above its memory"

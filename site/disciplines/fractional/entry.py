@@ -53,11 +53,11 @@ class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> FractionalPolicy:
     """Return the policy of a fractional site; its only option is ``fractional``."""
-    refuse_unknown(site_options, (NAME,), f"is not for a {NAME} site: jobs stand there by flow time and virtual time")
+    refuse_unknown(site_options, (NAME,), f"is not for a {NAME} site, which orders jobs by flow time and virtual time")
     table: FractionalTable = site_options.get(NAME) or FractionalTable()
     for name, most_ms in (("period_s", MAX_TIME_MS), ("penalty_s", MAX_TIME_MS), ("long_s", MAX_LONG_MS)):
         if getattr(table, name) * MS_PER_S == math.inf:
-            raise OptionError(name, f"is {getattr(table, name):g}; at most {most_ms // MS_PER_S:,} seconds")
+            raise OptionError(name, f"is {getattr(table, name):g}; expected at most {most_ms // MS_PER_S:,} seconds")
     return FractionalPolicy(
         algorithm=table.algorithm,
         period_ms=round(table.period_s * MS_PER_S),
@@ -119,7 +119,7 @@ def _refusals(jobs: Jobs, groups: TaskGroups, nodes: int) -> dict[int, str]:
 def _idle_site(jobs: Jobs, groups: TaskGroups, rows: Ints, nodes: int) -> FractionalSite:
     width = jobs.width[rows]
     if int(width.sum()) > MAX_TASKS:
-        raise InputError(f"{jobs.name}: has {int(width.sum()):,} tasks; there is room for {MAX_TASKS:,}")
+        raise InputError(f"{jobs.name}: has {int(width.sum()):,} tasks; expected at most {MAX_TASKS:,}")
     place = np.full(len(jobs), -1)
     place[rows] = np.arange(len(rows))
     selected = place[groups.job] >= 0

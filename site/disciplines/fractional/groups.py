@@ -42,12 +42,12 @@ class TaskGroups(NamedTuple):
 def merged(groups: TaskGroups) -> TaskGroups:
     """Return groups sorted by job, falling memory and falling need, with equal groups of a job merged.
 
-    So decisions depend neither on the order in which a job lists its groups nor on how it divides equal tasks.
+    Decisions then depend neither on the order in which a job lists its groups nor on how it divides equal tasks.
 
     Examples
     --------
-    >>> told = TaskGroups(*np.array([[0, 0, 0], [1, 2, 4], [50, 90, 50], [10, 20, 10]]))
-    >>> merged(told)[1:]
+    >>> groups = TaskGroups(*np.array([[0, 0, 0], [1, 2, 4], [50, 90, 50], [10, 20, 10]]))
+    >>> merged(groups)[1:]
     (array([2, 5]), array([90, 50]), array([20, 10]))
     """
     if len(groups.job) > 1:
@@ -89,10 +89,10 @@ def why_too_large(groups: TaskGroups, nodes: int) -> str | None:
     most = nodes * (UNIT // groups.memory)
     if len(groups.job) == 1:
         too_many = width > most[0]
-        return f"it has {width} tasks, and the memory of this site has room for {most[0]} of them" if too_many else None
+        return f"it has {width} tasks, and the memory of this site fits only {most[0]} of them" if too_many else None
     if (groups.tasks <= most).all() and _fits_idle(groups, nodes):
         return None
-    return f"it has {width} tasks that differ, and the memory of this site has no room for all of them together"
+    return f"it has {width} different tasks, which do not all fit into the memory of this site"
 
 
 def _fits_idle(groups: TaskGroups, nodes: int) -> bool:

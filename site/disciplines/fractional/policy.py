@@ -128,7 +128,7 @@ def algorithm_named(name: str) -> Algorithm:
     algorithm = ALGORITHMS.get(name) or _parsed(name)
     if algorithm is None:
         near = difflib.get_close_matches(name, ALGORITHMS, n=3, cutoff=0.5)
-        more = f"near are {', '.join(near)}" if near else f"one is {BEST}"
+        more = f"similar names: {', '.join(near)}" if near else f"for example {BEST}"
         raise OptionError("algorithm", f"{name!r} is not known; {more}")
     return algorithm
 
@@ -179,14 +179,14 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.discipline != NAME:
-            raise OptionError("discipline", f"{self.discipline!r} is not {NAME!r}, whose policy this is")
+            raise OptionError("discipline", f"is {self.discipline!r}; expected {NAME!r}")
         algorithm_named(self.algorithm)
         if not 1 <= self.period_ms <= MAX_TIME_MS:
-            raise OptionError("period", f"is {self.period_ms} ms; from 1 to {MAX_TIME_MS:,}")
+            raise OptionError("period", f"is {self.period_ms} ms; expected 1 to {MAX_TIME_MS:,} ms")
         if not 0 <= self.penalty_ms <= MAX_TIME_MS:
-            raise OptionError("penalty", f"is {self.penalty_ms} ms; from 0 to {MAX_TIME_MS:,}")
+            raise OptionError("penalty", f"is {self.penalty_ms} ms; expected 0 to {MAX_TIME_MS:,} ms")
         if not 0 <= self.long_ms <= MAX_LONG_MS:
-            raise OptionError("long", f"is {self.long_ms} ms; from 0 to {MAX_LONG_MS:,}")
+            raise OptionError("long", f"is {self.long_ms} ms; expected 0 to {MAX_LONG_MS:,} ms")
 
     @property
     def label(self) -> str:

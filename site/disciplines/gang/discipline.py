@@ -140,7 +140,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         slot = np.int64(self._slots.of[job_id])
         if not gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms)):
             # Its first slice has begun according to the matrix, but no pass has run since then to start it.
-            assert job_id not in self._rate, f"job {job_id} does not wait"
+            assert job_id not in self._rate, f"job {job_id} is not waiting"
             gang_job_ended(self._state, self._codes, slot, np.int64(now_ms))
         self._slots.leave(job_id)
 
@@ -268,15 +268,15 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         promised_ms = int(row["promised_ms"])
         start_ms = None if promised_ms in (UNPLACED_MS, _NEVER) else max(promised_ms, now_ms)
         free = int(self._free_in_rows().max())
-        reason = f"it needs {nodes_text(int(row['width']))} in one row of the matrix; at most {free} are free in one"
+        reason = f"it needs {nodes_text(int(row['width']))} in one row of the matrix; no row has more than {free} free"
         if row["memory"] and row["width"] <= free:
             n_fitting = int((self._state.memory + row["memory"] <= UNIT).sum())
             part = f"{row['memory'] / UNIT:.0%}"
-            reason += f", and {nodes_text(n_fitting)} have {part} of their memory beside what stays in core there"
+            reason += f", and {nodes_text(n_fitting)} have {part} of their memory free"
         if self._policy.backfill == "none" and place > 0:
             reason += f", and {ahead_text(place)} must be placed before it"
         elif place > 0:
-            reason += f", and what {ahead_text(place)} have been promised is kept"
+            reason += f", and the starts promised to {ahead_text(place)} are kept"
         return SiteReason(
             start_ms=start_ms, ahead=place, waits_for=must_end_by(self.running(), start_ms), reason=reason
         )
@@ -317,7 +317,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def check_invariants(self) -> None:
         check_matrix(self._state)
         placed = [int(self._state.jobs["job_id"][slot]) for slot in self._placed()]
-        assert set(self._rate) <= set(placed), "a job runs that is not in the matrix"
+        assert set(self._rate) <= set(placed), "a running job is not in the matrix"
         waiting = [job.job_id for job, _ in self.waiting()]
         assert sorted([*self._rate, *waiting]) == sorted(self._slots.of), "a job is lost or doubled"
 

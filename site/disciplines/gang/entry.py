@@ -45,9 +45,9 @@ class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     mpl: int = 5
     slice_ms: int = 200_000
     switch_ms: int = 0
-    scheduling: Annotated[str, one_of(SCHEDULINGS, "When decisions are taken.")] = "continuous"
-    phases: Annotated[str, one_of(PHASES, "Up to which phase a decision goes.")] = "compact"
-    migration: Annotated[str, one_of(MIGRATIONS, "What jobs are moved to other nodes for.")] = "none"
+    scheduling: Annotated[str, one_of(SCHEDULINGS, "When decisions are made.")] = "continuous"
+    phases: Annotated[str, one_of(PHASES, "Phases of a decision.")] = "compact"
+    migration: Annotated[str, one_of(MIGRATIONS, "When jobs move to other nodes.")] = "none"
     migration_ms: int = 0
     max_tasks: int | None = None
     window_ms: int | None = None
@@ -105,7 +105,7 @@ def gang_remarks(policy: GangPolicy, widest: int) -> list[str]:
     if policy.migration == "none" or most is None or most >= widest:
         return []
     return [
-        f"max_tasks = {most} is below the {nodes_text(widest)} of the widest job: no such job is moved once it runs"
+        f"max_tasks = {most} is below the {nodes_text(widest)} of the widest job: such a job never moves once it runs"
     ]
 
 
@@ -120,7 +120,7 @@ def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week: Callable[[],
     longest_ms = float(jobs.estimate_ms.sum(dtype=np.float64)) * policy.mpl
     if longest_ms > NEVER_MS:
         total = f"its estimates, times the {policy.mpl} rows of the matrix, add up to {longest_ms:.3g} ms"
-        raise InputError(f"{jobs.name}: {total}; there is room for {NEVER_MS:.3g}")
+        raise InputError(f"{jobs.name}: {total}; expected at most {NEVER_MS:.3g} ms")
     wide, rows = np.flatnonzero(jobs.width > nodes), np.flatnonzero(jobs.width <= nodes)
     state = empty_matrix(nodes, policy.mpl, slots=len(rows))
     fill_jobs(state.jobs, jobs, rows, policy.order)

@@ -63,7 +63,7 @@ def matrix_of(state: GangSite) -> list[list[int | None]]:
         for row in range(rows):
             if int(state.jobs["rows"][slot]) >> row & 1:
                 for column in columns_of(state, slot):
-                    assert matrix[row][column] is None, "a node is taken twice in a row"
+                    assert matrix[row][column] is None, "a node is taken twice in one row"
                     matrix[row][column] = int(state.jobs["job_id"][slot])
     return matrix
 
@@ -77,9 +77,11 @@ def check_matrix(state: GangSite) -> None:
     for row, nodes in enumerate(matrix):
         taken = [column for column, job_id in enumerate(nodes) if job_id is not None]
         assert len(taken) == state.used[row], "the nodes in use in a row are miscounted"
-        assert len(closed.intersection(taken)) == state.shut[row], "those of them out of service are miscounted"
+        assert len(closed.intersection(taken)) == state.shut[row], "the nodes in use and out of service are miscounted"
         bits = sum(int(word) << (number * WORD_BITS) for number, word in enumerate(state.taken[row].tolist()))
-        assert bits & ((1 << len(state.memory)) - 1) == sum(1 << column for column in taken), "taken nodes differ"
+        assert bits & ((1 << len(state.memory)) - 1) == sum(1 << column for column in taken), (
+            "the nodes marked as taken differ"
+        )
     slots = placed_slots(state)
     memory = [0] * len(state.memory)
     for slot in slots:
@@ -87,10 +89,12 @@ def check_matrix(state: GangSite) -> None:
             memory[column] += int(state.jobs["memory"][slot])
     assert memory == state.memory.tolist(), "the memory that jobs hold in core is miscounted"
     assert max(memory) <= UNIT, "jobs of one column do not fit into its memory together"
-    assert sorted(slots) == sorted(state.by_width[: len(slots)].tolist()), "the jobs by width are others"
+    assert sorted(slots) == sorted(state.by_width[: len(slots)].tolist()), (
+        "the jobs by width differ from the placed jobs"
+    )
     for slot in slots:
         job = state.jobs[slot]
-        assert len(columns_of(state, slot)) == job["width"], "a job has not its nodes"
+        assert len(columns_of(state, slot)) == job["width"], "a job lacks its nodes"
         assert int(job["rows"]) >> int(job["home"]) & 1, "a job is not in its home"
         if not counters["is_stirred"]:
             assert job["turns"] > 0, "a job has no turn in the cycle"

@@ -87,20 +87,20 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
         check_known("phases", self.phases, PHASES)
         check_known("migration", self.migration, MIGRATIONS)
         if not 1 <= self.mpl <= MAX_ROWS:
-            raise OptionError("mpl", f"is {self.mpl}; a matrix has from 1 row, which shares space alone, to {MAX_ROWS}")
+            raise OptionError("mpl", f"is {self.mpl}; expected 1 row (space sharing only) to {MAX_ROWS} rows")
         if not 1 <= self.slice_ms <= MAX_TIME_MS:
-            raise OptionError("slice_ms", f"is {self.slice_ms}; a slice takes from 1 to {MAX_TIME_MS:,} ms")
+            raise OptionError("slice_ms", f"is {self.slice_ms}; expected 1 to {MAX_TIME_MS:,} ms")
         if not 0 <= self.switch_ms < self.slice_ms:
-            problem = f"is {self.switch_ms}; from 0 to less than the slice of {self.slice_ms} ms, or no job gets on"
+            problem = f"is {self.switch_ms}; expected 0 ms to below slice_ms, {self.slice_ms} ms"
             raise OptionError("switch_ms", problem)
         if not 0 <= self.migration_ms <= MAX_TIME_MS:
-            raise OptionError("migration_ms", f"is {self.migration_ms}; from 0 to {MAX_TIME_MS:,} ms")
+            raise OptionError("migration_ms", f"is {self.migration_ms}; expected 0 to {MAX_TIME_MS:,} ms")
         if self.max_tasks is not None and not 0 <= self.max_tasks <= MAX_WIDTH:
-            raise OptionError("max_tasks", f"is {self.max_tasks}; from 0, which moves none, to {MAX_WIDTH:,}")
+            raise OptionError("max_tasks", f"is {self.max_tasks}; expected 0 (moves no running job) to {MAX_WIDTH:,}")
         if self.window_ms is not None and not 1 <= self.window_ms <= MAX_TIME_MS:
-            raise OptionError("window_ms", f"is {self.window_ms}; from 1 to {MAX_TIME_MS:,} ms")
+            raise OptionError("window_ms", f"is {self.window_ms}; expected 1 to {MAX_TIME_MS:,} ms")
         if self.migration != "none" and self.phases != "compact":
-            raise OptionError("migration", "goes with all phases; leave phases out")
+            raise OptionError("migration", "requires phases = 'compact', the default")
 
     @property
     def label(self) -> str:

@@ -15,7 +15,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 
 class LevelQueue:
-    """The waiting jobs of a level in the order of submission, with their kinds; an evicted job regains its old place.
+    """The waiting jobs of a level in the order of submission, with their kinds; an evicted job keeps its position.
 
     Attributes
     ----------
@@ -168,6 +168,8 @@ class AtWork:
                 level = self._row_of(run, level_of(run.was))
                 expected[:, list(run.machines)] = [[job_id], [level], [run.expected_ms], [run.limit_ms]]
         recorded = np.stack((self._job, self._level, self._expected_ms, self._limit_ms))
-        assert (recorded == expected).all(), "machines work on other jobs or levels than run, or until other instants"
+        assert (recorded == expected).all(), (
+            "the jobs, levels or ends of the machines differ from those of the running jobs"
+        )
         standing = {job_id for job_id, run in runs.items() if run.paused_ms is not None}
-        assert self.standing == standing, "others are known to stand still than do"
+        assert self.standing == standing, "the recorded paused jobs differ from the jobs that are paused"

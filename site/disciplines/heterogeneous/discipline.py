@@ -233,7 +233,7 @@ class Heterogeneous(Discipline):
         """Record the planned start, length and width of each waiting job, as mapped by the last pass."""
         if self._put_off is not None:
             started = self._map_levels(*self._put_off, all_levels=True)
-            assert not started, "a job starts on a level that was put off as none could"
+            assert not started, "a job starts on a level that was left out because none could start"
             self._put_off = None
         for jobs, mapped in self._planned:
             lengths_ms = mapped.end_ms - mapped.start_ms
@@ -428,7 +428,7 @@ class Heterogeneous(Discipline):
         if run.paused_ms is None:
             return ""
         since, until = when_text(run.paused_ms, now_ms), when_text(max(now_ms, run.resumes_ms), now_ms)
-        return f"it was paused {since}: {run.was.why_evicted}; it is expected to go on {until}"
+        return f"it was paused {since}: {run.was.why_evicted}; it is expected to resume {until}"
 
     @property
     @override
@@ -567,7 +567,7 @@ class Heterogeneous(Discipline):
         try:
             read_times(changes)
         except msgspec.ValidationError as error:
-            return f"the changes of learned run times cannot be read: {error}"
+            return f"the changes to the learned run times cannot be read: {error}"
         return None
 
     @override
@@ -623,12 +623,12 @@ class Heterogeneous(Discipline):
         taken = [machine for run in self._runs.values() if run.paused_ms is None for machine in run.machines]
         assert len(taken) == len(set(taken)), "a machine has two jobs"
         assert self._site.out.isdisjoint(taken), "a job is on a machine out of service"
-        assert not self._waiting.keys() & self._runs.keys(), "a job runs and waits"
+        assert not self._waiting.keys() & self._runs.keys(), "a job both runs and waits"
         for level, queue in enumerate(self._queues):
             queue.check_invariants()
             assert all(self._level_of(waiting_job) == level for waiting_job in queue.jobs), (
-                "a job waits on a level that is not its own"
+                "a job waits on a wrong level"
             )
         queued = {waiting_job.job.job_id for queue in self._queues for waiting_job in queue.jobs}
-        assert queued == self._waiting.keys(), "the queues of the levels have other jobs than wait"
+        assert queued == self._waiting.keys(), "the jobs in the queues of the levels are not the waiting jobs"
         self._at_work.check_invariants(self._runs, self._level_of)

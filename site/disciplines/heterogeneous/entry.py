@@ -35,11 +35,11 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     clusters: tuple[Cluster, ...] = ()
     forms: tuple[Form, ...] = ()
     algorithm: Annotated[str, one_of(tuple(ALGORITHMS), "How jobs are mapped to machines.")] = "pjs"
-    profit: Annotated[str, one_of(tuple(PROFITS), "What a job gains on a team, for pjs and gsa.")] = "end"
-    seed: Annotated[int, Meta(description="From which gsa draws.")] = 0
-    predict: Annotated[str, one_of(PREDICTIONS, "By what run times are expected.")] = "experience"
+    profit: Annotated[str, one_of(tuple(PROFITS), "How the gain of a team is computed, for pjs and gsa.")] = "end"
+    seed: Annotated[int, Meta(description="Seed of the random numbers of gsa.")] = 0
+    predict: Annotated[str, one_of(PREDICTIONS, "Basis of expected run times.")] = "experience"
     levels: tuple[Level, ...] = ()
-    evicted: Annotated[str, one_of((*EVICTED, PAUSE), "What becomes of an evicted job.")] = "restart"
+    evicted: Annotated[str, one_of((*EVICTED, PAUSE), "Effect of an eviction on a job.")] = "restart"
     raise_after: int | None = None
     least_gain_ms: int = 0
     out_of_service: str = ""
@@ -55,9 +55,7 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> Heterogene
     OptionError
         If another option is given, or no class of machines.
     """
-    refuse_unknown(
-        site_options, (NAME,), f"is not for a site with the discipline {NAME}, which has algorithms of its own"
-    )
+    refuse_unknown(site_options, (NAME,), f"is not for a site with the discipline {NAME}, which has its own algorithms")
     table: HeterogeneousTable = site_options.get(NAME) or HeterogeneousTable()
     if not table.classes:
         raise OptionError(NAME, "names no classes of machines; give at least one, with a name and a count")

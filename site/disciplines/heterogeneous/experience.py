@@ -91,7 +91,7 @@ class RunTimes(msgspec.Struct, kw_only=True):
 
 
 class LearnedTimes(NamedTuple):
-    """The run times that a site has learned in a simulation, with which the next simulation can start."""
+    """The run times that a site learned in a simulation; the next simulation can start with them."""
 
     times: tuple[KnownTimes, ...]
 
@@ -123,13 +123,13 @@ class ExperienceDatabase:
 
     Examples
     --------
-    >>> times = ExperienceDatabase()
+    >>> database = ExperienceDatabase()
     >>> job = Job(job_id=1, width=1, estimate_ms=1000, job_class=3, user=8)
-    >>> places = [("slow", RATE_ONE), ("fast", 2 * RATE_ONE)]
-    >>> [(found.mean_ms, found.source) for found in times.predictions(job, places)]
+    >>> rates = [("slow", RATE_ONE), ("fast", 2 * RATE_ONE)]
+    >>> [(expected.mean_ms, expected.source) for expected in database.predictions(job, rates)]
     [(1000.0, 'estimate'), (500.0, 'estimate')]
-    >>> times.learn(job, "slow", RATE_ONE, 400)
-    >>> [(found.mean_ms, found.source) for found in times.predictions(job, places)]
+    >>> database.learn(job, "slow", RATE_ONE, 400)
+    >>> [(expected.mean_ms, expected.source) for expected in database.predictions(job, rates)]
     [(400.0, 'resource'), (200.0, 'class')]
     """
 
@@ -231,7 +231,7 @@ class JobKind:
 
     Parameters
     ----------
-    one : WaitingJob
+    waiting_job : WaitingJob
         Any job of the kind.
     speeds : Speeds
     """

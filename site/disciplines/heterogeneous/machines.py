@@ -187,7 +187,7 @@ class Inventory:
         valid_names = {name for machine_class in self.classes for name in (machine_class.name, *machine_class.labels)}
         unknown = sorted({name for form in job.forms for name in form.on} - valid_names)
         right = (
-            f"; {unknown[0]!r} is neither a class nor a label, one of {', '.join(sorted(valid_names))}"
+            f"; {unknown[0]!r} is neither a class nor a label; expected one of {', '.join(sorted(valid_names))}"
             if unknown
             else ""
         )
@@ -282,9 +282,11 @@ def machine_problems(
     nodes: int, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out: str
 ) -> list[str]:
     """Return all problems of the machines, clusters and forms of a site, a line each."""
-    problems = [f"class {group.name!r} has {group.count} machines; at least 1" for group in classes if group.count < 1]
+    problems = [
+        f"class {group.name!r} has {group.count} machines; expected at least 1" for group in classes if group.count < 1
+    ]
     problems += [
-        f"class {group.name!r} has the speed {group.speed:g}; above 0 and up to {MOST_SPEED:g}"
+        f"class {group.name!r} has the speed {group.speed:g}; expected above 0 and up to {MOST_SPEED:g}"
         for group in classes
         if not 0 < group.speed <= MOST_SPEED
     ]
@@ -299,9 +301,11 @@ def machine_problems(
         problems += _form_problems(number, form, valid_names, clusters)
     problems += _idle_forms(classes, clusters, forms) if not problems else []
     names = [group.name for group in classes] + [group.name for group in clusters]
-    problems += ["a class or a cluster has no name; each needs its own"] if "" in names else []
+    problems += ["a class or a cluster has no name; give each a unique name"] if "" in names else []
     problems += [
-        f"{name!r} is the name of several; each needs its own" for name in sorted(set(names)) if names.count(name) > 1
+        f"{name!r} names several classes or clusters; give each a unique name"
+        for name in sorted(set(names))
+        if names.count(name) > 1
     ]
     return problems
 
@@ -319,25 +323,27 @@ def _cluster_problems(cluster: Cluster, nodes: int) -> list[str]:
         return problems
     size = len(numbers_of(cluster.nodes))
     if size < 2:
-        return [f"cluster {cluster.name!r} has {size} machines; at least 2"]
+        return [f"cluster {cluster.name!r} has {size} machines; expected at least 2"]
     if cluster.minimum is not None and not 2 <= cluster.minimum <= size:
-        return [f"cluster {cluster.name!r} has the minimum {cluster.minimum}; from 2 to {size}, its machines"]
+        return [
+            f"cluster {cluster.name!r} has the minimum {cluster.minimum}; expected 2 to {size}, its number of machines"
+        ]
     return []
 
 
 def _form_problems(number: int, form: Form, valid_names: set[str], clusters: Sequence[Cluster]) -> list[str]:
     what = _form_text(number, form)
     problems = [
-        f"{what} runs on {name!r}, which is neither a class nor a label; one of {', '.join(sorted(valid_names))}"
+        f"{what} runs on {name!r}, neither a class nor a label; expected one of {', '.join(sorted(valid_names))}"
         for name in form.on
         if name not in valid_names
     ]
     if form.width != "all" and form.width < 1:
-        problems.append(f"{what} has the width {form.width}; at least 1, or 'all'")
+        problems.append(f"{what} has the width {form.width}; expected at least 1, or 'all'")
     if not 0 < form.speed <= MOST_SPEED:
-        problems.append(f"{what} has the speed {form.speed:g}; above 0 and up to {MOST_SPEED:g}")
+        problems.append(f"{what} has the speed {form.speed:g}; expected above 0 and up to {MOST_SPEED:g}")
     if form.width != 1 and not clusters:
-        problems.append(f"{what} runs on several machines, and the site has no cluster")
+        problems.append(f"{what} runs on several machines, but the site has no cluster")
     return problems
 
 

@@ -67,7 +67,7 @@ class Mapped(NamedTuple):
 
     @property
     def machines(self) -> tuple[tuple[int, ...], ...]:
-        """The machines of each job: of several machines of a class only the first; empty for a job without a place."""
+        """The machines of each job, but only the first of several of a class; empty for a job without a place."""
         return tuple(self.machines_of(row) for row in range(len(self.team)))
 
     def machines_of(self, row: int) -> tuple[int, ...]:
@@ -177,9 +177,9 @@ def map_to(
     check_known("profit", profit, PROFITS)
     anneals = algorithm == "gsa"
     if anneals and rng is None:
-        raise OptionError("rng", "is missing; the algorithm gsa draws from a seeded generator")
+        raise OptionError("rng", "is missing; the algorithm gsa needs a seeded generator")
     if anneals and not (taken is None and from_ms is None):
-        raise OptionError("algorithm", "is gsa, which gives each job one machine of a class, as soon as that is ready")
+        raise OptionError("algorithm", "is gsa, which does not support taken and from_ms")
     ready, kinds, alone = (np.ascontiguousarray(values, np.int64) for values in (ready_ms, kind, alone_ms))
     machines = machines._replace(rank=machines.rank + len(machines.rank) * np.asarray(trouble, np.int64))
     n_teams = len(machines.team_width)

@@ -95,9 +95,9 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
         problems += [problem for entry in self.experience if (problem := entry.problem()) is not None]
         problems += option_problems(self.evicted, self.raise_after, self.least_gain_ms, pauses=True)
         if self.seed < 0:
-            problems.append(f"seed is {self.seed}; a whole number from 0 up")
+            problems.append(f"seed is {self.seed}; expected a whole number of at least 0")
         if not 0 <= self.deviations <= MOST_DEVIATIONS:
-            problems.append(f"deviations is {self.deviations:g}; a number from 0 to {MOST_DEVIATIONS:g}")
+            problems.append(f"deviations is {self.deviations:g}; expected a number from 0 to {MOST_DEVIATIONS:g}")
         if problems:
             raise OptionError(NAME, "; ".join(problems))
 

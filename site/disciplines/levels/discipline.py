@@ -58,7 +58,7 @@ class Levels(SiteQueue):
     @property
     def table(self) -> LevelTable:
         """The levels and the evictions of the jobs."""
-        assert self._table is not None, "a site with levels that has none"
+        assert self._table is not None, "a site without a table of levels"
         return self._table
 
     @override
@@ -115,11 +115,11 @@ class Levels(SiteQueue):
         slot = self._slots.of[job_id]
         level = self._by.levels[self._level(slot)].name
         count = int(self.table.times[slot]) - self._slots.jobs[slot].evictions
-        reason = f"{site_reason.reason}; it is of level {level!r}"
+        reason = f"{site_reason.reason}; its level is {level!r}"
         if count:
             times = "once" if count == 1 else f"{count} times"
             by = f"job {self.table.by[slot]}, of a level that may take its nodes"
-            reason += f", and was evicted {times}, last for {by}"
+            reason += f", and it was evicted {times}, last for {by}"
         return msgspec.structs.replace(site_reason, reason=reason)
 
     @override

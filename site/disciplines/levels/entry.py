@@ -33,9 +33,9 @@ class LevelsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         As in `gridweave.site.disciplines.levels.policy.LevelsPolicy`.
     """
 
-    under: Annotated[str, one_of(tuple(BACKFILLS), "What has the levels.")] = "queue"
+    under: Annotated[str, one_of(tuple(BACKFILLS), "The discipline that gets the levels.")] = "queue"
     levels: tuple[Level, ...] = ()
-    evicted: Annotated[str, one_of(EVICTED, "What becomes of an evicted job.")] = "restart"
+    evicted: Annotated[str, one_of(EVICTED, "Effect of an eviction on a job.")] = "restart"
     raise_after: int | None = None
     least_gain_ms: int = 0
 

@@ -59,10 +59,10 @@ def level_of(levels: Sequence[Level], priority: float) -> int:
 
 
 def levels_text(levels: Sequence[Level]) -> str:
-    """Return the number of levels, and in brackets what each is, unless that goes without saying.
+    """Return the number of levels, with their properties in brackets unless these are the usual ones.
 
-    It does if the priorities count down by 1, all users may use all levels, and each level evicts no other or, all of
-    them alike, all below it. The priority of the lowest level has no effect.
+    Usual levels have priorities that count down by 1 and are open to all users, and either none evicts others or each
+    evicts all below it. The priority of the lowest level has no effect.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | 
     if level.users is None or user in level.users:
         return None
     allowed = ", ".join(map(str, level.users)) or "nobody"
-    return f"priority {priority:g} is of level {level.name!r}, for users {allowed}; its user is {user}"
+    return f"priority {priority:g} belongs to level {level.name!r}, which is for users {allowed}; its user is {user}"
 
 
 def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *, pauses: bool = False) -> list[str]:
@@ -105,24 +105,24 @@ def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *
         problems = [f"evicted {evicted!r} is for sites of machines that differ; one of {', '.join(accepted)}"]
     if raise_after is not None and not 1 <= raise_after <= MOST_EVICTIONS:
         right = "at least 1 eviction" if raise_after < 1 else f"at most {MOST_EVICTIONS:,}"
-        problems.append(f"raise_after is {raise_after}; {right}")
+        problems.append(f"raise_after is {raise_after}; expected {right}")
     if not 0 <= least_gain_ms <= MAX_TIME_MS:
         right = "at least 0" if least_gain_ms < 0 else f"at most {MAX_TIME_MS:,}"
-        problems.append(f"least_gain_ms is {least_gain_ms}; {right}")
+        problems.append(f"least_gain_ms is {least_gain_ms}; expected {right}")
     return problems
 
 
 def level_problems(levels: Sequence[Level]) -> list[str]:
     """Return the problems of the levels and of their evictions, a line each."""
     if not levels:
-        return ["levels names none; at least one"]
+        return ["levels is empty; expected at least one level"]
     names = [level.name for level in levels]
-    problems = [f"level {name!r} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
+    problems = [f"level {name!r} is listed twice" for name in sorted(set(names)) if names.count(name) > 1]
     for place, (above, below) in enumerate(itertools.pairwise(levels)):
         if not above.priority > below.priority:
             problems.append(
                 f"level {names[place + 1]!r} has the priority {below.priority:g}, and {names[place]!r} before it "
-                f"{above.priority:g}; levels go from the highest down"
+                f"{above.priority:g}; list the levels from the highest down"
             )
     for place, level in enumerate(levels):
         for name in level.evicts:

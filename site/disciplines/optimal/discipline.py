@@ -124,7 +124,7 @@ class Optimal(SiteQueue):
     @override
     def rule_in_force(self) -> str:
         metric = self._requested.metric
-        rule = f"a solver finds the plan with the best {metric} again whenever a job comes, ends or starts"
+        rule = f"a solver finds the plan with the best {metric} again whenever a job is submitted, ends or starts"
         return f"{rule}, and the start may move"
 
     @override

@@ -27,10 +27,14 @@ class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         As in `OptimalPolicy`; a single string joins them with ``+``.
     """
 
-    metric: Annotated[str, one_of(tuple(METRICS), "What a plan minimises.")] = "artww"
+    metric: Annotated[str, one_of(tuple(METRICS), "Metric that a plan minimises.")] = "artww"
     policies: list[str] | str = "+".join(THREE)
-    effort_s: Annotated[float, Meta(description="The solver's work for each plan, about a second each.")] = 1.0
-    most_jobs: Annotated[int, Meta(description="With more waiting jobs the plan is the best policy's.")] = 30
+    effort_s: Annotated[
+        float, Meta(description="Limit of the solver's work for each plan, in units of about a second.")
+    ] = 1.0
+    most_jobs: Annotated[
+        int, Meta(description="Number of waiting jobs above which the best policy makes the plan.")
+    ] = 30
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> OptimalPolicy:
@@ -42,7 +46,7 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> OptimalPol
         If OR-Tools is not installed.
     """
     refuse_unknown(
-        site_options, (NAME,), f"is not for a site with the discipline {NAME}, which chooses the order itself and plans"
+        site_options, (NAME,), f"is not for a site with the discipline {NAME}, which plans and chooses the order itself"
     )
     cp_model_of()
     table: OptimalTable = site_options.get(NAME) or OptimalTable()

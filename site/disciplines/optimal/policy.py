@@ -54,13 +54,13 @@ class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_metric(self.metric)
         if not self.policies:
-            raise OptionError("policies", "are missing; at least one order")
+            raise OptionError("policies", "are missing; expected at least one order")
         for policy in self.policies:
             check_known("policies", policy, ORDERS)
         if not 0 < self.effort_s <= MAX_EFFORT_S:
-            raise OptionError("effort_s", f"is {self.effort_s:.15g}; above 0, and at most {MAX_EFFORT_S:,.0f}")
+            raise OptionError("effort_s", f"is {self.effort_s:.15g}; expected above 0 and at most {MAX_EFFORT_S:,.0f}")
         if self.most_jobs < 2:
-            raise OptionError("most_jobs", f"is {self.most_jobs}; at least 2")
+            raise OptionError("most_jobs", f"is {self.most_jobs}; expected at least 2")
 
     @property
     def label(self) -> str:

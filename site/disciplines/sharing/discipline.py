@@ -92,9 +92,9 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
             return f"its kind of CPU work is {needs.cpu_kind}; this site knows 0 to {self._n_factors - 1}"
         usable = sum(kind.count for kind in self._kinds if kind.is_usable(needs.cores, needs.memory))
         if job.width > usable:
-            return f"it needs {job.width} nodes; {usable} of this site are usable for it"
+            return f"it needs {job.width} nodes; it can use only {usable} of this site"
         if self._policy.backfill == "conservative" and usable < sum(kind.count for kind in self._kinds):
-            return "not all nodes have the cores and the memory for it, and conservative backfilling needs that"
+            return "not all nodes have the cores and the memory for it, as conservative backfilling requires"
         return None
 
     @override
@@ -219,11 +219,11 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         reserve(state, np.int64(queue[0]), np.int64(now_ms))
         limit_ms = int(state.counters["limit_ms"][0])
         start_ms = max(limit_ms, now_ms) if place == 0 and limit_ms != NEVER_MS else None
-        head_due = when_text(max(limit_ms, now_ms), now_ms) if limit_ms != NEVER_MS else "when more nodes are there"
+        head_due = (
+            when_text(max(limit_ms, now_ms), now_ms) if limit_ms != NEVER_MS else "when more nodes are in service"
+        )
         if place == 0:
-            reason = (
-                f"it is first in the queue; it needs {nodes_text(job.width)} without jobs, which are there {head_due}"
-            )
+            reason = f"it is first in the queue; it needs {nodes_text(job.width)} without jobs, expected {head_due}"
         else:
             reason = (
                 f"it needs {nodes_text(job.width)}, and {free_text(self.free)}; {ahead_text(place)} would be offered "
@@ -259,7 +259,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         assert sorted([*running, *waiting]) == sorted(self._slots.of.values()), "a slot is lost or doubled"
         for kind, count in enumerate(state.n_waiting.tolist()):
             classes = state.jobs["job_class"][state.waiting[kind, :count]]
-            assert (classes == kind).all(), "a job waits in another class than its own"
+            assert (classes == kind).all(), "a job waits in a wrong class"
         held = dict.fromkeys(running, 0)
         for row in state.occupant.tolist():
             for slot in {slot for slot in row if slot >= 0}:

@@ -37,7 +37,9 @@ MAX_WORK = 2**62
 class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How jobs share the nodes of a site: the table ``sharing`` of one of ``[[sites]]``."""
 
-    variant: Annotated[str, one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
+    variant: Annotated[str, one_of(tuple(VARIANTS), "Which jobs share nodes, and how the best match is chosen.")] = (
+        "L-U1"
+    )
     # Cores per node, and hardware threads per core.
     cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
     threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
@@ -45,13 +47,13 @@ class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     memory: Annotated[float, Meta(gt=0)] = 1.0
     cpu: Annotated[str, one_of(CPUS, "Kind of CPU.")] | None = None  # None: the CPU of the variant
     max_slowdown: Annotated[float, Meta(ge=1)] = 1.6  # the largest slowdown of a job that a match may cause
-    formula: Annotated[str, one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
+    formula: Annotated[str, one_of(tuple(FORMULAS), "Slowdown formula.")] = "whole"
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> SharedNodes:
     """Return the policy of a site whose nodes are shared, from its options ``sharing`` and ``backfill``."""
     refuse_unknown(
-        site_options, ("sharing", "backfill"), f"is not for a {NAME} site: jobs stand there by class and age"
+        site_options, ("sharing", "backfill"), f"is not for a {NAME} site, which orders jobs by class and age"
     )
     table: SharingTable = site_options.get("sharing") or SharingTable()
     check_known("variant", table.variant, VARIANTS)
@@ -159,7 +161,7 @@ def idle_site(
     _refuse(jobs, "cpu_kind", per_job["cpu_kind"], 0, len(model.cpu_factors.labels) - 1)
     _refuse(jobs, "row", per_job["row"], 0, len(model.table.labels) - 1)
     if float(np.sum(jobs.width * jobs.estimate_ms.astype(np.float64))) >= MAX_WORK:
-        raise InputError(f"{jobs.name}: its work is more than {MAX_WORK:.3g} node milliseconds")
+        raise InputError(f"{jobs.name}: its work exceeds {MAX_WORK:.3g} node milliseconds")
     usable, plans = _usable(jobs, kinds, per_job["cores"]), policy.sharing.backfill == "conservative"
     if plans:
         _check_alike(jobs, kinds, usable)
@@ -207,7 +209,7 @@ def _check_alike(jobs: Jobs, kinds: Sequence[NodeKind], usable: Ints) -> None:
 def _refusals(jobs: Jobs, usable: Ints) -> dict[int, str]:
     """Return the reason for each job that can never run, by job id."""
     return {
-        int(jobs.job_id[row]): f"it needs {jobs.width[row]} nodes; {usable[row]} of this site are usable for it"
+        int(jobs.job_id[row]): f"it needs {jobs.width[row]} nodes; it can use only {usable[row]} of this site"
         for row in np.flatnonzero(jobs.width > usable)
     }
 

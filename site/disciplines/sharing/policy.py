@@ -47,7 +47,7 @@ MAX_LANES = 64
 
 def _check_number(option: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise OptionError(option, f"is {value:g}; a number from {low:,.6g} to {high:,.15g}")
+        raise OptionError(option, f"is {value:g}; expected a number from {low:,.6g} to {high:,.15g}")
 
 
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     'L-R'
     >>> SharingPolicy(max_slowdown=0.9)
     Traceback (most recent call last):
-    gridweave.errors.OptionError: max_slowdown: is 0.9; a number from 1 to 1,000,000
+    gridweave.errors.OptionError: max_slowdown: is 0.9; expected a number from 1 to 1,000,000
     """
 
     # Which jobs share nodes: "lomarc": jobs that match; "none" (PSS); "always" (AC): any two; "adjacent" (AM): a job

@@ -45,8 +45,8 @@ class SlowdownTable:
     Raises
     ------
     InputError
-        If the table is not square, a label appears twice, or a cell is no number from 1 to `MAX_SLOWDOWN`; the message
-        names the row and the column of the cell.
+        If the table is not square, a label appears twice, or a cell is not a number from 1 to `MAX_SLOWDOWN`; the
+        message names the row and the column of the cell.
 
     Examples
     --------
@@ -69,11 +69,11 @@ class SlowdownTable:
             values = np.array(self.slowdown, np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"{self.name}: the rows of the table are not all of one length, or contain no numbers"
+                f"{self.name}: the rows of the table differ in length, or a cell is not a number"
             ) from None
         if not sorts or values.shape != (sorts, sorts):
             raise InputError(
-                f"{self.name}: the table has shape {values.shape}; with {sorts} labels it is {sorts} by {sorts}"
+                f"{self.name}: the table has shape {values.shape}; expected {sorts} by {sorts}, the number of labels"
             )
         if len(set(self.labels)) != sorts:
             raise InputError(f"{self.name}: a label appears twice among {', '.join(self.labels)}")
@@ -97,7 +97,7 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
     Raises
     ------
     InputError
-        If the text is no such table, or a slowdown is below 1; the message names the line, or the row and column.
+        If the text is not such a table, or a slowdown is below 1; the message names the line, or the row and column.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
     try:
         rows = [[cell.strip() for cell in cells] for cells in csv.reader(text.splitlines())]
     except csv.Error as error:
-        raise InputError(f"{name}: is no table in CSV: {error}") from None
+        raise InputError(f"{name}: is not a CSV table: {error}") from None
     lines = [(number, cells) for number, cells in enumerate(rows, start=1) if any(cells)]
     if not lines:
         raise InputError(f"{name}: is empty; the first line has the labels of the columns")
@@ -116,9 +116,11 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
     for number, (label, *cells) in lines[1:]:
         if len(values) == len(labels) or label != labels[len(values)]:
             expected = labels[len(values)] if len(values) < len(labels) else "no further line"
-            raise InputError(f"{name}:{number}: begins with {label!r}; the order of the columns asks for {expected!r}")
+            raise InputError(
+                f"{name}:{number}: begins with {label!r}; expected {expected!r}, as in the order of the columns"
+            )
         if len(cells) != len(labels):
-            raise InputError(f"{name}:{number}: has {len(cells)} slowdowns; there are {len(labels)} columns")
+            raise InputError(f"{name}:{number}: has {len(cells)} slowdowns; expected {len(labels)}, one per column")
         values.append(
             [
                 _number(cell, f"{name}: row {label!r}, column {column!r}")
@@ -126,7 +128,7 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
             ]
         )
     if len(values) != len(labels):
-        raise InputError(f"{name}: has {len(values)} rows of slowdowns; there are {len(labels)} columns")
+        raise InputError(f"{name}: has {len(values)} rows of slowdowns; expected {len(labels)}, one per column")
     return SlowdownTable(name, tuple(labels), np.array(values, np.float64))
 
 
@@ -134,7 +136,7 @@ def _number(cell: str, where: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise InputError(f"{where}: {cell!r} is not a number; a slowdown is 1 or more") from None
+        raise InputError(f"{where}: {cell!r} is not a number; expected a slowdown of at least 1") from None
 
 
 CPU_KINDS = SlowdownTable("CPU kinds", ("integer", "float"), np.array([[1.4, 1.4], [1.4, 2.0]]))
@@ -297,9 +299,7 @@ class SlowdownModel:
     def __post_init__(self) -> None:
         check_known("formula", self.formula, FORMULAS)
         if not 0 <= self.paging <= MAX_SLOWDOWN:
-            raise OptionError(
-                "paging", f"is {self.paging:g}; what it adds to a slowdown is from 0 to {MAX_SLOWDOWN:,.0f}"
-            )
+            raise OptionError("paging", f"is {self.paging:g}; expected 0 to {MAX_SLOWDOWN:,.0f}")
 
     def arrays(self) -> SlowdownArrays:
         """Return the model as the kernels read it."""

@@ -216,8 +216,8 @@ def test_a_live_site_may_have_machines_that_differ() -> None:
     (said,) = problems(wrong)
     for problem in (
         "GRID.toml:8: sites.heterogeneous: cluster 'b' names machine 6; the site has machines 0 to 5",
-        "form 1 (job class cfd) runs on 'gpu', which is neither a class nor a label; one of new, old, x86",
-        "levels go from the highest down",
+        "form 1 (job class cfd) runs on 'gpu', neither a class nor a label; expected one of new, old, x86",
+        "list the levels from the highest down",
     ):
         assert problem in said
 

@@ -215,9 +215,9 @@ def answers(commands: list[Any], kind: type) -> list[Any]:
     ("nodes", "beside", "needs", "reason"),
     [
         (2, SLOWDOWN, ON_DISK, ""),
-        (2, 1.2, ON_DISK, "beside others it would take 1.28 times as long now, and not 1.20"),
+        (2, 1.2, ON_DISK, "on shared nodes it would now take 1.28 times as long, not 1.20"),
         (2, SLOWDOWN, ON_DISK | {"memory": 0.9}, "no running job matches it now"),
-        (3, None, ON_DISK, "it needs 2 nodes of its own now; 1 are left for it"),
+        (3, None, ON_DISK, "it needs 2 unshared nodes now; it can get only 1"),
         (4, None, ON_DISK, ""),
     ],
 )

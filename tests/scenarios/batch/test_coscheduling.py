@@ -440,7 +440,7 @@ def test_a_job_uses_the_kind_of_nodes_that_fits() -> None:
     kinds = [NodeKind(count=2, memory=0.5), NodeKind(count=1)]
     result = shared(workload_of([CPU_JOB | {"memory": 0.9}, CPU_JOB | {"memory": 0.9, "width": 2}]), kinds)
     assert starts(result) == [0, -1]
-    assert result.refused == ((2, "it needs 2 nodes; 1 of this site are usable for it"),)
+    assert result.refused == ((2, "it needs 2 nodes; it can use only 1 of this site"),)
 
 
 def test_the_slowdowns_of_table_1_can_be_used() -> None:
@@ -504,7 +504,7 @@ def test_invalid_sites_are_refused() -> None:
 
 def test_work_beyond_64_bits_is_refused() -> None:
     jobs = workload_of([CPU_JOB | {"width": 10**6, "estimate": 10**13}] * 2)
-    with pytest.raises(InputError, match="its work is more than"):
+    with pytest.raises(InputError, match="its work exceeds"):
         shared(jobs, 10**6)
 
 

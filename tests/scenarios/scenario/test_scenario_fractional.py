@@ -51,7 +51,7 @@ def test_a_fractional_site_runs_the_jobs_of_a_scenario(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (scenario(algorithm="MCB9*/per/OPT=MIN"), "near are MCB8*/per/OPT=MIN"),
+        (scenario(algorithm="MCB9*/per/OPT=MIN"), "similar names: MCB8*/per/OPT=MIN"),
         (scenario(needs='needs = "vm"'), "lublin"),
     ],
 )

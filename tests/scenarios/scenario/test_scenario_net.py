@@ -145,7 +145,7 @@ def test_the_schema_has_the_keys_of_networks() -> None:
         ([('"10 Gbps"', '"10 GB"')], "links = ", "net.links.bandwidth: link a - b: '10 GB' is not a bandwidth"),
         ([('{name = "b"}]', '{name = "b"}, {name = "c"}]')], "[net]", "net: has 2 parts with no link between them"),
         ([('links = [{from = "a"', 'links = [{form = "a"')], "links = ", "net.links"),
-        ([("[net]\n", '[net]\nfile = "nowhere.gml"\n')], "[net]", "net: has file and nodes; a network comes from one"),
+        ([("[net]\n", '[net]\nfile = "nowhere.gml"\n')], "[net]", "net: has file and nodes; expected exactly one of"),
         ([("[net]\n", '[net]\nroutes = "fast"\n')], "routes", "net.routes: 'fast' is not known; one of latency"),
         (
             [('"ring"', '"gossip"')],

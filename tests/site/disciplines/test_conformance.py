@@ -183,14 +183,14 @@ class KeepsLimits(SiteQueue):
 @pytest.mark.parametrize(
     ("make", "law"),
     [
-        (Forgets, "a restored site has another state"),
-        (ForgetsLimits, "a restored site has another state"),
+        (Forgets, "a restored site differs"),
+        (ForgetsLimits, "a restored site differs"),
         (SharesArrays, "a copy changes when the original does|changes the site|out of order|among the running|lost"),
-        (Hesitates, "a second pass at one instant decides more"),
+        (Hesitates, "a second pass at the same instant decides more"),
         (Rests, "jobs wait forever on an idle site"),
-        (Promises, "a job does not start though its quote was for now"),
+        (Promises, "a job that was quoted a start now does not start"),
         (Cheats, "decides differently|decides more"),
-        (KeepsLimits, "a limit that was moved has not changed"),
+        (KeepsLimits, "expect_end did not move the limit"),
     ],
 )
 def test_the_suite_names_the_law_that_is_broken(make: type[SiteQueue], law: str) -> None:
@@ -201,31 +201,31 @@ def test_the_suite_names_the_law_that_is_broken(make: type[SiteQueue], law: str)
 
 def test_the_suite_finds_time_slices_that_overlap() -> None:
     entry = replace(DISCIPLINES["gang"], make=NeverPauses)
-    with pytest.raises(AssertionError, match="two time-sliced jobs work on one node at once"):
+    with pytest.raises(AssertionError, match="two time-sliced jobs work on one node at the same time"):
         check_discipline(entry, [POLICIES["gang"]])
 
 
 @pytest.mark.parametrize(
     ("name", "wrong", "law"),
     [
-        ("planning", {"reserves": False}, "the trait reserves is wrong"),
-        ("queue", {"reserves": True}, "the trait reserves is wrong"),
-        ("queue", {"learns": True}, "the trait learns is declared, and SiteQueue has no method learn"),
-        ("queue", {"columns": ("level",)}, "the trait columns is declared, and SiteQueue has no method figures"),
-        ("queue", {"chooses_nodes": True}, "has named none"),
-        ("levels", {"columns": ("level",)}, "2 figures of a job, for the columns declared"),
-        ("levels", {"columns": ()}, "Levels has a method figures, and the trait columns is not declared"),
-        ("levels", {"evicts": False}, "a job is evicted, contrary to the traits"),
-        ("levels", {"saves_work": False}, "an evicted job keeps its work, contrary to the traits"),
-        ("gang", {"chooses_nodes": False}, "its traits do not say so"),
-        ("gang", {"slices_time": False}, "a job pauses, contrary to the traits"),
-        ("gang", {"shares_nodes": False}, "two jobs have one node, contrary to the traits"),
-        ("fractional", {"moves": False}, "a job moves, contrary to the traits"),
-        ("lomarc", {"threads": (1, 1)}, "threads are named or left out, contrary to the traits"),
+        ("planning", {"reserves": False}, "the trait reserves contradicts the method reserve"),
+        ("queue", {"reserves": True}, "the trait reserves contradicts the method reserve"),
+        ("queue", {"learns": True}, "the trait learns is declared, but SiteQueue has no method learn"),
+        ("queue", {"columns": ("level",)}, "the trait columns is declared, but SiteQueue has no method figures"),
+        ("queue", {"chooses_nodes": True}, "named none"),
+        ("levels", {"columns": ("level",)}, "2 figures of a job do not match"),
+        ("levels", {"columns": ()}, "Levels has a method figures, but the trait columns is not declared"),
+        ("levels", {"evicts": False}, "a job is evicted without the trait evicts"),
+        ("levels", {"saves_work": False}, "an evicted job keeps its work without the trait"),
+        ("gang", {"chooses_nodes": False}, "although its traits rule that out"),
+        ("gang", {"slices_time": False}, "a job pauses, but no trait allows it"),
+        ("gang", {"shares_nodes": False}, "two jobs have the same node, but no trait allows it"),
+        ("fractional", {"moves": False}, "a job moves without the trait moves"),
+        ("lomarc", {"threads": (1, 1)}, "the threads of a start contradict the trait threads"),
         ("fractional", {"fractions": False}, "a start names a node twice"),
-        ("fractional", {"elastic": True}, "a job starts although all nodes are gone"),
-        ("machines", {"forms": False}, "Heterogeneous has a method form_of, and the trait forms is not declared"),
-        ("machines", {"learns": False}, "Heterogeneous has a method learn, and the trait learns is not declared"),
+        ("fractional", {"elastic": True}, "a job starts although no node is present"),
+        ("machines", {"forms": False}, "Heterogeneous has a method form_of, but the trait forms is not declared"),
+        ("machines", {"learns": False}, "Heterogeneous has a method learn, but the trait learns is not declared"),
     ],
 )
 def test_the_suite_finds_a_trait_that_is_wrong(name: str, wrong: dict[str, Any], law: str) -> None:

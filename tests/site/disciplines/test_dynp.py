@@ -73,21 +73,24 @@ def test_values_that_differ_by_rounding_are_equal() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"lower_ms": 2, "upper_ms": 1}, "lower_ms: is 2 ms, and the upper is 1 ms; the lower bound is"),
+    ({"lower_ms": 2, "upper_ms": 1}, "lower_ms: is 2 ms, and the upper is 1 ms; expected a lower bound"),
     ({"decider": "preferred", "preferred": "saf"}, "preferred: 'saf' is not a candidate; one of fcfs, sjf, ljf"),
     ({"decider": "preferred"}, "preferred: goes with the decider 'preferred', which needs one of the candidates"),
     ({"preferred": "sjf"}, "preferred: goes with the decider 'preferred'"),
-    ({"slackness_pct": -1}, "slackness_pct: is -1; per cent from 0 to 100"),
+    ({"slackness_pct": -1}, "slackness_pct: is -1; expected 0 to 100 per cent"),
     ({"decider": "best"}, "decider: 'best' is not known; one of simple, advanced, preferred, bounds, calendar"),
     ({"metric": "awt"}, "metric: 'awt' is not known; one of art, artwa, artww, makespan, sld, sldww, ppsld60"),
-    ({"policies": ("fcfs", "fcfs")}, "policies: are fcfs, fcfs; at least one, and each once"),
+    ({"policies": ("fcfs", "fcfs")}, "policies: are fcfs, fcfs; expected at least one policy, without repetition"),
     ({"policies": ("fcfs", "gang")}, "policies: 'gang' is not known"),
     ({"policies": ()}, "policies: are none"),
-    ({"policies": ("fcfs", "saf"), "reading": "thesis"}, "reading: 'thesis' is of the policies fcfs, sjf, ljf"),
-    ({"policies": ("fcfs", "saf"), "decider": "bounds"}, "policies: are fcfs, saf; bounds choose of fcfs, sjf, ljf"),
+    ({"policies": ("fcfs", "saf"), "reading": "thesis"}, "reading: 'thesis' requires the policies fcfs, sjf, ljf"),
+    (
+        {"policies": ("fcfs", "saf"), "decider": "bounds"},
+        "policies: are fcfs, saf; the decider 'bounds' requires fcfs, sjf, ljf",
+    ),
     ({"decider": "calendar"}, "calendar: goes with the decider 'calendar', which needs at least one entry"),
-    ({"first_jobs": 0}, "first_jobs: is 0; from 1 to"),
-    ({"within_ms": -1}, "within_ms: is -1; milliseconds from 0 to"),
+    ({"first_jobs": 0}, "first_jobs: is 0; expected 1 to"),
+    ({"within_ms": -1}, "within_ms: is -1; expected 0 to"),
     ({"tuning": "never"}, "tuning: 'never' is not known; one of full, half, starts"),
 ]
 
@@ -159,7 +162,7 @@ def test_explain_and_quote_name_the_policy_in_force() -> None:
     rule = "the plan with the best artww decides again at each submission and end, and the start may move"
     assert said.reason.endswith(f"; the policy sjf is in force, {rule}")
     half = waiting_site(DynPPolicy(decider="bounds", tuning="half"))
-    assert "the average estimate of what waits decides again at each submission" in half.explain(20, 2).reason
+    assert "the average estimate of the waiting jobs decides again at each submission" in half.explain(20, 2).reason
     quoted, _ = waiting_site(DynPPolicy()).quote(20, Job(job_id=9, width=4, estimate_ms=50))
     assert "the policy sjf is in force" in quoted.reason
 
@@ -191,5 +194,7 @@ def test_candidates_grow_with_the_site() -> None:
 def test_a_file_says_how_a_site_tunes_itself() -> None:
     """The table ``dynp`` of a site becomes its policy, and what is for a queue is refused."""
     assert read_policy("dynp", 8, {}, {"order": "sjf", "backfill": "none"}) == DynPPolicy()
-    with pytest.raises(OptionError, match="order: 'sjf' is not for a dynp site, which chooses the order itself"):
+    with pytest.raises(
+        OptionError, match="order: 'sjf' is not for a dynp site, which plans and chooses the order itself"
+    ):
         read_policy("dynp", 8, {"order": "sjf"}, {})

@@ -363,7 +363,7 @@ def test_a_job_with_more_tasks_than_the_memory_holds_is_refused() -> None:
         run_ms=[9, 9],
         columns={"cpu_need": [0.1, 0.1], "memory_fraction": [0.5, 0.5]},
     )
-    refused = ((1, "it has 5 tasks, and the memory of this site has room for 4 of them"),)
+    refused = ((1, "it has 5 tasks, and the memory of this site fits only 4 of them"),)
     for driver in ("batch", "core"):
         result = simulate(wide, 2, FractionalPolicy(), driver=driver)
         assert tuple(result.refused) == refused
@@ -378,7 +378,7 @@ def test_what_a_site_says_of_its_jobs() -> None:
     core.handle(1_000, JobSubmitted(Job(job_id=2, width=1, estimate_ms=60_000, resources=large)))
     why = core.explain(1_000, 2)
     assert (why.ahead, why.start_ms) == (0, None)
-    assert "1 task that needs 60% of a node's memory, and there is room for 0 such tasks" in why.reason
+    assert "1 task that needs 60% of a node's memory, and the free memory fits 0 such tasks" in why.reason
     third = Job(job_id=3, width=1, estimate_ms=60_000, resources=small)
     assert core.sharing_offered(1_000, third) == SharedOffer(2.0)
     assert core.sharing_offered(1_000, Job(job_id=3, width=1, estimate_ms=60_000, resources=large)) is None

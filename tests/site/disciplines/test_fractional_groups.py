@@ -132,7 +132,7 @@ def test_a_job_is_refused_whose_groups_have_room_one_by_one_and_not_together(mem
     for driver in ("batch", "core"):
         jobs = jobs_of_two_groups(memory, needs=(1.0, 1.0))
         result = simulate(jobs, 2, FractionalPolicy(), driver=driver)
-        why = "it has 4 tasks that differ, and the memory of this site has no room for all of them together"
+        why = "it has 4 different tasks, which do not all fit into the memory of this site"
         assert tuple(result.refused) == (((1, why),) if is_refused else ())
         assert result.end_ms.tolist() == [-1 if is_refused else 120_000]  # each node has a load of 2
 
@@ -145,8 +145,8 @@ def test_who_waits_hears_of_each_group_for_how_many_there_is_room() -> None:
     waiting = Job(job_id=2, width=4, estimate_ms=60_000, resources=needs_of_groups(groups))
     core.handle(1_000, JobSubmitted(waiting))
     assert core.explain(1_000, 2).reason.startswith(
-        "it has 1 task that needs 60% of a node's memory, and there is room for 0 such tasks on 2 nodes; "
-        "3 tasks that each need 10% of a node's memory, and there is room for 10 such tasks on 2 nodes; it is looked at"
+        "it has 1 task that needs 60% of a node's memory, and the free memory fits 0 such tasks on 2 nodes; "
+        "3 tasks that each need 10% of a node's memory, and the free memory fits 10 such tasks on 2 nodes; "
     )
 
 

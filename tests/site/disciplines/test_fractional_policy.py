@@ -62,7 +62,7 @@ def test_a_wrong_name_is_answered_with_near_ones(wrong: str, near: str) -> None:
 @pytest.mark.parametrize(("option", "value"), [("period_ms", 0), ("penalty_ms", -1)])
 def test_impossible_times_are_refused(option: str, value: int) -> None:
     """The message says what would be right."""
-    with pytest.raises(OptionError, match=r"from [01] to"):
+    with pytest.raises(OptionError, match=r"expected [01] to"):
         FractionalPolicy(**{option: value})
 
 
@@ -74,7 +74,7 @@ def test_endless_times_are_refused(option: str, most: str, value: float) -> None
     """TOML knows infinity, and no time of this discipline may be that."""
     with pytest.raises(OptionError) as caught:
         read_policy("fractional", 8, {"fractional": FractionalTable(**{option: value})}, {})
-    assert str(caught.value) == f"{option}: is {value:g}; at most {most} seconds"
+    assert str(caught.value) == f"{option}: is {value:g}; expected at most {most} seconds"
 
 
 def test_an_order_is_none_of_its_options() -> None:

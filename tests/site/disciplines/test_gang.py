@@ -112,7 +112,7 @@ def test_one_row_is_space_sharing(backfill: str) -> None:
 
 
 def test_jobs_of_one_column_fit_into_its_memory() -> None:
-    """A job whose memory is not free beside what stays in core waits, with all behind it; it is said why."""
+    """A job waits with all jobs behind it while too few nodes have enough free memory, and the reason says so."""
     discipline = GangDiscipline(4, GangPolicy(mpl=3))
     for job_id, (width, memory) in enumerate(((4, 0.5), (2, 0.5), (3, 0.4), (1, 0.1)), start=1):
         needs = Resources(memory=memory)
@@ -122,8 +122,8 @@ def test_jobs_of_one_column_fit_into_its_memory() -> None:
     assert discipline._state.memory.tolist() == [10**6, 10**6, 500_000, 500_000]
     assert [(job.job_id, start_ms) for job, start_ms in discipline.waiting()][1:] == [(3, None), (4, None)]
     assert discipline.explain(0, 3).reason == (
-        "it needs 3 nodes in one row of the matrix; at most 4 are free in one, and 2 nodes have 40% of their memory "
-        "beside what stays in core there"
+        "it needs 3 nodes in one row of the matrix; no row has more than 4 free, and 2 nodes have 40% of "
+        "their memory free"
     )
     discipline.ended(10, 1)
     discipline.run_pass(10)
@@ -257,14 +257,14 @@ def test_a_moved_job_is_told() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"mpl": 0}, "mpl: is 0; a matrix has from 1 row"),
-        ({"slice_ms": 0}, "slice_ms: is 0; a slice takes from 1"),
-        ({"slice_ms": -5}, "slice_ms: is -5; a slice takes from 1"),
-        ({"slice_ms": 100, "switch_ms": 100}, "switch_ms: is 100; from 0 to less than the slice of 100 ms"),
-        ({"migration_ms": -1}, "migration_ms: is -1; from 0"),
-        ({"max_tasks": -1}, "max_tasks: is -1; from 0"),
-        ({"window_ms": 0}, "window_ms: is 0; from 1"),
-        ({"migration": "all", "phases": "clean"}, "migration: goes with all phases"),
+        ({"mpl": 0}, "mpl: is 0; expected 1 row"),
+        ({"slice_ms": 0}, "slice_ms: is 0; expected 1"),
+        ({"slice_ms": -5}, "slice_ms: is -5; expected 1"),
+        ({"slice_ms": 100, "switch_ms": 100}, "switch_ms: is 100; expected 0 ms to below slice_ms, 100 ms"),
+        ({"migration_ms": -1}, "migration_ms: is -1; expected 0"),
+        ({"max_tasks": -1}, "max_tasks: is -1; expected 0"),
+        ({"window_ms": 0}, "window_ms: is 0; expected 1"),
+        ({"migration": "all", "phases": "clean"}, "migration: requires phases = 'compact'"),
         ({"scheduling": "sometimes"}, "scheduling: 'sometimes' is not known; one of continuous, discrete"),
     ],
 )

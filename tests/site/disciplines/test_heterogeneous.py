@@ -460,11 +460,11 @@ def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
             "names machine 6; the site has machines 0 to",
         ),
         ({"out_of_service": "7-99999999999999"}, "out_of_service names machine 7; the site has machines 0 to 5"),
-        ({"classes": (MachineClass(name="", count=6),)}, "a class or a cluster has no name; each needs its own"),
+        ({"classes": (MachineClass(name="", count=6),)}, "a class or a cluster has no name; give each a unique name"),
         ({"clusters": (Cluster(name="c", nodes="x"),)}, "cluster 'c': 'x' is neither a number nor a range such as 0-7"),
         (
             {"forms": (Form(job_class=3, on=("gpu",)),)},
-            "form 1 .job class 3. runs on 'gpu', which is neither a class nor a label",
+            "form 1 .job class 3. runs on 'gpu', neither a class nor a label",
         ),
         ({"forms": (Form(width=5),)}, "form 1 runs on no cluster here: none has its width, cores and memory"),
         ({"forms": (Form(cores=64),)}, "form 1 runs on no machine here: none has its width, cores and memory"),
@@ -477,9 +477,12 @@ def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
             {"levels": (Level(name="high", priority=1), Level(name="low", priority=0, evicts=("high",)))},
             "'low' evicts 'high', which is above it: the higher level is served first, and would take the nodes back",
         ),
-        ({"levels": (LEVELS[2], LEVELS[1])}, "levels go from the highest down"),
+        ({"levels": (LEVELS[2], LEVELS[1])}, "list the levels from the highest down"),
         ({"algorithm": "smart"}, "algorithm 'smart' is not known; one of olb"),
-        ({"evicted": "x", "raise_after": 0}, "evicted 'x' is not known; .*; raise_after is 0; at least 1 eviction"),
+        (
+            {"evicted": "x", "raise_after": 0},
+            "evicted 'x' is not known; .*; raise_after is 0; expected at least 1 eviction",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(options: dict[str, Any], said: str) -> None:
@@ -496,7 +499,7 @@ def test_a_job_that_runs_nowhere_or_may_not_have_its_priority_is_refused() -> No
     """The reason names the level and who may use it, or the width that no cluster has."""
     levels = (msgspec.structs.replace(LEVELS[0], users=(7,)), *LEVELS[1:])
     core = SiteCore(6, changed(FAST_AND_SLOW, levels=levels, forms=()))
-    high = "priority 2 is of level 'high', for users 7; its user is 8"
+    high = "priority 2 belongs to level 'high', which is for users 7; its user is 8"
     assert core.handle(0, JobSubmitted(job(1, 1, priority=2, user=8))) == [RefuseJob(1, high, is_final=True)]
     assert isinstance(core.handle(0, JobSubmitted(job(2, 1, priority=2, user=7)))[0], StartJob)
     wide = Job(job_id=3, width=5, estimate_ms=10)
@@ -550,7 +553,7 @@ def test_a_careful_site_takes_the_machine_on_which_run_times_differ_less(deviati
     )
     (start,) = SiteCore(2, policy).handle(0, JobSubmitted(job(1, 1_000, job_class=1)))
     assert start == StartJob(1, ((node, node + 1),))
-    with pytest.raises(OptionError, match="deviations is -1; a number from 0 to 10"):
+    with pytest.raises(OptionError, match="deviations is -1; expected a number from 0 to 10"):
         changed(policy, deviations=-1.0)
 
 

@@ -177,7 +177,7 @@ def test_only_who_is_needed_is_evicted_and_says_by_whom() -> None:
     why = "job 5 of level 'high' takes nodes of level 'low'"
     assert commands == [EvictJob(3, False, 5, why), StartJob(5, ((5, 8),))]
     told = core.explain(10, 3).reason
-    assert "of level 'low', and was evicted once, last for job 5, of a level that may take its nodes" in told
+    assert "its level is 'low', and it was evicted once, last for job 5, of a level that may take its nodes" in told
     assert [waiting.job_id for waiting, _ in core.waiting()] == [3, 4]
     assert core.handle(20, JobFinished(5)) == [StartJob(3, ((5, 8),))]
     # 3 nodes of job 3, which started last, and the one of job 2: job 1 has 4, and is not needed.
@@ -222,7 +222,7 @@ def test_a_job_of_a_level_that_its_user_may_not_use_is_refused() -> None:
     policy = queue_of((msgspec.structs.replace(THREE[0], users=(7,)), *THREE[1:]))
     core = SiteCore(NODES, policy)
     (command,) = core.handle(0, JobSubmitted(job(1, 1, 10, priority=3, user=8)))
-    why = "priority 3 is of level 'high', for users 7; its user is 8"
+    why = "priority 3 belongs to level 'high', which is for users 7; its user is 8"
     assert command == RefuseJob(1, why, is_final=True)
     workload = Workload(
         job_id=[1, 2], submit_ms=[0, 0], width=[1, 1], estimate_ms=[5, 5], run_ms=[5, 5],
@@ -235,17 +235,20 @@ def test_a_job_of_a_level_that_its_user_may_not_use_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"levels": ()}, "levels names none; at least one"),
+        ({"levels": ()}, "levels is empty; expected at least one level"),
         ({"levels": (THREE[0],)}, "level 'high' evicts 'low', which is not a level; one of high"),
         (
             {"levels": (THREE[0], Level(name="low", priority=0, evicts=("high",)))},
             "'low' evicts 'high', which is not below it: evictions would go in a circle; name levels below it",
         ),
         ({"backfill": "conservative"}, "conservative backfilling promises starts, which evictions would break"),
-        ({"raise_after": 0, "least_gain_ms": -1}, "raise_after is 0; at least 1 eviction; least_gain_ms is -1; at "),
+        (
+            {"raise_after": 0, "least_gain_ms": -1},
+            "raise_after is 0; expected at least 1 eviction; least_gain_ms is -1; expected at ",
+        ),
         (
             {"raise_after": 10**30, "least_gain_ms": 10**30},
-            f"raise_after is {10**30}; at most 1,000,000,000; least_gain_ms is {10**30}; at most 100,000,000,000,000",
+            f"raise_after is {10**30}; expected at most 1,000,000,000; least_gain_ms is {10**30}; expected at most 10",
         ),
         ({"evicted": "freeze"}, "evicted 'freeze' is not known; one of restart, checkpoint"),
     ],

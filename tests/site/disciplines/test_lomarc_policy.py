@@ -35,7 +35,7 @@ def test_a_label_tells_what_is_changed() -> None:
         ({"backfill": "slack"}, "backfill: 'slack'"),
         ({"max_slowdown": 0.99}, r"max_slowdown: is 0\.99"),
         ({"short_up_to_ms": -1}, "short_up_to_ms: is -1"),
-        ({"medium_up_to_ms": 59_999}, "medium_up_to_ms: is 59999; a number from 60,000"),
+        ({"medium_up_to_ms": 59_999}, "medium_up_to_ms: is 59999; expected a number from 60,000"),
         ({"load_threshold": 1.5}, r"load_threshold: is 1\.5"),
         ({"aging_ms": 0}, "aging_ms: is 0"),
         ({"aging_ms": float("nan")}, "aging_ms: is nan"),

@@ -160,5 +160,5 @@ def test_annealing_is_never_worse_than_pjs_and_says_the_same_again() -> None:
 
 def test_annealing_needs_a_generator() -> None:
     """Without one there is no telling what it would draw."""
-    with pytest.raises(OptionError, match="rng: is missing; the algorithm gsa draws from a seeded generator"):
+    with pytest.raises(OptionError, match="rng: is missing; the algorithm gsa needs a seeded generator"):
         map_to(machine_arrays([0]), [0], [0], [[1]], algorithm="gsa")

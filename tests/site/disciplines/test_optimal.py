@@ -120,8 +120,8 @@ def test_what_cannot_be_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) ->
     for options, line in (
         ({"metric": "makespan"}, r"metric: 'makespan' is not a weighted sum of response times; one of artww"),
         ({"policies": ("x",)}, "policies: 'x' is not known; one of fcfs"),
-        ({"effort_s": 0.0}, "effort_s: is 0; above 0"),
-        ({"most_jobs": 1}, "most_jobs: is 1; at least 2"),
+        ({"effort_s": 0.0}, "effort_s: is 0; expected above 0"),
+        ({"most_jobs": 1}, "most_jobs: is 1; expected at least 2"),
     ):
         with pytest.raises(OptionError, match=line):
             OptimalPolicy(**options)  # type: ignore[arg-type]

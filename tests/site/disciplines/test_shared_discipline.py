@@ -139,14 +139,14 @@ def test_what_can_never_run_is_refused_with_a_reason() -> None:
     core = SiteCore(2, SharedNodes(kinds=kinds))
     wide = Resources(memory=0.8)
     assert step(core, 0, submitted(1, 2, wide)) == [
-        RefuseJob(1, "it needs 2 nodes; 1 of this site are usable for it", is_final=True)
+        RefuseJob(1, "it needs 2 nodes; it can use only 1 of this site", is_final=True)
     ]
     assert [type(c) for c in step(core, 0, submitted(2, 1, wide))] == [StartJob]
     (command,) = step(core, 0, submitted(3, 1, Resources(cpu_kind=7)))
     assert command == RefuseJob(3, "its kind of CPU work is 7; this site knows 0 to 1", is_final=True)
     planned = SiteCore(2, SharedNodes(sharing=SharingPolicy(backfill="conservative"), kinds=kinds))
     (command,) = step(planned, 0, submitted(1, 1, wide))
-    assert "conservative backfilling needs that" in str(command)
+    assert "as conservative backfilling requires" in str(command)
 
 
 @pytest.mark.parametrize(

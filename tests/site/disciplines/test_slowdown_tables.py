@@ -47,10 +47,10 @@ def test_tables_2_and_3_are_the_published_ones() -> None:
     ("text", "problem"),
     [
         ("", "is empty"),
-        (",a,b\na,1,2\n", "has 1 rows of slowdowns; there are 2 columns"),
-        (",a,b\nb,1,2\na,1,1\n", r"mine:2: begins with 'b'; the order of the columns asks for 'a'"),
-        (",a\na,1\nb,2\n", "mine:3: begins with 'b'; the order of the columns asks for 'no further line'"),
-        (",a,b\na,1\nb,1,1\n", "mine:2: has 1 slowdowns; there are 2 columns"),
+        (",a,b\na,1,2\n", "has 1 rows of slowdowns; expected 2, one per column"),
+        (",a,b\nb,1,2\na,1,1\n", r"mine:2: begins with 'b'; expected 'a', as in the order"),
+        (",a\na,1\nb,2\n", "mine:3: begins with 'b'; expected 'no further line'"),
+        (",a,b\na,1\nb,1,1\n", "mine:2: has 1 slowdowns; expected 2, one per column"),
         (",a,b\na,1,x\nb,1,1\n", "row 'a', column 'b': 'x' is not a number"),
         (",a,b\na,1,1\nb,0.99,1\n", r"row 'b', column 'a': slowdown 0\.99 is not a number from 1"),
         (",a,b\na,1,1\nb,nan,1\n", "row 'b', column 'a': slowdown nan"),
@@ -72,7 +72,7 @@ def test_blank_lines_and_spaces_are_passed_over() -> None:
 
 def test_what_is_no_csv_is_refused() -> None:
     """A cell of no end is no cell."""
-    with pytest.raises(InputError, match="mine: is no table in CSV: field larger than field limit"):
+    with pytest.raises(InputError, match="mine: is not a CSV table: field larger than field limit"):
         parse_table("x" * 200_000, "mine")
 
 
@@ -80,7 +80,7 @@ def test_a_table_is_square() -> None:
     """Arrays of another shape, or ragged ones, are refused."""
     with pytest.raises(InputError, match=r"has shape \(1, 2\)"):
         SlowdownTable("mine", ("a", "b"), np.ones((1, 2)))
-    with pytest.raises(InputError, match="not all of one length"):
+    with pytest.raises(InputError, match="differ in length"):
         SlowdownTable("mine", ("a", "b"), [[1.0], [1.0, 2.0]])  # type: ignore[arg-type]  # the point of the test
 
 

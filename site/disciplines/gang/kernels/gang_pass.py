@@ -264,7 +264,7 @@ def rates_at(state: GangSite, codes: GangCodes, now_ms: Int, rates: Ints) -> Int
         After the pass of that instant.
     codes : GangCodes
     now_ms : int
-    rates : numpy.ndarray of int64, shape (room,)
+    rates : numpy.ndarray of int64, shape (capacity,)
         Output, in the order of ``placed``: `RATE_ONE` if the job works, 0 if it is paused or pays for a switch or a
         move, `NOT_RUNNING` if it has not begun.
 

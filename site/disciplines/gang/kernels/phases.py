@@ -437,8 +437,8 @@ def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
 def tasks_in_the_way(state: GangSite, row: Int, n_overlapping: Int) -> Int:
     """Return how many tasks the first ``n_overlapping`` entries of ``overlapping`` must save; -1 if one cannot move.
 
-    A job cannot move if this decision has moved it already, if it is in another row too, as it would lose its nodes
-    there, or if its memory is known, as its new nodes are not known in advance.
+    A job cannot move if this decision has already moved it, if it is also in another row (it would lose its nodes
+    there), or if its memory is known (its new nodes are not known in advance).
     """
     tasks = 0
     for i in range(n_overlapping):
@@ -453,7 +453,7 @@ def tasks_in_the_way(state: GangSite, row: Int, n_overlapping: Int) -> Int:
 def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlapping: Int) -> None:
     """Move the jobs in ``overlapping`` to other nodes of a row, and put a job there on its own nodes (option 1).
 
-    Each moved job pays the whole cost. The job itself pays half, as it waits until they are saved (equation 4).
+    Each moved job pays the whole cost. The job itself pays half, because it waits until they are saved (equation 4).
     """
     counters = state.counters[0]
     waits = False
@@ -475,7 +475,7 @@ def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, n_over
 def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlapping: Int) -> None:
     """Put a job, which is in no row, on free nodes of a row (option 2).
 
-    The job pays the whole cost. The jobs in ``overlapping`` pay half, as they wait until it is saved (equation 5).
+    The job pays the whole cost. The jobs in ``overlapping`` pay half, because they wait until it is saved (equation 5).
     """
     give_columns(state, job, row)
     job.moved = state.counters[0].decisions

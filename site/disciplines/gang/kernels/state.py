@@ -83,11 +83,11 @@ class GangSite(NamedTuple):
     jobs : numpy.ndarray of GANG_JOB, shape (slots,)
     waiting : numpy.ndarray of int64, shape (slots,)
         Slots in the order of the queue.
-    placed, by_width : numpy.ndarray of int64, shape (room,)
+    placed, by_width : numpy.ndarray of int64, shape (capacity,)
         Slots of the placed jobs: in the order in which they were placed, and ascending (width, job id).
-    columns : numpy.ndarray of int64, shape (room, words)
+    columns : numpy.ndarray of int64, shape (capacity, words)
         The columns of each placed job.
-    vacant : numpy.ndarray of int64, shape (room,)
+    vacant : numpy.ndarray of int64, shape (capacity,)
         Unused rows of ``columns``; the last is used first.
     taken : numpy.ndarray of int64, shape (rows, words)
         The occupied columns of each row of the matrix; those beyond the last node count as occupied.
@@ -108,7 +108,7 @@ class GangSite(NamedTuple):
         The profile of each row: instants, and the nodes free from each of them on, by estimates
         (`gridweave.site.kernels.profile`).
     n_steps : numpy.ndarray of int64, shape (rows,)
-    order, overlapping, scratch : numpy.ndarray of int64, shapes (rows,), (room,) and (words,)
+    order, overlapping, scratch : numpy.ndarray of int64, shapes (rows,), (capacity,) and (words,)
         Scratch space.
     """
 

@@ -69,8 +69,8 @@ def anneal(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Pl
     ----------
     jobs : JobKinds
     machines : MachineArrays
-    desk : MappingWork
-        On entry ``queries.best`` is a mapping of all jobs that can run; on return it is the best mapping found.
+    work : MappingWork
+        On entry ``work.best`` is a mapping of all jobs that can run; on return it is the best mapping found.
     plans : Plans
         On entry each of them is the plan of that mapping; changed in place.
     best_ms : int

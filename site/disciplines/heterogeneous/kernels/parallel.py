@@ -41,7 +41,7 @@ class MappingWork(NamedTuple):
     best : Mapping
         On entry only when the machines are ready; on return the best mapping.
     base, trial, other : Mapping
-        The jobs on teams alone; the better complete mapping that has these; and the one that it is compared with.
+        The mapping of the jobs on teams only; the better of its two completions; and the other completion.
     scratch : Scratch
     reach : numpy.ndarray of int64
         Scratch: the machines that a team or a job uses, first in the order in which they are ready. It is as long as
@@ -67,8 +67,8 @@ def map_jobs(jobs: JobKinds, machines: MachineArrays, work: MappingWork, rule: I
     ----------
     jobs : JobKinds
     machines : MachineArrays
-    desk : MappingWork
-        On entry ``queries.best`` has when each machine is ready, and no job has a place; on return it is the mapping.
+    work : MappingWork
+        On entry ``work.best`` says when each machine is ready and places no job; on return it is the mapping.
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN`, `MIN_MAX`, `SJS` or `PJS`.
     profit : int
@@ -254,7 +254,7 @@ def commit(jobs: JobKinds, machines: MachineArrays, work: MappingWork, row: Int,
     ----------
     jobs : JobKinds
     machines : MachineArrays
-    desk : MappingWork
+    work : MappingWork
     row, team : int
 
     Returns

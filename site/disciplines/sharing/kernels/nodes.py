@@ -112,7 +112,7 @@ def has_capacity(state: SharedSite, node: Int, job: Record, partners: Int, count
 
 @kernel
 def put(state: SharedSite, node: Int, slot: Int) -> None:
-    """Assign cells of a node that has room to a job, on the cores with the fewest jobs, ties by core number."""
+    """Assign cells of a node with enough capacity to a job, on the cores with the fewest jobs, ties by core number."""
     kind = state.kinds[state.node_kind[node]]
     missing = state.jobs[slot].cores
     if state.used[node] == 0:

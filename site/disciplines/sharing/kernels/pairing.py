@@ -104,7 +104,7 @@ def is_alike(state: SharedSite, host: Int) -> bool:
 
 @kernel
 def _fits(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> bool:
-    """Whether the host has at least as many nodes with room for the job as the job is wide."""
+    """Whether the host has at least as many nodes with capacity for the job as the job is wide."""
     job = state.jobs[slot]
     n_nodes, cell = 0, state.jobs[host].first_cell
     while cell != NO_CELL and n_nodes < job.width:

@@ -76,7 +76,7 @@ def _unmark(state: SharedSite) -> None:
 
 @kernel
 def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> None:
-    """Mark the nodes of a host that a job would take: the first that have room."""
+    """Mark the nodes of a host that a job would take: the first with enough capacity."""
     n_nodes, cell = 0, state.jobs[host].first_cell
     while n_nodes < state.jobs[slot].width:
         node = cell // state.counters[0].lanes

@@ -186,7 +186,7 @@ def start_idle(state: SharedSite, model: SlowdownArrays, place: Int, now_ms: Int
 def join(
     state: SharedSite, model: SlowdownArrays, host: Int, place: Int, partners: Int, counts_memory: bool, now_ms: Int
 ) -> None:
-    """Start the waiting job at an index of the queue on the first nodes of a running job that have room for it."""
+    """Start the waiting job at an index of the queue on the first nodes of a running job with capacity for it."""
     slot = enter_running(state, place, now_ms)
     job = state.jobs[slot]
     missing, last, cell = job.width, NO_CELL, state.jobs[host].first_cell

@@ -134,7 +134,7 @@ class SharedSite(NamedTuple):
     next_cell : numpy.ndarray of int64, shape (nodes * lanes,)
         The next cell of the same job, or ``NO_CELL``.
     step_ms, step_free : numpy.ndarray of int64, shape (steps,)
-        An availability profile (profile.py), for reservations and questions.
+        An availability profile (profile.py), for reservations and queries.
     """
 
     counters: npt.NDArray[np.void]
