@@ -214,7 +214,7 @@ def _read(
     for (table, key), message in kind.refused.items():
         # `data = "none"` is what a live grid does anyway, so accept it.
         if key in (there := _table(raw, table)) and (key, there.pop(key)) != ("data", "none"):
-            report.add((table, key), message)
+            report.add((table, key) if table else (key,), message)
     file = convert_whole(raw, kind, report, kind.replaced)
     sites, grid = _sites_of(file), _grid_of(file)
     _check_grid(grid, report)
@@ -241,7 +241,7 @@ def _read(
 
 
 def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
-    table = raw.get(name)
+    table = raw.get(name) if name else raw
     return table if isinstance(table, dict) else {}
 
 

@@ -421,26 +421,34 @@ class RayTable(Table, frozen=True, kw_only=True):
 
 
 Refused = dict[tuple[str, str], str]
-"""Keys that are valid only in other files, each with its error message."""
+"""Keys, with their tables, that are valid only in other files or have a new name, each with its error message.
+
+The table of a top-level key is empty.
+"""
 
 _SIMULATED = "counts only in simulation; leave it out"
 _MARGIN = "is not known here, but as grid.margin_ms"
 _SERVED = "is not known in GRID.toml, but in the files of gridweave serve; leave it out"
 _OF_SITES = "is not a key of the grid's side; it belongs in the file of each site"
+_RENAMED: Refused = {("", "maxima"): "is called quotas now; rename the table to [quotas]"}
 _NOT_SIMULATED: Refused = {("grid", key): _SIMULATED for key in ("data", "contention", "at")}
 
 
 class GridFile(Table, frozen=True, kw_only=True):
     """A whole GRID.toml."""
 
-    refused: ClassVar[Refused] = _NOT_SIMULATED | {
-        ("grid", "journal_password_file"): _SERVED,
-        ("gateway", "client_ca"): _SERVED,
-        ("gateway", "operator_token_file"): _SERVED,
-        ("gateway", "scraper_token_file"): _SERVED,
-        ("ray", "address"): "is not known in GRID.toml; give --address to gridweave up",
-        ("live", "margin_ms"): _MARGIN,
-    }
+    refused: ClassVar[Refused] = (
+        _RENAMED
+        | _NOT_SIMULATED
+        | {
+            ("grid", "journal_password_file"): _SERVED,
+            ("gateway", "client_ca"): _SERVED,
+            ("gateway", "operator_token_file"): _SERVED,
+            ("gateway", "scraper_token_file"): _SERVED,
+            ("ray", "address"): "is not known in GRID.toml; give --address to gridweave up",
+            ("live", "margin_ms"): _MARGIN,
+        }
+    )
     replaced: ClassVar[dict[str, Any]] = {"sites": []}
 
     sites: list[LiveSiteTable]
@@ -458,14 +466,18 @@ class GridFile(Table, frozen=True, kw_only=True):
 class ServedGrid(Table, frozen=True, kw_only=True):
     """A whole file of serve for the grid."""
 
-    refused: ClassVar[Refused] = _NOT_SIMULATED | {
-        ("grid", "rendezvous_ms"): _OF_SITES,
-        ("grid", "output_days"): _OF_SITES,
-        ("grid", "output_bytes"): _OF_SITES,
-        ("live", "margin_ms"): _MARGIN,
-        ("ray", "nodes"): "is not known here, but in GRID.toml; leave it out",
-        ("ray", "first_port"): "is not known here, but in the file of each site; leave it out",
-    }
+    refused: ClassVar[Refused] = (
+        _RENAMED
+        | _NOT_SIMULATED
+        | {
+            ("grid", "rendezvous_ms"): _OF_SITES,
+            ("grid", "output_days"): _OF_SITES,
+            ("grid", "output_bytes"): _OF_SITES,
+            ("live", "margin_ms"): _MARGIN,
+            ("ray", "nodes"): "is not known here, but in GRID.toml; leave it out",
+            ("ray", "first_port"): "is not known here, but in the file of each site; leave it out",
+        }
+    )
     replaced: ClassVar[dict[str, Any]] = {"sites": [], "folder": "/"}
 
     sites: list[FarSiteTable]
@@ -483,7 +495,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
 class ServedSite(Table, frozen=True, kw_only=True):
     """A whole file of serve for a site."""
 
-    refused: ClassVar[Refused] = {
+    refused: ClassVar[Refused] = _RENAMED | {
         ("site", "at"): "counts at the grid's side; leave it out",
         ("ray", "nodes"): "is not known here, but in GRID.toml: several machines have a node each; leave it out",
     }

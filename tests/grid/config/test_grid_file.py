@@ -85,19 +85,25 @@ def test_a_folder_of_nobody_is_refused(tmp_path: Path) -> None:
     assert str(told.value).startswith(f"{path}: ~nobody-of-that-name/data: ")
 
 
-def test_maxima_are_read_and_what_is_wrong_with_them_is_told() -> None:
-    """Defaults and names come to the plan; a number that makes no sense has its line, and so has an unknown key."""
-    quotas = plan(SITES + "[maxima.each_user]\nnodes = 4\n[maxima.users.anna]\nlimit_hours = 1.5\n").quotas
+def test_quotas_are_read_and_invalid_ones_reported() -> None:
+    """The plan gets the defaults and the named quotas; an impossible number or an unknown key is reported by line."""
+    quotas = plan(SITES + "[quotas.each_user]\nnodes = 4\n[quotas.users.anna]\nlimit_hours = 1.5\n").quotas
     assert (quotas.of("user", "anna").nodes, quotas.of("user", "anna").limit_ms) == (4, 5_400_000)
     assert quotas.of("account", "anna").nodes is None
-    told = problems(SITES + "[maxima.users.anna]\nnodes = 0\n[maxima.accounts.x]\nnode_hour = 3\n")
+    told = problems(SITES + "[quotas.users.anna]\nnodes = 0\n[quotas.accounts.x]\nnode_hour = 3\n")
     assert told == [
-        "GRID.toml:10: maxima.users.anna.nodes: is 0; a whole number from 1 to 10000000",
+        "GRID.toml:10: quotas.users.anna.nodes: is 0; a whole number from 1 to 10000000",
         (
-            "GRID.toml:12: maxima.accounts.x.node_hour: is not known (perhaps node_hours was meant); known are "
+            "GRID.toml:12: quotas.accounts.x.node_hour: is not known (perhaps node_hours was meant); known are "
             "limit_hours, priority, nodes, waiting_jobs, running_jobs, running_nodes, node_hours, window_hours"
         ),
     ]
+
+
+def test_the_old_name_of_quotas_is_refused_with_the_new_one() -> None:
+    """One line names the table `maxima` of older files and its new name."""
+    refusal = "GRID.toml:9: maxima: is called quotas now; rename the table to [quotas]"
+    assert problems(SITES + "[maxima.users.anna]\nnodes = 2\n[maxima.each_user]\nnode_hour = 3\n") == [refusal]
 
 
 def test_a_wrong_key_is_named_in_tables_that_may_be_a_text() -> None:

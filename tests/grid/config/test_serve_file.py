@@ -82,6 +82,13 @@ def test_how_long_history_is_kept() -> None:
     assert "site.history_days" in problems(SITE + "history_days = 0\n" + UPLINK)[0]
 
 
+def test_the_old_name_of_quotas_is_refused_with_the_new_one() -> None:
+    """Both kinds of files report the table `maxima` in one line."""
+    for text in (GRID, SITE + UPLINK):
+        (problem,) = problems(text + "[maxima.each_user]\nnodes = 2\n")
+        assert problem.endswith(": maxima: is called quotas now; rename the table to [quotas]")
+
+
 def test_how_long_output_is_kept() -> None:
     """Machines keep as much of each user as the file of their site, or GRID.toml, says."""
     said = "output_days = 7\noutput_bytes = 1000\n"
