@@ -73,7 +73,7 @@ async def test_a_user_sees_and_changes_own_jobs_alone(tmp_path: Path, tokens: di
         backend.write(of_anna, b"secret")
         for method, path in (
             ("GET", ""),
-            ("GET", "/story"),
+            ("GET", "/history"),
             ("GET", "/forecast"),
             ("GET", "/usage"),
             ("GET", "/output"),

@@ -112,7 +112,7 @@ async def test_story_forecast_quote_queue_sites() -> None:
     """What the grid says of a job, of its queue and its sites comes through, and the story tells by which request."""
     async with serving(FakeBackend()) as grid:
         await grid.submit(a_job(user="anna"), X_Request_Id="batch-7")
-        _, history, _ = await grid.ask("GET", "/v1/jobs/1/story")
+        _, history, _ = await grid.ask("GET", "/v1/jobs/1/history")
         assert "request batch-7" in history["entries"][0]["detail"]
         _, why, _ = await grid.ask("GET", "/v1/jobs/1/forecast")
         assert (why["job_id"], len(why["sites"])) == (1, 2)

@@ -55,7 +55,7 @@ async def test_from_submission_to_output(tmp_path: Path) -> None:
         assert [rank for each in ranks for rank in each] == [0, 1]
         total_s = sum(piece["points"][-1][1] for piece in usage["pieces"])
         assert total_s == pytest.approx(record["used"]["cpu_s"])
-        _, history, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/story")
+        _, history, _ = await grid.ask("GET", f"/v1/jobs/{job_id}/history")
         kinds = [entry["kind"] for entry in history["entries"]]
         assert kinds.index("submitted") < kinds.index("runs") < kinds.index("ended")
         assert any("request r1" in entry["detail"] for entry in history["entries"])
