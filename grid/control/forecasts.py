@@ -240,7 +240,7 @@ def _simulate(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_
 
 
 def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Iterator[int | None]:
-    """Simulate from decision to decision; before each, yield its time, or None if there is none."""
+    """Simulate from decision to decision; before each, yield its time, or None at the end."""
     reserved = 0
     for _ in range(most_steps):
         instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]

@@ -168,7 +168,7 @@ class HttpRoute:
     media_types: tuple[str, ...] = BOTH  # of the answer
     problems: tuple[str, ...] = ()  # kinds of refusals of this route, in addition to the general ones
     reads_body: bool = False  # whether the handler decodes the body, which may be as large as the settings allow
-    is_stream: bool = False  # whether the answer may go on for a long time
+    is_stream: bool = False  # whether the answer may take a long time
     makes_tokens: bool = False  # whether the answer contains a token or login; a login may not ask for one
     # Names and meanings.
     request_headers: tuple[tuple[str, str], ...] = ()

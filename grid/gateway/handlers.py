@@ -128,7 +128,7 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
 
 
 async def give_up(call: GatewayCall) -> Done:
-    """Declare a machine lost, so that what ran on it runs again elsewhere."""
+    """Declare a machine lost, so that its jobs run again elsewhere."""
     with _of_a_site():
         answer = await call.backend.give_up(call.names["name"], call.names["machine"])
     if answer.refused:
@@ -216,7 +216,7 @@ async def make_short_token(call: GatewayCall, body: ShortToken) -> MadeToken:
     tokens, info = _tokens(call), call.identity.info
     wrong = [scope for scope in body.scopes if not call.identity.may(scope)]
     if wrong:
-        problem = f"the token is for {', '.join(info.scopes)}; one that it makes cannot be for {', '.join(wrong)}"
+        problem = f"the token is for {', '.join(info.scopes)}; a token that it creates cannot be for {', '.join(wrong)}"
         raise RefusalError("forbidden", problem)
     return await tokens.do(TokenStore.create_short, info, body.scopes, body.hours)
 
@@ -303,7 +303,7 @@ async def usage(call: GatewayCall) -> UsageOverTime:
             if not curves:
                 raise
             break
-        except (msgspec.MsgspecError, RecursionError, InputError):  # there is none, or the user has overwritten it
+        except (msgspec.MsgspecError, RecursionError, InputError):  # missing, or overwritten by the user
             break
         curves.append(curve)
         rank, size = max(rank, curve.last_rank) + 1, curve.size
@@ -365,7 +365,7 @@ class PlanQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
-    """Show when and where waiting jobs start if each takes as long as its limit and no other job comes.
+    """Show when and where waiting jobs start if each takes as long as its limit and no other jobs arrive.
 
     Only operators see the names of other users' jobs.
     """

@@ -97,12 +97,12 @@ async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take:
             while part := await request.content.readany():
                 total += len(part)
                 if total > most:
-                    raise RefusalError("body-too-large", f"the body has more than {most} bytes, which is the most")
+                    raise RefusalError("body-too-large", f"the body has more than {most} bytes; that is the limit")
                 take(len(part))
                 parts.append(part)
     except TimeoutError:
         problem = (
-            f"{total} bytes of the body came in {span_text(timeout_s * 1000)}, and not all; send it faster, or in parts"
+            f"{total} bytes of the body came within {span_text(timeout_s * 1000)}, not all; send it faster, or in parts"
         )
         raise RefusalError("slow-body", problem, headers={"Connection": "close"}) from None
     except RequestPayloadError as error:

@@ -305,7 +305,7 @@ def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[
     Returns
     -------
     shadow_ms : int
-        ``NEVER_MS`` if there is none.
+        ``NEVER_MS`` without a reservation.
     n_reserved : int
         Number of fragments in ``reserved``.
     """

@@ -266,8 +266,8 @@ def test_it_is_asked_what_would_become_of_the_grid(here: Elsewhere, shell: Shell
     assert table[0] == ["If each job takes as long as it may"]
     assert ["wait, in the mean", "1 min", "2 min"] in table
     assert ["west", "-", "50.0% of 8"] in table
-    assert "How sure: both plays come to longer waits" in out
-    assert out.splitlines()[-1] == "Assumed: what runs goes on where it is."
+    assert "How sure: both simulations yield longer waits" in out
+    assert out.splitlines()[-1] == "Assumed: running jobs continue where they are."
     assert json.loads(shell("what-if", "--policy", "overhead=0.2,0.3", "--json")[1])["plays"][0]["length"] == 1
 
 

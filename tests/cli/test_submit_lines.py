@@ -238,7 +238,7 @@ def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
     [
         (
             ["--task-group", "cpu=0.5"],
-            "'cpu=0.5': does not say how many tasks that are, from 1; write for example tasks=4",
+            "'cpu=0.5': has no number of tasks (at least 1); write for example tasks=4",
         ),
         (["--task-group", "tasks=0"], "'tasks=0': does not say how many tasks"),
         (["--task-group", "tasks=2,memory=1.5"], "--task-group: memory 1.5 is not above 0 and up to 1, a node's"),

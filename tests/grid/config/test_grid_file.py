@@ -80,7 +80,7 @@ def test_a_folder_of_nobody_is_refused(tmp_path: Path) -> None:
     """The home of a user that there is not is no place for files."""
     path = tmp_path / "GRID.toml"
     path.write_text('folder = "~nobody-of-that-name/data"\n' + default_text())
-    with pytest.raises(InputError, match="there is no such user here; write the whole path") as told:
+    with pytest.raises(InputError, match="this machine has no such user; write the absolute path") as told:
         assert read_grid(path).folder
     assert str(told.value).startswith(f"{path}: ~nobody-of-that-name/data: ")
 
@@ -137,7 +137,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "GRID.toml:10: sites.machines: is 3; from 1 to its 2 nodes",
         "GRID.toml:12: grid.mode: is 'local'",
         "GRID.toml:13: grid.margin_ms: is 'a'; a whole number is needed",
-        "GRID.toml:14: grid.data: counts only in simulation",
+        "GRID.toml:14: grid.data: has an effect only in simulations",
         "GRID.toml:16: gateway.port: is 70000",
         "GRID.toml:17: gateway.cert: is given without key",
         "GRID.toml:19: probes.every_s: is 0",

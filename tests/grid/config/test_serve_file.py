@@ -99,7 +99,7 @@ def test_how_long_output_is_kept() -> None:
         plan = plan_of(read, folder="", namespace="", labelled=True, first_port=20_000, secret=b"")
         assert plan.sites[0].rules.output == limits
     told = problems(GRID + "[grid]\n" + said)
-    assert [line for line in told if "belongs in the file of each site" in line] == told
+    assert [line for line in told if "set it in the file of each site" in line] == told
     assert len(told) == 2
 
 
@@ -142,11 +142,11 @@ def test_all_that_is_wrong_with_a_site_is_told_at_once() -> None:
         (GRID.replace("http://beta", "http://u:p@beta"), "is not the address of a gateway"),
         (GRID + "ca = 'ca.pem'\n", "is for TLS, but the url says http"),
         (GRID + "cert = 'c.pem'\n", "is given without key"),
-        (GRID + "[gateway]\nhost = '0.0.0.0'\ntokens = false\n", "can be reached from elsewhere"),
+        (GRID + "[gateway]\nhost = '0.0.0.0'\ntokens = false\n", "is reachable from other machines"),
         (GRID + "[gateway]\nclient_ca = 'ca.pem'\n", "client certificates need TLS"),
         (GRID + "[gateway]\ntokens = false\noperator_token_file = 'x'\n", "is given, but tokens = false"),
         (GRID + "[grid]\nmode = 'local'\n", "is 'local', where there is no grid"),
-        (GRID + "[grid]\nrendezvous_ms = 5\n", "is not a key of the grid's side"),
+        (GRID + "[grid]\nrendezvous_ms = 5\n", "is not for the grid's file"),
         (SITE + UPLINK + "[ray]\naddress = ' '\n", "is empty; write auto, HOST:PORT"),
     ],
 )

@@ -187,7 +187,7 @@ async def test_operators_ask_what_would_become_of_the_grid(served: Served, windo
     await page.get_by_role("button", name="Simulate", exact=True).click()
     table = page.get_by_role("region", name="If each job runs up to its limit")
     await expect(table.get_by_role("row").filter(has_text="Mean wait")).to_contain_text("2 min")
-    await expect(page.get_by_text("both plays come to longer waits")).to_be_visible()
+    await expect(page.get_by_text("both simulations yield longer waits")).to_be_visible()
     await expect(page.get_by_label("<b>west</b> now: no such site").first).to_be_attached()
     await expect(page.get_by_label("<b>west</b> then: 50.0% of 4 nodes").first).to_be_attached()
 
