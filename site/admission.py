@@ -102,8 +102,8 @@ class AdmissionQueue:
 
     Examples
     --------
-    >>> lines = Lines()
-    >>> lines.maxima = Maxima(each_user=Maximum(running_jobs=1))
+    >>> lines = AdmissionQueue()
+    >>> lines.quotas = Quotas(each_user=Quota(running_jobs=1))
     >>> lane, ask = (("user", "anna", ""),), Ask(1, 60, 0)
     >>> for job_id in (1, 2):
     ...     lines.stand(job_id, lane, ask)

@@ -76,7 +76,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
         Examples
         --------
-        >>> both = Maximum(nodes=8).over(Maximum(nodes=4, priority=5.0))
+        >>> both = Quota(nodes=8).over(Quota(nodes=4, priority=5.0))
         >>> both.nodes, both.priority
         (8, 5.0)
         """
@@ -120,8 +120,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         Examples
         --------
-        >>> maxima = Maxima(each_user=Maximum(nodes=4), users={"anna": Maximum(nodes=8)})
-        >>> maxima.of("user", "anna").nodes, maxima.of("user", "bert").nodes, maxima.of("account", "physics").nodes
+        >>> quotas = Quotas(each_user=Quota(nodes=4), users={"anna": Quota(nodes=8)})
+        >>> quotas.of("user", "anna").nodes, quotas.of("user", "bert").nodes, quotas.of("account", "physics").nodes
         (8, 4, None)
         """
         named, usual = (self.users, self.each_user) if kind == "user" else (self.accounts, self.each_account)
@@ -158,7 +158,7 @@ def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> s
     --------
     >>> from gridweave.site.job import Program
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=12, limit_ms=1000)
-    >>> beyond(Maximum(nodes=8), "user 'anna'", request, 0)
+    >>> beyond(Quota(nodes=8), "user 'anna'", request, 0)
     "nodes is 12, 4 more than the maximum of user 'anna'; give 8 or fewer"
     """
     if maximum.nodes is not None and request.nodes > maximum.nodes:

@@ -65,10 +65,12 @@ def excess(oldest_first: Iterable[KeptNodeTask], use: UserUse, limit_bytes: int)
 
     Examples
     --------
-    >>> pieces = [KeptNodeTask((number, 1), "anna", number, 40) for number in range(4)]
-    >>> [piece.key[0] for piece in excess(pieces, UserUse(4, 160), 100)], excess(pieces, UserUse(4, 160), 160)
-    ([0, 1], [])
-    >>> excess(pieces[:1], UserUse(1, 40), 10)
+    >>> node_tasks = [KeptNodeTask((number, 1), "anna", number, 40) for number in range(4)]
+    >>> [node_task.key[0] for node_task in excess(node_tasks, UserUse(4, 160), 100)]
+    [0, 1]
+    >>> excess(node_tasks, UserUse(4, 160), 160)
+    []
+    >>> excess(node_tasks[:1], UserUse(1, 40), 10)
     []
     """
     excess_tasks, left_bytes = [], use.size_bytes

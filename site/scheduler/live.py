@@ -132,7 +132,7 @@ class LiveSite:
     Noted
     StartRun
     Accepted
-    >>> site.book.records[1_000_000_000_001].state
+    >>> site.registry.records[1_000_000_000_001].state
     'starting'
     """
 

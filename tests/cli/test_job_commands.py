@@ -163,7 +163,7 @@ def test_a_job_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert "class" not in found
     assert [row[2] for row in rows(out) if len(row) >= 3 and row[1].startswith("+")] == ["submitted", "runs", "ended"]
     shown = json.loads(shell("show", 1, "--json")[1])
-    assert (shown["outcome"], [one["kind"] for one in shown["story"]]) == ("failed", ["submitted", "runs", "ended"])
+    assert (shown["outcome"], [one["kind"] for one in shown["history"]]) == ("failed", ["submitted", "runs", "ended"])
 
 
 def test_what_a_split_costs_and_took_is_shown(here: Elsewhere, shell: Shell) -> None:

@@ -137,7 +137,7 @@ def test_actors_that_were_made_in_vain_end_no_job(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ray, "get", refuse)
     running = RunningActors("gridweave-test")
     running.actors = {"grid": AnActor(), "site:north": AnActor()}
-    running.made = {"grid"}
+    running.created = {"grid"}
     with pytest.raises(UnavailableError, match="grid is not ready: other settings"):
         running.wait_for(["grid"], 1.0)
     assert stopped == [(["grid"], False)]

@@ -473,7 +473,7 @@ def test_matrix_of_a_site_that_shares_time(good: Callable[..., str], shell: Shel
 
 def test_ctrl_c_saves_a_simulation_that_is_to_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on in its thread until it is saved; what comes of it when it is taken up is the same."""
-    monkeypatch.setattr(one_site, "_PIECE", 20)
+    monkeypatch.setattr(one_site, "_CHUNK", 20)
     workload = to_workload(random_jobs(np.random.default_rng(4), 200, nodes=16, load=0.95))
     saving = Saving(tmp_path / "saved", every_s=1e9)
     begun, interrupted = threading.Event(), threading.Event()

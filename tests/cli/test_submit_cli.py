@@ -176,7 +176,7 @@ def test_packed_arrays(here: Elsewhere, shell: Shell) -> None:
     options = ("--array", "1-9:2,20-22", "--pack", "--pack-size", 4, "--key", "mine")
     status, out, err = shell("submit", *options, "--", "./step")
     assert (status, out) == (0, "1-2\n")
-    assert err.startswith("array step-mine: 2 jobs of 4 elements, each job 1 node for at most 1 h")
+    assert err.startswith("array step-mine: 2 jobs of 4 tasks, each job 1 node for at most 1 h")
     places = [request.array for request in handed_in(here)]
     parts = [((1, 2), (3, 4), (5, 6), (7, 8)), ((9, 10), (20, 23))]
     assert places == [ArrayPlace(name="step-mine", index=part[0][0], array_tasks=part) for part in parts]

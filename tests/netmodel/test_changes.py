@@ -178,7 +178,7 @@ def test_listed_changes_and_random_failures_are_merged_by_time() -> None:
     written = all_changes(NetTable(changes=changes), ring(), until_ms=2000, rng=rng, report=problems)
     assert [change.at_ms for change in written] == [500, 700]
     assert rng.random() == np.random.default_rng(1).random()
-    assert not problems.found
+    assert not problems.problems
 
 
 @pytest.mark.parametrize(

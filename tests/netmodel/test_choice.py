@@ -107,8 +107,8 @@ def test_an_earlier_result_does_not_change_the_choice(
         assert choice.tried <= alone.tried
         assert (choice.end_ms, choice.factor) == (alone.end_ms, alone.factor)
         assert choice.best[: choice.n_best[0]].tolist() == alone.best[: alone.n_best[0]].tolist()
-        choice.known.n_parts[:], choice.known.factor[:] = choice.n_best, choice.factor
-        choice.known.parts[:], choice.known.free[:] = choice.best, available
+        choice.earlier.n_parts[:], choice.earlier.factor[:] = choice.n_best, choice.factor
+        choice.earlier.parts[:], choice.earlier.free[:] = choice.best, available
 
 
 @settings(max_examples=100)

@@ -92,8 +92,8 @@ class Place:
         """Return what attackers know: paths and process numbers."""
         state = self.runner.state(1, 0)
         assert state is not None
-        watchdog = int(Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[1])
-        assert watchdog > 1
+        parent = int(Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[1])
+        assert parent > 1
         return {
             "token": self.token,
             "file": self.file,
@@ -102,7 +102,7 @@ class Place:
             "bob": task_folder(self.runner.root, (1, 0)),
             "victim": self.victim,
             "shim": state.shim_pid,
-            "keeper": watchdog,
+            "parent": parent,
             "launcher": self.launcher.pid,
             "memory": self.groups.get("memory", "/nowhere"),
             "test": os.getpid(),
@@ -145,7 +145,7 @@ class Place:
     async def _end(self) -> None:
         await self.runner.cancel(1, 0, "over")
         await self.end_of(1)
-        for key in self.runner.known():
+        for key in self.runner.task_keys():
             await self.runner.forget(*key)
         await self.runner.close()
 

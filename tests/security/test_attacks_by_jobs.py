@@ -79,14 +79,14 @@ ATTACKS: dict[str, str] = {
     "reads the environment of the service": "cat /proc/{test}/environ && echo GOT",
     "traces another job": PYTHON + ' "' + PTRACE.format("{victim}") + '"',
     "traces its supervisor": PYTHON + ' "' + PTRACE.format("{shim}") + '"',
-    "traces the keeper": PYTHON + ' "' + PTRACE.format("{keeper}") + '"',
+    "traces the parent of the ranks": PYTHON + ' "' + PTRACE.format("{parent}") + '"',
     "reads across processes": PYTHON + ' "' + READ_MEMORY.format("{victim}") + '"',
     "kills another job": "kill -9 {victim} && echo GOT",
     "stops another job": "kill -STOP {victim} && echo GOT",
     "kills the supervisor of another job": "kill -9 {shim} && echo GOT",
-    "kills the keeper of another job": "kill -9 {keeper} && echo GOT",
+    "kills the parent of the ranks of another job": "kill -9 {parent} && echo GOT",
     "kills the launcher": "kill -9 {launcher} && echo GOT",
-    "kills its own keeper": "exec " + PYTHON + " \"import os; os.kill(os.getppid(), 9); print('GOT')\"",
+    "kills its own parent": "exec " + PYTHON + " \"import os; os.kill(os.getppid(), 9); print('GOT')\"",
     "slows another job down": "renice 19 {victim} && echo GOT",
     "becomes root": PYTHON + " \"import os; os.setuid(0); print('GOT')\"",
     "becomes another user": PYTHON + " \"import os, pwd; os.setuid(pwd.getpwnam('gw-test-bob')[2]); print('GOT')\"",
@@ -313,18 +313,18 @@ def test_records_of_elements_are_read_without_following(place: Place, put: str, 
     assert "GOT" not in said
 
 
-def test_keepers_serve_one_user_after_the_other(place: Place) -> None:
-    """A keeper is used again, for another user too, and nothing of the piece before is left in it."""
-    keepers = []
+def test_parents_of_ranks_serve_one_user_after_the_other(place: Place) -> None:
+    """A process is the parent of ranks again, of another user too, and keeps nothing of the task before."""
+    parents = []
     for user in ("alice", "bob") * 6:
         _, _, said = place.run(user, "sh", "-c", "id -un; echo $PPID; ls /tmp; echo > /tmp/left")
         assert said.split()[0] == f"gw-test-{user}"
         assert len(said.split()) == 2, "what the user before has left in /tmp is seen"
-        keepers.append(said.split()[1])
-    assert len(set(keepers)) < len(keepers)
+        parents.append(said.split()[1])
+    assert len(set(parents)) < len(parents)
     outside = os.readlink(f"/proc/{place.launcher.pid}/ns/mnt")
-    for watchdog in set(keepers):
-        _until(lambda watchdog=watchdog: os.readlink(f"/proc/{watchdog}/ns/mnt") == outside)
+    for parent in set(parents):
+        _until(lambda parent=parent: os.readlink(f"/proc/{parent}/ns/mnt") == outside)
 
 
 def test_a_launcher_that_could_import_anything_does_not_start(place: Place) -> None:
@@ -396,7 +396,7 @@ def test_the_launcher_refuses_what_makes_no_sense(place: Place, asked: dict[str,
 
 
 def test_the_launcher_serves_on_after_noise(place: Place) -> None:
-    """What is no message at all ends that connection's keeper at most."""
+    """A malformed message ends at most the parent of ranks of its connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as noise:
         noise.connect(str(place.socket))
         noise.send(b"\xff\x00 no message")

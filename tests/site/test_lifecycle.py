@@ -157,11 +157,12 @@ FIELDS = ("state", "killed")
 # A state of something else, or a copy of what somebody else has said last.
 NO_RECORD = {
     ("grid/client/client.py", "self.state"): "the state of a job that the client has last heard of",
-    ("grid/control/delegated_forecasts.py", "replace(known)"): "a forecast",
+    ("grid/control/delegated_forecasts.py", "replace(forecast)"): "a forecast",
+    ("grid/control/limited.py", "replace(forecast)"): "a forecast",
     ("grid/service/local.py", "self.done.state"): "what is known of a local grid",
     ("grid/service/ray.py", "self.state"): "what is known of a Ray cluster",
     ("slurm/service/reconciler.py", "replace(allocation)"): "what a batch system has shown last",
-    ("slurm/cluster/parse.py", "replace(known)"): "what Slurm has shown last",
+    ("slurm/cluster/parse.py", "replace(allocation)"): "what Slurm has shown last",
     ("site/explain.py", "replace(forecast)"): "a forecast",
     ("site/run/runs.py", "self.killed"): "`Run.end_for`, which goes by the table",
     ("site/state.py", "rng.bit_generator.state"): "the state of a random generator",

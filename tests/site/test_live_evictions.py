@@ -150,7 +150,7 @@ def test_an_evicted_job_that_has_another_machine_starts_there_when_it_has_ended(
 
 
 @pytest.mark.parametrize(
-    ("ends", "wish", "expected"),
+    ("ends", "action", "expected"),
     [
         ("cancelled", None, ("waiting", "")),
         ("lost", None, ("waiting", "")),

@@ -162,7 +162,7 @@ def test_a_moved_job_saves_what_it_has_done_and_goes_on_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "wish", "expected"),
+    ("ends", "action", "expected"),
     [
         ("finished", None, ("ended", "finished")),
         ("failed", None, ("ended", "failed")),

@@ -37,7 +37,7 @@ def run(
 
 def end(made: Run, *outcomes: str) -> Run:
     """Have the machines of a job end with these outcomes, in their order."""
-    for (agent, piece), outcome in zip(made.pieces.items(), outcomes, strict=True):
+    for (agent, piece), outcome in zip(made.node_tasks.items(), outcomes, strict=True):
         piece.end = RunEnded(agent, 7, 2, outcome, f"{agent} {outcome}", used=Used(cpu_s=1.0, wall_s=2.0))  # type: ignore[arg-type]
         piece.has_run = True
     return made
@@ -48,7 +48,7 @@ def test_ranks_go_up_with_the_nodes_and_each_machine_has_its_own() -> None:
     made = run((1, 2), (3, 6), first=10)
     found = {
         agent: ([(rank.rank, rank.node) for rank in piece.launch.ranks], piece.slots)
-        for agent, piece in made.pieces.items()
+        for agent, piece in made.node_tasks.items()
     }
     assert found == {"a": ([(10, 0)], (1,)), "c": ([(11, 1), (12, 2), (13, 3)], (0, 1, 2))}
     assert (made.width, made.start_ms, made.where) == (4, 5, "a, c")
@@ -57,9 +57,9 @@ def test_ranks_go_up_with_the_nodes_and_each_machine_has_its_own() -> None:
 def test_ranks_on_shared_nodes_have_their_hardware_threads() -> None:
     """Threads are counted from 0 on each node; where a node is a job's alone its ranks may run anywhere on it."""
     made = run((0, 2), threads=((1, 2), (4, 5), (7, 8)), lanes=(2, 2))
-    assert [rank.threads for rank in made.pieces["a"].launch.ranks] == [(1,), (0, 3)]
-    assert made.pieces["a"].launch.lanes == (2, 2)
-    assert run((2, 3)).pieces["b"].launch.ranks[0].threads is None
+    assert [rank.threads for rank in made.node_tasks["a"].launch.ranks] == [(1,), (0, 3)]
+    assert made.node_tasks["a"].launch.lanes == (2, 2)
+    assert run((2, 3)).node_tasks["b"].launch.ranks[0].threads is None
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_what_never_ran_has_reached_no_limit(
 ) -> None:
     """A job whose machines were away or full is begun again, even if it must not run twice, unless it is not wanted."""
     made = end(run((1, 2), (3, 4), if_lost=if_lost), "cancelled", "cancelled")
-    for piece in made.pieces.values():
+    for piece in made.node_tasks.values():
         piece.has_run = False
-    made.pieces["c"].delayed = delayed
+    made.node_tasks["c"].delayed = delayed
     made.killed, made.why_killed = killed, "why"
     assert made.outcome() == expected
 
@@ -122,7 +122,7 @@ def test_only_so_many_exit_codes_are_told() -> None:
     """Ranks that did not end well are told of, by rank, up to a number."""
     made = run((0, 3))
     reports = tuple(RankReport(99 - rank, 1, 1, exit_code=rank % 2) for rank in range(100))
-    for agent, piece in made.pieces.items():
+    for agent, piece in made.node_tasks.items():
         piece.end = RunEnded(agent, 7, 2, "failed", ranks=reports if agent == "a" else ())
     codes = made.exit_codes
     assert len(codes) == MOST_CODES
@@ -132,12 +132,12 @@ def test_only_so_many_exit_codes_are_told() -> None:
 def test_orders_are_what_machines_have_not_confirmed() -> None:
     """A start until it is confirmed, a question while there is doubt, an end until it has come."""
     made = run((1, 2), (2, 3), (3, 4))
-    made.pieces["b"].has_started = made.pieces["b"].in_doubt = True
-    made.pieces["c"].end = RunEnded("c", 7, 2, "failed")
+    made.node_tasks["b"].has_started = made.node_tasks["b"].in_doubt = True
+    made.node_tasks["c"].end = RunEnded("c", 7, 2, "failed")
     made.ending = "why"
     orders = list(repeated_orders([made], {"a", "b", "c"}))
     assert [type(order) for order in orders] == [EndRun, ConfirmRun, EndRun], "what is to end is not started first"
     assert list(repeated_orders([made], {"b"})) == [ConfirmRun("b", 7, 2), EndRun("b", 7, 2, "why")]
-    made.pieces["b"].in_doubt, made.ending = False, ""
+    made.node_tasks["b"].in_doubt, made.ending = False, ""
     assert list(repeated_orders([made], {"b", "c"})) == []
     assert [type(order) for order in repeated_orders([made], {"a"})] == [StartRun]

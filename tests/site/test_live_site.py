@@ -712,7 +712,7 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
             else (order.machine, order.job_id, order.attempt)
             for order in orders
             if not isinstance(order, CheckCapacity)
-        } | {(agent, run.job_id, run.attempt) for run in core.runs._runs.values() for agent in run.pieces}
+        } | {(agent, run.job_id, run.attempt) for run in core.runs._runs.values() for agent in run.node_tasks}
         if not ends and core.next_wakeup_ms() is None:
             break
         do(core, now_ms, *(RunEnded(*end, "finished") for end in sorted(ends)))

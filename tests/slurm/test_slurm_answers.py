@@ -134,6 +134,6 @@ def test_a_partition_that_is_not_there(error: dict[str, object]) -> None:
 def test_what_slurmrestd_says_is_wrong() -> None:
     """One line, each thing once, whatever the errors are called."""
     errors = [{"error": "Access/permission\ndenied", "description": "no", "error_number": 2002}, {"error_code": 7}]
-    assert told(Answer, errors=[*errors, errors[0]]).said == "no: Access/permission denied"
-    assert told(Answer, errors=[{}]).said == "it says nothing"
+    assert told(Answer, errors=[*errors, errors[0]]).error_text == "no: Access/permission denied"
+    assert told(Answer, errors=[{}]).error_text == "it says nothing"
     assert [each.number for each in told(Answer, errors=errors).errors] == [2002, 7]

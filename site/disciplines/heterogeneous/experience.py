@@ -123,13 +123,13 @@ class ExperienceDatabase:
 
     Examples
     --------
-    >>> known = ExperienceDatabase()
+    >>> times = ExperienceDatabase()
     >>> job = Job(job_id=1, width=1, estimate_ms=1000, job_class=3, user=8)
     >>> places = [("slow", RATE_ONE), ("fast", 2 * RATE_ONE)]
-    >>> [(found.mean_ms, found.source) for found in known.predictions(job, places)]
+    >>> [(found.mean_ms, found.source) for found in times.predictions(job, places)]
     [(1000.0, 'estimate'), (500.0, 'estimate')]
-    >>> known.learn(job, "slow", RATE_ONE, 400)
-    >>> [(found.mean_ms, found.source) for found in known.predictions(job, places)]
+    >>> times.learn(job, "slow", RATE_ONE, 400)
+    >>> [(found.mean_ms, found.source) for found in times.predictions(job, places)]
     [(400.0, 'resource'), (200.0, 'class')]
     """
 

@@ -72,7 +72,7 @@ class Workers:
             lines = [
                 self._line(call.function, item) for item in itertools.takewhile(lambda item: item != "hang", call.args)
             ]
-            data = "\n".join(lines) if call.each else json.dumps([call.function, item])
+            data = "\n".join(lines) if call.per_item else json.dumps([call.function, item])
             self.world.write(record.job_id, data.encode(), stream="result")
             record.start_ms = 1
             is_whole = len(lines) == len(call.args) and "raises" not in call.args

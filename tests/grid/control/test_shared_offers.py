@@ -252,7 +252,7 @@ def checked_take(real: Any, seen: list[bool]) -> Any:
 
     def take(self: SharedOffers, now_ms: int, queue: GridQueue) -> Iterator[AcceptedOffer]:
         known = {
-            job.job_id: {site: offer.slowdown for site, offer in self._said.get(job.job_id, {}).items()}
+            job.job_id: {site: offer.slowdown for site, offer in self._offers.get(job.job_id, {}).items()}
             for job in self._thought_of(queue)
         }
         waiting = [

@@ -16,7 +16,7 @@ HEAVY = {"numba", "numpy", "scipy", "networkx", "matplotlib", "ray", "sqlalchemy
     [
         ([f"{SERVICE}.agent_actor"], set()),
         ([f"{SERVICE}.actor", "gridweave.grid.service.actor"], {"gridweave.grid"}),
-        ([f"{SERVICE}.desk", f"{SERVICE}.site_driver"], {"numba", "numpy", "scipy", "sqlalchemy"}),
+        ([f"{SERVICE}.queries", f"{SERVICE}.site_driver"], {"numba", "numpy", "scipy", "sqlalchemy"}),
         (
             ["gridweave.grid.service.queries", "gridweave.grid.service.driver"],
             {"numba", "numpy", "scipy", "sqlalchemy", "gridweave.grid"},

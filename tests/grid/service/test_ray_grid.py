@@ -107,7 +107,7 @@ def test_the_story_of_a_job_is_told(grid: Any) -> None:
     assert record.outcome == "failed"
     # The first to fail has that code; the others may have been ended for it.
     assert 3 in {code for _, code, _ in record.exit_codes}
-    data = grid.call("grid", "ask", "story", question(second.job_id))
+    data = grid.call("grid", "ask", "history", question(second.job_id))
     kinds = [note.kind for note in answer_of(data, msgspec.msgpack.Decoder(list[Note]))]
     assert kinds[:2] == ["submitted", "waits"]
     assert kinds.count("reserved") >= 2
@@ -119,7 +119,7 @@ def test_a_running_job_is_cancelled_and_its_nodes_are_free(grid: Any) -> None:
     """A cancelled job ends on all its sites, also one that ignores TERM."""
     (answer,) = grid.submit([("stubborn", shell("trap '' TERM; while :; do sleep 1; done", nodes=6))])
     until(lambda: grid.records([answer.job_id])[0].state == "running")
-    done = grid.call("grid", "ask", "wish", question("cancel", [answer.job_id], "", None))
+    done = grid.call("grid", "ask", "apply_action", question("cancel", [answer.job_id], "", None))
     assert answer_of(done, msgspec.msgpack.Decoder(list[int])) == [answer.job_id]
     assert the_end(grid, answer.job_id).outcome == "cancelled"
     (after,) = grid.submit([("after", shell("true", nodes=6))])
@@ -213,6 +213,6 @@ def test_an_actor_that_was_removed_from_ray_is_made_again_by_the_next_start(grid
     ray.kill(grid.actors["site:south"])
     until(lambda: process_of(grid, "site:south") is None)
     again = start_grid(grid.plan, timeout_s=PATIENCE_S)
-    assert again.made == {"site:south"}
+    assert again.created == {"site:south"}
     assert the_end(again, answer.job_id).outcome == "finished"
     grid.actors = again.actors

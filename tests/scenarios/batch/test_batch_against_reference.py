@@ -155,9 +155,9 @@ def test_the_loop_can_stop_and_resume_after_any_submission(case: Any, options: d
 
     workload, policy = to_workload(case.jobs), site_policy(options | {"aging_ms": 3.0})
     whole = starts(workload, case.nodes, policy)
-    saved = simulator._PIECE
+    saved = simulator._CHUNK
     try:
-        simulator._PIECE = length
+        simulator._CHUNK = length
         assert starts(workload, case.nodes, policy) == whole
     finally:
-        simulator._PIECE = saved
+        simulator._CHUNK = saved

@@ -264,7 +264,7 @@ def test_a_withdrawn_job_leaves_no_trace() -> None:
 def test_the_loop_can_stop_and_resume_after_any_submission(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = random_workload(np.random.default_rng(3), 6, coarse=True)
     whole = shared(workload, 6)
-    monkeypatch.setattr("gridweave.scenarios.batch.one_site._PIECE", 1)
+    monkeypatch.setattr("gridweave.scenarios.batch.one_site._CHUNK", 1)
     calls: list[tuple[int, int]] = []
     parts = shared(workload, 6, progress=lambda done, total: calls.append((done, total)))
     assert (starts(parts), ends(parts), parts.own.busy_node_ms) == (

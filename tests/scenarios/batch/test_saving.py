@@ -66,8 +66,8 @@ def test_an_interrupted_simulation_gives_the_same_schedule(
     for seed in range(10):
         workload = jobs(seed)
         whole = simulate(workload, NODES, **options)
-        monkeypatch.setattr(one_site, "_PIECE", int(rng.integers(1, 40)))
-        pieces = 299 // one_site._PIECE
+        monkeypatch.setattr(one_site, "_CHUNK", int(rng.integers(1, 40)))
+        pieces = 299 // one_site._CHUNK
         first = int(rng.integers(0, pieces))
         broken_off(workload, Saving(path, every_s=0), first, **options)
         if first + 1 < pieces:
@@ -81,7 +81,7 @@ def test_an_interrupted_simulation_gives_the_same_schedule(
 
 def test_resuming_uses_the_saved_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changed times in the file appear in the result."""
-    monkeypatch.setattr(one_site, "_PIECE", 30)
+    monkeypatch.setattr(one_site, "_CHUNK", 30)
     path = tmp_path / "saved"
     broken_off(jobs(1), Saving(path, every_s=0), 8)
     with np.load(path, allow_pickle=False) as kept:
@@ -96,7 +96,7 @@ def test_resuming_uses_the_saved_state(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_it_is_saved_at_intervals_and_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_site, "_PIECE", 50)
+    monkeypatch.setattr(one_site, "_CHUNK", 50)
     now_s, written = 0.0, []
 
     def clock() -> float:
@@ -116,7 +116,7 @@ def test_it_is_saved_at_intervals_and_on_request(tmp_path: Path, monkeypatch: py
 
 
 def test_unusable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_site, "_PIECE", 50)
+    monkeypatch.setattr(one_site, "_CHUNK", 50)
     path = tmp_path / "saved"
     broken_off(jobs(3), Saving(path, every_s=0), 2)
     for workload, options in ((jobs(4), {}), (jobs(3), {"backfill": "none"})):

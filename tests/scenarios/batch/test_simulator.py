@@ -251,7 +251,7 @@ def test_the_same_input_gives_the_same_schedule(driver: str) -> None:
 @pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
 def test_progress_increases_up_to_all_jobs(driver: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused jobs are not counted."""
-    monkeypatch.setattr(simulator, "_PIECE", 3)
+    monkeypatch.setattr(simulator, "_CHUNK", 3)
     monkeypatch.setattr(core_run, "_SLICE", 3)
     told: list[tuple[int, int]] = []
     work = jobs([(i, 1, 5, 5) for i in range(count)] + [(count, 9, 5, 5)])

@@ -52,7 +52,7 @@ def test_promises_equal_the_reference(drawn: tuple[Case, dict[int, int]], kind: 
     assert faults(matched, case.nodes) == []
     played = new_replay(matched, case.nodes, kind)
     played.play(int(NEVER_MS))
-    told = dict(zip(workload.job_id.tolist(), played.played.shown_ms.tolist(), strict=True))
+    told = dict(zip(workload.job_id.tolist(), played.schedule.shown_ms.tolist(), strict=True))
     assert {job_id: when for job_id, when in told.items() if when < NEVER_MS} == promises(
         case.jobs, start, case.nodes, kind
     )
@@ -66,7 +66,7 @@ def test_simulations_keep_their_promises(backfill: str) -> None:
         workload = to_workload(random_jobs(np.random.default_rng(seed), 400, nodes=16, load=0.95))
         matched = schedule_of(workload, simulate(workload, 16, backfill=backfill).start_ms)
         use = promise_use(matched, 16, backfill)
-        assert (use.broken, use.first_job, use.made > 100) == (0, None, True)
+        assert (use.broken, use.first_job, use.promised > 100) == (0, None, True)
         other = next(kind for kind in PROMISES if kind != backfill)
         broken += promise_use(matched, 16, other).broken
     assert broken > 0

@@ -94,7 +94,7 @@ def test_a_second_sweep_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(done) == 4
     again = gridweave.sweep("two-sites", VARY, overrides=SMALL | {"scenario.name": "x"}, out=tmp_path, workers=1)
     assert len(done) == 4
-    assert (first.found, again.found) == (0, 4)
+    assert (first.n_reused, again.n_reused) == (0, 4)
     assert again.values == first.values
     wider = gridweave.sweep("two-sites", VARY | {"p": [0, 0.5, 1]}, overrides=SMALL, out=tmp_path, workers=1)
     assert len(done) == 6
@@ -127,7 +127,7 @@ def test_a_changed_scenario_is_another_run(tmp_path: Path, monkeypatch: pytest.M
     assert len(set(done)) == len(done) == 3
     monkeypatch.setattr("gridweave.scenarios.sweep.plan.code_stamp", lambda: "of another time")
     result = gridweave.sweep("two-sites", overrides=SMALL, out=tmp_path, workers=1)
-    assert result.found == 0
+    assert result.n_reused == 0
 
 
 def test_a_sweep_does_not_replace_another_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_an_interrupted_sweep_continues(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(list((tmp_path / "runs").iterdir())) == 2
     monkeypatch.setattr(runner, "perform", counted)
     result = gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1)
-    assert (result.found, len(done), len(result.runs)) == (2, 4, 4)
+    assert (result.n_reused, len(done), len(result.runs)) == (2, 4, 4)
 
 
 def test_a_failing_run_does_not_affect_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_a_failing_run_does_not_affect_others(tmp_path: Path, monkeypatch: pytes
     assert len(result.runs) == len(result.summary) == 2
     assert [one["settings"]["p"] for one in json.loads((tmp_path / "sweep.json").read_text())["failed"]] == [0.5, 0.5]
     monkeypatch.undo()
-    assert gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1).found == 2
+    assert gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1).n_reused == 2
 
 
 def test_files_equal_the_result(tmp_path: Path) -> None:

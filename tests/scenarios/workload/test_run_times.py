@@ -55,7 +55,7 @@ def test_a_longer_run_time_is_cut_at_the_estimate() -> None:
 def test_a_site_learns_the_mean_and_deviation_of_drawn_run_times() -> None:
     drawn = with_run_times(workload_of(600, 100_000, 10**7), "lognormal:0.4", np.random.default_rng(2))
     policy = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1, speed=2.0),))
-    (learned,) = [one for one in simulate(drawn, 1, policy).own.known if one.resource == "only"]
+    (learned,) = [one for one in simulate(drawn, 1, policy).own.times if one.resource == "only"]
     assert learned.runs == 600
     assert learned.mean_ms == pytest.approx(50_000, rel=0.1)
     assert learned.deviation_ms == pytest.approx(20_000, rel=0.15)

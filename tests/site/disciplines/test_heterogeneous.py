@@ -511,7 +511,7 @@ def test_a_simulation_begins_with_what_an_earlier_one_has_learned(tmp_path: Path
     first.write(tmp_path, plots=False)
     (table,) = own_options(entry_named("heterogeneous"), [f"@{tmp_path / 'experience.toml'}"])
     known = table["heterogeneous"].experience
-    assert known == first.own.known
+    assert known == first.own.times
     assert {"fast", "slow", "four x 4"} <= {one.resource for one in known}
     core = SiteCore(6, changed(policy, experience=known))
     core.handle(0, JobSubmitted(job(1, 1_000, job_class=2)))
@@ -519,7 +519,7 @@ def test_a_simulation_begins_with_what_an_earlier_one_has_learned(tmp_path: Path
     core.handle(1, JobSubmitted(job(2, 1_000, job_class=2)), JobSubmitted(job(3, 1_000, job_class=2)))
     assert core.explain(1, 3).start_ms == math.ceil(slow.mean_ms)
     again = simulate(workload, policy.nodes, changed(policy, experience=known))
-    assert sum(one.runs for one in again.own.known) == 2 * sum(one.runs for one in known)
+    assert sum(one.runs for one in again.own.times) == 2 * sum(one.runs for one in known)
 
 
 @pytest.mark.parametrize(

@@ -149,13 +149,13 @@ class Play:
         for pilot in self.core.source.requests(self.now_ms):
             if pilot.has_started and is_lost():
                 asks.append(RequestStatus(PILOT, pilot.ask, "over", None, "a node failed"))
-                for job_id in [key for key, run in self.running.items() if run.nodes & set(pilot.places)]:
+                for job_id in [key for key, run in self.running.items() if run.nodes & set(pilot.node_indices)]:
                     self.counts["lost"] += 1
                     events += self.ends_to_run_again(job_id)
             elif not pilot.has_started and self.rng.random() < 0.4:
                 asks.append(RequestStatus(PILOT, pilot.ask, "ready", None, ""))
                 last_ms = self.now_ms + max(0, pilot.job.estimate_ms - self.stay_ms)
-                self.last_start_ms.update(dict.fromkeys(pilot.places, last_ms))
+                self.last_start_ms.update(dict.fromkeys(pilot.node_indices, last_ms))
         return [*events, BatchSnapshot(NODES, None, ((0, NODES),), tuple(asks))]
 
     def ends_to_run_again(self, job_id: int) -> list[Event]:

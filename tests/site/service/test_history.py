@@ -86,7 +86,7 @@ async def test_ten_cancels_of_unknown_numbers_keep_nobody_waiting(
     async with LocalGrid(tmp_path) as grid:
         await submit(grid, held())
         served = 0
-        monkeypatch.setattr(grid.driver, "wish", None)
+        monkeypatch.setattr(grid.driver, "apply_action", None)
 
         async def serve() -> None:
             nonlocal served

@@ -31,7 +31,7 @@ FRACTIONAL_JOB = np.dtype(
         *((name, np.int64) for name in ("status", "virtual", "since_ms", "yield_", "rate", "pays_until_ms")),
         *((name, np.int64) for name in ("start_ms", "preempted", "migrated", "moved")),
         # Used during a pass.
-        *((name, np.int64) for name in ("ran", "pinned", "found", "place", "out", "changed_place")),
+        *((name, np.int64) for name in ("ran", "pinned", "new_yield", "place", "out", "changed_place")),
         ("priority", np.float64),
     ],
     align=True,
@@ -48,7 +48,7 @@ During a pass: whether it ``ran`` before the pass, whether it is ``pinned`` to i
 its ``place`` in ``here``, whether it is left ``out`` of the packing, and whether its nodes changed (``changed_place``).
 """
 
-GROUP = np.dtype([(name, np.int64) for name in ("need", "memory", "count", "first", "wanted", "left")], align=True)
+GROUP = np.dtype([(name, np.int64) for name in ("need", "memory", "count", "first", "cpu_need", "left")], align=True)
 """A group of ``count`` equal tasks, from ``first`` on in the pools; ``need`` and ``memory`` are per task.
 
 During a packing: the CPU ``cpu_need`` per task, and the number of tasks ``left`` to place.
