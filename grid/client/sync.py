@@ -240,7 +240,7 @@ class SyncClient(_Blocking[Client]):
     jobs = _each(Client.jobs)
     record = _awaited(Client.record)
     ended = _awaited(Client.ended)
-    action = _awaited(Client.apply_action)
+    apply_action = _awaited(Client.apply_action)
     cancel = _awaited(Client.cancel)
     signal = _awaited(Client.signal)
     requeue = _awaited(Client.requeue)
