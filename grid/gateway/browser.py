@@ -45,9 +45,7 @@ def check_origin(request: web.BaseRequest) -> None:
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
         raise RefusalError("foreign-origin", f"Origin is {origin!r:.100}; only pages of this gateway may use it")
     if request.headers.get("Sec-Fetch-Site", "none").lower() not in ("none", "same-origin"):
-        raise RefusalError(
-            "foreign-origin", "the request comes from another origin; only pages of this gateway may send it"
-        )
+        raise RefusalError("foreign-origin", "the request comes from a page of another origin")
 
 
 def _name(host: str) -> str:

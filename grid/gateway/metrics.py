@@ -60,7 +60,7 @@ class GatewayMetrics:
         seconds = self._histogram("gridweave_link_seconds", "Time until the other end answered.", ("site", "what"))
         heard = self._gauge(
             "gridweave_link_heard_timestamp_seconds",
-            "When the other end last sent a request; 0 before the first.",
+            "When the other end last sent a request, or 0.",
             ("site",),
         )
 

@@ -239,9 +239,7 @@ def keeping_problem(request: JobRequest) -> str | None:
             return f"the arguments of the callable hold {problem}"
     if _can_be_kept(request):
         return None
-    return next(
-        (f"{name} is {what}" for name, what in _bad_fields(request)), "it contains a character that cannot be passed on"
-    )
+    return next((f"{name} is {what}" for name, what in _bad_fields(request)), "it contains invalid characters")
 
 
 def _can_be_kept(request: JobRequest) -> bool:

@@ -280,7 +280,5 @@ def test_the_state_of_a_grid_that_maps_survives_being_written_down() -> None:
 @pytest.mark.parametrize("options", [{}, {"control": "none"}, {"mode": "local", "control": "limited"}])
 def test_such_a_selection_needs_sites_that_are_asked(options: dict[str, str]) -> None:
     """Without limited control it is refused, with what would be right."""
-    with pytest.raises(
-        OptionError, match=r"'sjs' uses the quotes of sites; it needs control limited and a mode other"
-    ):
+    with pytest.raises(OptionError, match=r"'sjs' uses the quotes of sites; it needs control limited and a mode other"):
         GridPolicy(selection="sjs", **options)

@@ -132,7 +132,7 @@ def test_it_gives_up_aloud(tmp_path: Path) -> None:
     parts = {part.name: part for part in look(NAME).parts}
     assert not parts[WATCHDOG].well
     assert "gave up head of Ray, gateway after 20 tries: port 8765 is taken" in parts[WATCHDOG].detail
-    assert parts[WATCHDOG].detail.endswith("and `gridweave up --name test` begins again")
+    assert parts[WATCHDOG].detail.endswith("and run `gridweave up --name test`")
 
 
 @pytest.mark.parametrize(("name", "command"), [("default", "`gridweave up`"), (NAME, "`gridweave up --name test`")])
