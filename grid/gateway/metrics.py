@@ -32,7 +32,7 @@ class GatewayMetrics:
         self._histogram = functools.partial(Histogram, registry=self.registry, buckets=_LATENCIES_S)
         self._requests = counter("gridweave_http_requests", "Answered requests.", ("route", "method", "status"))
         self._seconds = self._histogram(
-            "gridweave_http_request_seconds", "Time until the answer was complete; streams excluded.", ("route",)
+            "gridweave_http_request_seconds", "Time to answer, but for streams.", ("route",)
         )
         self._submitted = counter("gridweave_jobs_submitted", "Jobs that the grid has accepted, counted by events.")
         self._ended = counter("gridweave_jobs_ended", "Jobs that have ended, counted by events.", ("outcome",))

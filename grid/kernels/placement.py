@@ -181,9 +181,8 @@ def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNo
 def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool) -> Int:
     """Select one site for a job that starts now, or ``NO_PLACE``.
 
-    The result is that of `choose_site` with all free nodes available or, for a job that ends after the shadow time
-    (``late``), only the spare ones. Best-fit and biggest-free use the sorted order of the sites and skip at most as
-    many sites as the head has reserved.
+    As `choose_site` with all free nodes or, for a job that ends after the shadow time (``late``), the spare nodes.
+    Best-fit and biggest-free use the sorted order of the sites and skip at most the sites that the head has reserved.
     """
     width = state.jobs[slot].width
     order = state.free_order
