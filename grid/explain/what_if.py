@@ -1,4 +1,4 @@
-"""Compare waits and node use of the present grid with those of a changed grid, by simulating the queue twice.
+"""Compare the waits and the node use of the present grid and of a changed grid, by simulating both queues.
 
 Both simulations start from the running and waiting jobs, and the jobs of the last hours arrive again (docs/what-if.md).
 `GridQueue` makes the decisions, as on the live grid.

@@ -184,7 +184,7 @@ class HttpRoute:
 def route(where: str, handler: Handler, scope: Scope | None = "read", **more: Any) -> HttpRoute:
     """Create the route of a handler; fields that are not passed come from the handler.
 
-    The name is the function's, the summary the first line of its docstring, and the types are those of its annotations.
+    The name, the summary and the types are the handler's name, the first line of its docstring, and its annotations.
     """
     method, path = where.split(" ")
     types = get_type_hints(handler)

@@ -164,7 +164,7 @@ async def _experience(call: GatewayCall, changes: Any = None) -> SiteExperience:
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
-    """Show the waiting jobs, first ones first. Only operators see the last fault."""
+    """Show the waiting jobs in queue order. Only operators see the last fault."""
     work = partial(call.backend.queue, query.limit, explain=query.explain)
     answer = await (call.in_turn(work) if query.explain else work())
     return answer if call.identity.is_operator else msgspec.structs.replace(answer, fault=None)
@@ -186,7 +186,7 @@ async def network(call: GatewayCall) -> KnownNetwork:
 
 
 async def whoami(call: GatewayCall) -> TokenInfo:
-    """Show whose token the request has, and what it allows."""
+    """Show the user, the scopes and the limits of the request's token."""
     return call.identity.info
 
 
@@ -392,7 +392,7 @@ def apply_to_one(kind: ActionKind) -> Callable[[GatewayCall], Awaitable[Done]]:
 
 
 def apply_to_many(kind: ActionKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]]:
-    """Return the handler that applies an action to the jobs in the body, without those of others."""
+    """Return the handler that applies an action to the client's own jobs among the jobs in the body."""
 
     async def handler(call: GatewayCall, body: JobIds) -> Done:
         return await _apply_to_own(call, kind, body.job_ids)

@@ -290,8 +290,8 @@ class EventHub:
     ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
         """Yield the events after a number (None: from now on), in order and without repetition.
 
-        A number alone is that of the last event considered; it comes after a replay, and whenever `idle_s` pass without
-        an event. Nothing comes after a `StreamEnd`.
+        A plain number is the number of the last event examined; it follows a replay, and every `idle_s` without an
+        event. A `StreamEnd` is the last item.
         """
         watcher = Watcher(event_filter, token_id, -1 if after is None else after)
         try:

@@ -206,7 +206,7 @@ class OpenJobs:
                 self._doubt.set()
 
     async def settle(self) -> None:
-        """Look up, forever, the jobs of which events do not show whether they have ended."""
+        """Look up, forever, the jobs whose events do not show whether they have ended."""
         while True:
             await self._doubt.wait()
             self._doubt.clear()

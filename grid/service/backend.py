@@ -122,7 +122,7 @@ class LiveBackend(Backend):
 
     @property
     def _site_actors(self) -> dict[str, str]:
-        """Names of sites by the names of their actors, as far as known."""
+        """The known sites, by the names of their actors."""
         return {site_actor(site.name): site.name for site in self._names}
 
     async def _unless_hung(self, actor: str, call: Coroutine[Any, Any, bytes]) -> bytes:
@@ -399,7 +399,7 @@ class LiveBackend(Backend):
 
     async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
         """Return the machines of a site that may have a rank's output."""
-        # A record of the grid names the site too; that of a site's own job does not.
+        # A record of the grid also names the site; the record of a site's own job does not.
         ended = [machine.removeprefix(f"{site}/") for machine in record.machines if machine.startswith(f"{site}/")]
         if record.job_id >= OWN_IDS:
             ended = list(record.machines)

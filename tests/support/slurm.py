@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gridweave.slurm.service.watchdog import BatchReconciler
+from gridweave.slurm.service.reconciler import BatchReconciler
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.meta.settings import GridSettings
