@@ -552,7 +552,7 @@ class DelegatingControl(Control):
         if delegation.unplaceable:
             return
         out = {
-            site: f"it accepted it {refusals.times} times and then refused it: {refusals.reason}"
+            site: f"it accepted the job {refusals.times} times and then refused it: {refusals.reason}"
             for site, refusals in delegation.refusals.items()
             if refusals.again_ms is None
         }

@@ -294,7 +294,7 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_asked_for_for_ever() -> No
     told, refused = do(core, now_ms, *said(0, Refused(1, sent.request.attempt, why, "job")))
     assert told.reason == f"{why}; that was refusal 6, and the site is not asked again"
     assert refused.reason.startswith(
-        f"no site can run it: site 0: it accepted it 6 times and then refused it: {why}; it needs"
+        f"no site can run it: site 0: it accepted the job 6 times and then refused it: {why}; it needs"
     )
 
 

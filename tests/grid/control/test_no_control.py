@@ -177,7 +177,7 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_sent_for_ever() -> None:
     while commands:
         command = commands[-1]
         if isinstance(command, ReportRefused):
-            said_by = (f"site {s}: it accepted it 6 times and then refused it: no" for s in (0, 1))
+            said_by = (f"site {s}: it accepted the job 6 times and then refused it: no" for s in (0, 1))
             assert command.reason == f"no site can run it: {'; '.join(said_by)}"
             break
         sends.append((now_ms, command.site))
