@@ -102,8 +102,8 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
 def _ahead_forecast(now_ms: int, attempt: Attempt, placement: Places, asked: Sequence[str], reserved: str) -> Forecast:
     """Return the forecast for a job for which sites reserve nodes ahead; its start is unknown."""
     reason = f"reserved ahead on {reserved}; " if reserved else ""
-    reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} for it what "
-    reason += "comes free; it starts when all sites have their nodes"
+    reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} free nodes "
+    reason += "for it; it starts when all sites have their nodes"
     return Forecast(
         job_id=attempt.job.job_id, now_ms=now_ms, places=placement, length_ms=attempt.length_ms, reason=reason
     )
