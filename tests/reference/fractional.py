@@ -335,7 +335,7 @@ class Site:
         elif job.nodes and moved:
             job.pays_until_ms = self.now_ms + self.how.penalty_ms
             job.migrated += bool(were)
-            job.moved += sum(memory for (_, memory), _ in moved.array_tasks())
+            job.moved += sum(memory for (_, memory), _ in moved.elements())
         elif were and not job.nodes:
             job.preempted += 1
             job.pays_until_ms = 0

@@ -25,8 +25,8 @@ def test_what_is_noted_is_of_a_kind() -> None:
     """Each note that the code takes of a job is of one of these kinds, and each kind is noted somewhere."""
     noted: set[str] = set()
     for path in [*(ROOT / "site").rglob("*.py"), *(ROOT / "grid").rglob("*.py")]:
-        noted |= set(re.findall(r'book\.note\([^"()]*,\s*"(\w+)"', path.read_text(encoding="utf-8")))
+        noted |= set(re.findall(r'registry\.note\([^"()]*,\s*"(\w+)"', path.read_text(encoding="utf-8")))
         noted |= set(re.findall(r'self\.note\([^"()]*(?:\([^()]*\))?[^"()]*"(\w+)"', path.read_text(encoding="utf-8")))
-    # A wish is noted by its own name, but for the ends of jobs.
+    # An action is noted by its own name, but for the ends of jobs.
     noted |= set(get_args(ActionKind)) - {"cancel", "kill"}
     assert noted == KINDS

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gridweave.slurm.service.reconciler import BatchReconciler
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.meta.settings import GridSettings
@@ -40,6 +39,7 @@ from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.policy import BatchPolicy
 from gridweave.slurm.service.folder import SharedFolder, output_of
 from gridweave.slurm.service.hub import Hub
+from gridweave.slurm.service.reconciler import BatchReconciler
 from gridweave.slurm.service.site import BatchSiteDriver, make_keeper, shared_folder
 from gridweave.slurm.system import Allocation, AllocationEnd, AllocationRequest, BatchPlan, BatchUser, BatchView
 from support.machine import PATIENCE_S, reachable, unused_port

@@ -75,7 +75,7 @@ async def test_a_job_over_two_sites_runs_over_links(tmp_path: Path) -> None:
         assert part is not None
         assert part.data == b"5\n"
         kinds = {entry.kind for entry in await grid.backend.history(job_id)}
-        assert {"submitted", "reserved", "starting", "runs", "left", "ended"} <= kinds
+        assert {"submitted", "reserved", "starting", "runs", "ended"} <= kinds
         (own,) = await submit(grid.backend, shell("true"), site="beta")
         assert own // OWN_IDS == 2
         await in_state(grid.backend, own, "ended")

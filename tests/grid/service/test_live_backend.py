@@ -25,7 +25,7 @@ from gridweave.site.explain import SiteReason
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.launch import MachineRules, OutputLimits
-from gridweave.site.messages import Quoted
+from gridweave.site.messages import Quoted, RequestQuote
 from gridweave.site.query_messages import SiteNames
 from gridweave.site.service.calls import CALL_S, Answered
 from support.live_grids import LocalGrid
@@ -88,7 +88,7 @@ async def test_a_split_job_is_seen_from_submission_to_output(tmp_path: Path) -> 
         assert (record.outcome, record.places) == ("finished", (("north", 4), ("south", 2)))
         history = await backend.history(job_id)
         assert history[0].detail == f"6 nodes, by {ANNA}"
-        assert {"starting", "runs", "left"} <= {entry.kind for entry in history}
+        assert {"starting", "runs", "ended"} <= {entry.kind for entry in history}
         assert [entry.at_ms for entry in history] == sorted(entry.at_ms for entry in history)
         for rank in range(6):
             part = await backend.output(job_id, rank, "out", 0, 1000)
@@ -469,6 +469,7 @@ class HungCalls:
             "queue": Queue(),
             "quote": Forecast(now_ms=0, sites=ROWS, queues=("north", "south")),
             "offer": Quoted(0, 2, 5),
+            "questions": {"north": RequestQuote(1, 1, 1_000), "south": RequestQuote(2, 1, 1_000)},
             "submit": [Accepted("key", 7)],
         }
         return msgspec.msgpack.encode(Answered(msgspec.Raw(msgspec.msgpack.encode(answers[method]))))

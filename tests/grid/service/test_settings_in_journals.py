@@ -138,7 +138,7 @@ async def test_ports_and_orders_of_a_site_change_under_jobs(tmp_path: Path) -> N
     assert [job.job_id for job, _ in core_of(life).core.site.waiting()] == [FIRST + 2, FIRST + 1]
     acted: list[Any] = []
     life.act = acted.extend  # type: ignore[method-assign]
-    life.tell(RunStarted("n0", FIRST, 1), RunEnded("n0", FIRST, 1, "finished"))
+    life.post(RunStarted("n0", FIRST, 1), RunEnded("n0", FIRST, 1, "finished"))
     await life.turn()
     assert [command.launch.job_id for command in acted if isinstance(command, StartRun)] == [FIRST + 2]
     core_of(life).check_invariants()
@@ -170,7 +170,7 @@ async def test_promised_starts_are_made_anew_in_another_order(tmp_path: Path, po
     life = driver(now, place)
     await life.turn()
     assert [job.job_id for job, _ in core_of(life).core.site.waiting()] == [FIRST + 2, FIRST + 1]
-    life.tell(RunStarted("n0", FIRST, 1), RunEnded("n0", FIRST, 1, "finished"))
+    life.post(RunStarted("n0", FIRST, 1), RunEnded("n0", FIRST, 1, "finished"))
     await life.turn()
     core_of(life).check_invariants()
     assert [job.job_id for job, _ in core_of(life).core.site.waiting()] == [FIRST + 1]

@@ -80,18 +80,18 @@ async def test_a_history_says_which_site_is_missing_in_it() -> None:
     request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1000)
     desks = Desks(
         grid_about=[SiteNames("north", 4), SiteNames("south", 2), SiteNames("west", 2)],
-        grid_story=[Note(1, 10, "submitted"), Note(1, 500, "left", "north: finished")],
+        grid_history=[Note(1, 10, "submitted"), Note(1, 500, "left", "north: finished")],
         grid_records=[JobRecord(job_id=1, request=request, submit_ms=10, places=(("north", 1), ("south", 1)))],
-        north_story=[Note(1, 490, "ended", "at north: finished")],
-        south_story=UnavailableError("cut off"),
-        west_story=UnavailableError("cut off"),
+        north_history=[Note(1, 490, "ended", "at north: finished")],
+        south_history=UnavailableError("cut off"),
+        west_history=UnavailableError("cut off"),
     )
     backend = LiveBackend(desks)
     kinds = [(entry.at_ms, entry.kind) for entry in await backend.history(1)]
-    assert kinds == [(10, "submitted"), (490, "ended"), (500, "left"), (500, "unheard")]
+    assert kinds == [(10, "submitted"), (490, "ended"), (500, "unheard")]
     assert (await backend.history(1))[-1].detail.startswith("site south does not answer; ")
-    desks.answers["south_story"] = [Note(1, 495, "ended", "at south: finished")]
-    assert [entry.kind for entry in await backend.history(1)] == ["submitted", "ended", "ended", "left"]
+    desks.answers["south_history"] = [Note(1, 495, "ended", "at south: finished")]
+    assert [entry.kind for entry in await backend.history(1)] == ["submitted", "ended", "ended"]
 
 
 def looked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **said: Any) -> dict[str, tuple[bool, str]]:

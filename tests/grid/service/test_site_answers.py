@@ -19,12 +19,12 @@ class MadeUp(LiveBackend):
     """A backend whose actors answer what a test says, by actor and method; all others are away."""
 
     def __init__(self, answers: dict[tuple[str, str], Any]) -> None:
-        self._answers = answers
+        self._by_question = answers
 
     async def _ask(self, actor: str, method: str, _kind: Any, *_arguments: object, timeout_s: float = 0) -> Any:
-        if (actor, method) not in self._answers:
+        if (actor, method) not in self._by_question:
             raise UnavailableError(f"{actor} does not answer within {timeout_s} s")
-        return self._answers[actor, method]
+        return self._by_question[actor, method]
 
 
 @pytest.mark.asyncio

@@ -51,7 +51,7 @@ def test_promises_equal_the_reference(drawn: tuple[Case, dict[int, int]], kind: 
     matched = schedule_of(workload, [start[job_id] for job_id in workload.job_id.tolist()])
     assert faults(matched, case.nodes) == []
     played = new_replay(matched, case.nodes, kind)
-    played.play(int(NEVER_MS))
+    played.replay_until(int(NEVER_MS))
     told = dict(zip(workload.job_id.tolist(), played.schedule.shown_ms.tolist(), strict=True))
     assert {job_id: when for job_id, when in told.items() if when < NEVER_MS} == promises(
         case.jobs, start, case.nodes, kind

@@ -68,7 +68,7 @@ def drawn(seed: int) -> tuple[Workload, int, GangPolicy]:
 def played(workload: Workload, nodes: int, policy: GangPolicy) -> SiteRun:
     """Return a workload played to its end in the compiled loop."""
     run = SiteRun(workload, nodes, policy)
-    run.play(len(workload))
+    run.run(len(workload))
     return run
 
 
@@ -168,7 +168,7 @@ def test_invariants_after_every_decision() -> None:
         workload, nodes, policy = drawn(seed)
         run = SiteRun(workload, nodes, policy)
         for instant in sorted({*workload.submit_ms.tolist(), *(workload.submit_ms + 97).tolist()}):
-            run.play(len(workload), instant + 1)
+            run.run(len(workload), instant + 1)
             check_matrix(run.site.state)
             if (
                 policy.phases == "compact"

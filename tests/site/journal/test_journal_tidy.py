@@ -131,11 +131,11 @@ sys.path.insert(0, {tests!r})
 from gridweave.site.journal import journal as module, tidy
 from test_journal_tidy import *
 place, at, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-pieces, written = tidy.Tidy.piece, module.Journal._written
-def piece(self, connection, count):
+remove_some, written = tidy.Tidy.remove_some, module.Journal._written
+def removed(self, connection, count):
     global at
     at -= 1
-    done = pieces(self, connection, count)
+    done = remove_some(self, connection, count)
     if at == 0 and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
     return done
@@ -143,7 +143,7 @@ def after(self, count):
     if at == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     written(self, count)
-tidy.Tidy.piece, module.Journal._written = piece, after
+tidy.Tidy.remove_some, module.Journal._written = removed, after
 with opened(place) as journal:
     play(journal, ContractCore(2, SitePolicy()), 0)
 """
@@ -151,7 +151,7 @@ with opened(place) as journal:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_in_the_middle_loses_nothing(place: str, when: str) -> None:
-    """Killed before or after the commit of a piece, it is opened again, holds what it held, and goes on compacting."""
+    """A journal killed before or after a commit of a few removals keeps its data and continues to compact."""
     at = 13 if when == "before" else 17  # while inputs and history go
     code = CHILD.format(tests=str(Path(__file__).parent))
     paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

@@ -115,11 +115,11 @@ async def test_a_wish_about_many_jobs_is_carried_out_piece_by_piece(
         turns: list[tuple[int, ...]] = []
         report = grid.driver.apply
 
-        async def told(*events: object) -> None:
+        async def apply(*events: object) -> None:
             turns.extend(event.job_ids for event in events if isinstance(event, JobAction))
             await report(*events)
 
-        monkeypatch.setattr(grid.driver, "told", told)
+        monkeypatch.setattr(grid.driver, "apply", apply)
         bulk = asyncio.create_task(grid.backend.apply_action("cancel", job_ids[:11], origin="a test"))
         single = asyncio.create_task(grid.backend.apply_action("cancel", job_ids[11:], origin="a test"))
         assert await single == job_ids[11:]
