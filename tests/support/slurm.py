@@ -40,7 +40,7 @@ from gridweave.slurm.policy import BatchPolicy
 from gridweave.slurm.service.folder import SharedFolder, output_of
 from gridweave.slurm.service.hub import Hub
 from gridweave.slurm.service.reconciler import BatchReconciler
-from gridweave.slurm.service.site import BatchSiteDriver, make_keeper, shared_folder
+from gridweave.slurm.service.site import BatchSiteDriver, make_reconciler, shared_folder
 from gridweave.slurm.system import Allocation, AllocationEnd, AllocationRequest, BatchPlan, BatchUser, BatchView
 from support.machine import PATIENCE_S, reachable, unused_port
 
@@ -300,7 +300,7 @@ class BatchSite:
             settings, self.folder / "journal", Clock(), to_grid=self.to_grid, to_machine=to_machine
         )
         self.shared = shared_folder(self.driver, self.plan)
-        self.hub, self.watchdog = make_keeper(self.driver, self.shared, self.plan, self.slurm)
+        self.hub, self.watchdog = make_reconciler(self.driver, self.shared, self.plan, self.slurm)
         await self.hub.open("127.0.0.1")
         works = (self.driver.run(), self.driver.repeat_orders(), self.watchdog.run())
         self.tasks = [asyncio.ensure_future(work) for work in works]
@@ -542,7 +542,7 @@ class KeptSite:
         plan = msgspec.structs.replace(plan, users=users or {})
         self.hub: Hub
         self.watchdog: BatchReconciler
-        self.hub, self.watchdog = make_keeper(self.driver, self.shared, plan, self.batch)
+        self.hub, self.watchdog = make_reconciler(self.driver, self.shared, plan, self.batch)
 
     async def _to_grid(self, _peer: str, _data: bytes) -> None:
         raise UnavailableError("there is no grid")
