@@ -271,7 +271,7 @@ class LiveBackend(Backend):
         """Return notes that the history at silent sites is missing."""
         record = await self._record(job_id)
         sites = [] if record is None else [name for name, _ in record.places]
-        problem = "does not answer, so its events are missing here"
+        problem = "does not answer; its events are missing here"
         return [Note(job_id, at_ms, "unheard", f"site {name} {problem}") for name in silent if name in sites]
 
     @override
