@@ -584,7 +584,7 @@ def test_what_one_may_not(
         assert name == "anna"
         assert may.startswith("read, until ")
         short = ("token", "short", "--url", there.url)
-        assert "gridweave: --scope: 'operate' cannot be had" in shell(*short, "--scope", "operate")[2]
+        assert "gridweave: --scope: 'operate' cannot be requested" in shell(*short, "--scope", "operate")[2]
         assert "gridweave: --valid: is 72 hours; more than 0, and at most 24" in shell(*short, "--valid", "3d")[2]
         link = shell("open", "--url", there.url, "--print")[1].strip()
         assert link.startswith(f"{there.url}/#login=")
