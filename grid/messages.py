@@ -62,7 +62,7 @@ class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
 class GridJobUnplaceable(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
     """A job can never be placed, given the planned changes of links or settings; refuse it.
 
-    A running job goes on. If it needs another attempt, it is refused then.
+    A running job continues; it is refused when it needs another attempt.
     """
 
     job_id: int

@@ -178,19 +178,19 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if bounds != sorted(set(bounds)) or any(fragments < 1 for _, fragments in self.max_fragments):
             raise OptionError("max_fragments", "has widths in ascending order, each with at least 1 fragment")
         if self.maps and (self.control != "limited" or self.mode == "local"):
-            message = f"{self.selection!r} goes by what sites expect of a job when they are asked"
-            raise OptionError("selection", f"{message}; it needs control limited, and another mode than local")
+            message = f"{self.selection!r} uses the quotes of sites"
+            raise OptionError("selection", f"{message}; it needs control limited and a mode other than local")
         self._check_tuning()
 
     def _check_tuning(self) -> None:
         if self.tuning is None:
             return
         if self.mode == "local" or self.control != "full":
-            raise OptionError("tuning", "is of the grid queue; it needs control full, and another mode than local")
+            raise OptionError("tuning", "applies to the grid queue; it needs control full and a mode other than local")
         if self.order != "fcfs":
-            raise OptionError("order", f"{self.order!r} does not go with tuning, whose policies are the orders")
+            raise OptionError("order", f"{self.order!r} does not work with tuning, which chooses the order")
         if self.backfill == "conservative":
-            raise OptionError("tuning", "does not go with backfill conservative, which keeps the starts it reserved")
+            raise OptionError("tuning", "does not work with backfill conservative, which keeps reserved starts")
 
     @property
     def splits(self) -> bool:

@@ -85,7 +85,9 @@ def declared_communication(traffic: Traffic | None) -> Communication | None:
         return parse_communication("communication", traffic.communication)
     if not traffic.pattern:
         if has_numbers:
-            raise InputError(f"pattern: is missing beside fraction and message_bytes; one of {', '.join(PATTERNS)}")
+            raise InputError(
+                f"pattern: is missing, but needed with fraction and message_bytes; one of {', '.join(PATTERNS)}"
+            )
         return None
     return Communication(pattern=traffic.pattern, fraction=traffic.fraction, message_bytes=traffic.message_bytes)
 
@@ -99,7 +101,7 @@ def data_of(traffic: Traffic | None, sites: Sequence[str]) -> JobData:
         return JobData()
     for what, site in (("input", traffic.input_site), ("output", traffic.output_site)):
         if getattr(traffic, f"{what}_bytes") and not site:
-            raise InputError(f"{what}_site: is missing beside {what}_bytes; one of {', '.join(sites)}")
+            raise InputError(f"{what}_site: is missing, but needed with {what}_bytes; one of {', '.join(sites)}")
         if site and site not in sites:
             raise InputError(f"{what}_site: {site!r:.100} is not a site; one of {', '.join(sites)}")
     return JobData(

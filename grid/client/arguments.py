@@ -161,7 +161,7 @@ def _sent(value: Any) -> Any:
     """Convert an object that MessagePack cannot encode, such as a path or a numpy number, to one that it can."""
     plain = os.fspath(value) if isinstance(value, os.PathLike) else python_scalar(value)
     if plain is value:
-        raise TypeError(f"{value!r:.100} cannot be sent: the grid takes no {type(value).__name__} there")
+        raise TypeError(f"{value!r:.100} cannot be sent: a {type(value).__name__} is not allowed there")
     return plain
 
 

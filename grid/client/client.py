@@ -62,7 +62,7 @@ class JobHandle:
         self._client = client
 
     def __repr__(self) -> str:
-        return f"<job {self.id}, {self.state or 'not asked yet'}>"
+        return f"<job {self.id}, {self.state or 'unknown'}>"
 
     async def record(self) -> JobRecord:
         """Fetch the job's current record."""
@@ -153,8 +153,8 @@ class JobHandle:
         outcomes = outcomes_of(record, data)
         missing = len(called(record).args) - len(outcomes) if called(record).per_item else 1 - len(outcomes)
         if missing and is_whole:
-            why = "there is no such rank, or its machine has lost it"
-            raise InputError(f"job {self.id}: rank {rank} has left no result: {why}")
+            why = "there is no such rank, or its machine lost the result"
+            raise InputError(f"job {self.id}: rank {rank} has no result: {why}")
         return outcomes + [await self._failure(record)] * missing if missing else outcomes
 
     async def cancel(self, *, at_once: bool = False) -> bool:
@@ -465,7 +465,7 @@ class Client:
         """
         called = callable_name(function)
         if options.get("array") is not None:
-            raise OptionError("array", "does not go with map, whose jobs are an array already; leave it out")
+            raise OptionError("array", "does not work with map, whose jobs are an array already; leave it out")
         options["name"] = options.get("name") or called.rpartition(":")[2]
         request = self._checked(job_request(Call(called), self._with_folder(options)))
         counts = {"at_once": arguments.whole("at_once", at_once), "pack": arguments.whole("pack", pack)}
@@ -727,7 +727,9 @@ class Client:
         for scope in asked:
             if scope not in api.USUAL_SCOPES:
                 valid_scopes = ", ".join(api.USUAL_SCOPES)
-                raise OptionError("scopes", f"{scope!r:.100} cannot be had; one or several of {valid_scopes}")
+                raise OptionError(
+                    "scopes", f"{scope!r:.100} cannot be requested; give one or several of {valid_scopes}"
+                )
         if not 0 < hours <= api.MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {api.MOST_HOURS:g}")
         body = api.ShortToken(scopes=cast("tuple[api.ShortScope, ...]", asked), hours=hours)

@@ -118,7 +118,7 @@ def configured(
     UnavailableError if no grid is named and none runs on this machine, or the named one does not run.
     """
     if url is not None and grid is not None:
-        raise OptionError("grid", f"names the grid {grid!r}, and a URL is given as well; give only one of them")
+        raise OptionError("grid", f"names the grid {grid!r}, but a URL is given, too; give only one of them")
     environment = os.environ if environment is None else environment
     in_file, warnings = _file_layer(environment, profile)
     layer = _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http)
@@ -240,7 +240,7 @@ def _check_secret(connection: Connection) -> None:
     if token is None:
         return
     if not token.isascii() or not token.isprintable() or " " in token or not token:
-        raise OptionError("token", "contains blanks or characters that no token has; copy all of it, without line ends")
+        raise OptionError("token", "contains characters that no token has; copy the whole token, without line ends")
     if (
         connection.url.startswith("http:")
         and not is_loopback(urlsplit(connection.url).hostname or "")
@@ -248,8 +248,8 @@ def _check_secret(connection: Connection) -> None:
     ):
         raise OptionError(
             "url",
-            f"{connection.url} is not encrypted, and everybody on the way could read the token; write https, or, if "
-            "the network is your own, plain_http = true in the configuration",
+            f"{connection.url} is not encrypted, so others on the network could read the token; use https or, if you "
+            "trust the network, set plain_http = true in the configuration",
         )
 
 
@@ -278,7 +278,7 @@ def _layer_of(grid: LocalGridState | None) -> _Layer:
         name = "" if grid.name == DEFAULT_NAME else f" --grid {grid.name}"
         right = f"start it again with `gridweave up{name}`"
         if grid.watchdog or grid.process(HEAD) is not None:
-            right = f"it starts again by itself; try again in a few seconds, or see `gridweave status{name}`"
+            right = f"it restarts by itself; try again in a few seconds, or see `gridweave status{name}`"
         raise UnavailableError(f"the gateway of the grid {grid.name!r} does not run at {grid.url}; {right}")
     return _Layer(url=grid.url, token=grid.token, ca=grid.cert or None, plain_http=grid.plain_http or None, here=grid)
 
@@ -303,7 +303,7 @@ def grid_here(name: str | None = None) -> LocalGridState | None:
     candidates = [grid for grid in running if grid.name == DEFAULT_NAME] or running
     if len(candidates) > 1:
         names = ", ".join(f"{grid.name} ({grid.url})" for grid in candidates)
-        raise OptionError("grid", f"several run here: {names}; name one of them, or set {GRID_VARIABLE}")
+        raise OptionError("grid", f"several grids run here: {names}; name one, or set {GRID_VARIABLE}")
     return candidates[0] if candidates else None
 
 

@@ -1,4 +1,4 @@
-"""The options of a job, each written down once.
+"""The options of a job, each defined once.
 
 `JobOptions` and `SubmitOptions` list all options, with an `Option` for each. Everything else is made from them: the
 options of ``gridweave submit`` and ``gridweave quote``, the lines ``#GRIDWEAVE`` and ``#SBATCH`` of a script, the
@@ -29,7 +29,7 @@ Limit = str | datetime.timedelta
 """A wall time limit, as people write it (``10m``) or as a time span."""
 
 Needs = Resources | str
-"""What a job needs of nodes that it may share, in full or as people write it; an empty text says nothing."""
+"""The needs of a job on shared nodes, as a struct or as a text such as ``cpu=0.6``; an empty text means none given."""
 
 DEFAULT_LIMIT = "1h"
 
@@ -50,7 +50,7 @@ def _data(flag: str, text: str) -> Option:
 
 
 class JobOptions(TypedDict, total=False):
-    """What can be said of a job, by the keyword arguments of `Client.submit`; what is left out has its default.
+    """The options of a job, as keyword arguments of `Client.submit`; an absent option has its default.
 
     Texts and numbers are checked when the job is submitted. Numbers may be those of numpy, texts may be paths.
     """
@@ -131,7 +131,7 @@ class JobOptions(TypedDict, total=False):
         Option(
             flags=("--ranks",),
             metavar="WHERE",
-            help="each-node (one process per node) or first-node (only one, as scripts do).",
+            help="Where to start processes: each-node (one per node) or first-node (only one, as for scripts).",
             choices=get_args(Where),
             field="ranks",
         ),
@@ -157,7 +157,7 @@ class JobOptions(TypedDict, total=False):
             field="hold",
         ),
     ]
-    after: Annotated[Afters, Option(help="Jobs to wait for: they must have finished, unless an After says otherwise.")]
+    after: Annotated[Afters, Option(help="Jobs to wait for until they have finished, or as an After says.")]
     array: Annotated[ArrayPlace | None, Option(help="The job's place in an array of jobs.")]
     priority: Annotated[
         float,
@@ -198,8 +198,8 @@ class JobOptions(TypedDict, total=False):
             flags=("--form",),
             many=tuple,
             metavar="FORM",
-            help="A form in which the job can run, if machines differ (width=4,on=x86,speed=3); add its own command "
-            "after a colon. Repeatable.",
+            help="Form in which the job can run, if machines differ, e.g. width=4,on=x86,speed=3; its own command "
+            "follows a colon. Repeatable.",
             parse=texts.parse_form,
             field="forms",
         ),
@@ -209,8 +209,8 @@ class JobOptions(TypedDict, total=False):
         Option(
             flags=("--resources",),
             metavar="PARTS",
-            help="Parts of its run time that the job uses CPU, network and disk, and its part of a node's memory, "
-            "e.g. cpu=0.6,network=0.3,disk=0.1,memory=0.5: so it may share nodes.",
+            help="Let the job share nodes: the fractions of its run time that it uses CPU, network and disk, and of a "
+            "node's memory, e.g. cpu=0.6,network=0.3,disk=0.1,memory=0.5.",
             default="those of its class",
             parse=parse_resources,
             field="resources",
@@ -222,7 +222,7 @@ class JobOptions(TypedDict, total=False):
         Option(
             flags=("--communication",),
             metavar="PROFILE",
-            help="What the nodes send each other: none, light, nearest-neighbour, ring, all-to-all, master-workers, "
+            help="Communication between nodes: none, light, nearest-neighbour, ring, all-to-all, master-workers, "
             "or fraction=0.2,pattern=all-to-all,message=1MB.",
             default="the grid's",
             field="traffic",
@@ -230,10 +230,10 @@ class JobOptions(TypedDict, total=False):
         ),
     ]
     input_data: Annotated[
-        str, _data("--input-data", "Data that the job reads at its start, and its site, e.g. alpha:20GB.")
+        str, _data("--input-data", "Site and size of the data that the job reads at its start, e.g. alpha:20GB.")
     ]
     output_data: Annotated[
-        str, _data("--output-data", "Data that the job writes at its end, and its site, e.g. beta:500MB.")
+        str, _data("--output-data", "Site and size of the data that the job writes at its end, e.g. beta:500MB.")
     ]
 
 
@@ -313,7 +313,7 @@ class SubmitOptions(JobOptions, total=False):
         Option(
             flags=("--pack",),
             value=bool,
-            help="Run many array elements in one job, one after another; meant for short tasks.",
+            help="Run several array tasks in one job, one after another; meant for short tasks.",
         ),
     ]
     pack_size: Annotated[
@@ -324,7 +324,7 @@ class SubmitOptions(JobOptions, total=False):
             least=1,
             most=10_000,
             metavar="N",
-            help="With --pack: number of elements in one job.",
+            help="With --pack: number of array tasks in one job.",
             default="depends on the nodes",
         ),
     ]
@@ -333,7 +333,7 @@ class SubmitOptions(JobOptions, total=False):
         Option(
             flags=("--checkpoint-signal",),
             metavar="SIGNAL[@SECONDS]",
-            help="Signal that tells the job to save its work and exit, and the seconds it gets. It resumes from there.",
+            help="Signal on which the job saves its work and exits, and the seconds it has for that; it resumes later.",
             parse=texts.parse_checkpoint_signal,
             field="grace_ms",
         ),
@@ -343,8 +343,8 @@ class SubmitOptions(JobOptions, total=False):
         Option(
             flags=("--signal",),
             metavar="[B:]SIGNAL[@SECONDS]",
-            help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to the script alone, else to "
-            "its srun steps or, without srun, to the programs that it starts.",
+            help="Signal to send before the limit, e.g. USR1@90 for 90 s before it. It goes to the script's srun steps "
+            "or, without srun, to the programs that it starts; with B: only to the script.",
             parse=texts.parse_signal_ahead,
             sbatch=(
                 Sbatch(
@@ -353,8 +353,8 @@ class SubmitOptions(JobOptions, total=False):
                     "with `srun`, with `B:` only to the script. A script in which `srun` does not occur has no steps: "
                     "the programs that it starts get the signal (in Slurm nothing does), and the script itself does "
                     "not; one that ends in `exec PROGRAM` needs `B:`. A command without a script gets it in all its "
-                    "processes. Without `--no-requeue` it also tells the job to save "
-                    "its work and exit when it has to make room",
+                    "processes. Unless `--no-requeue` is set, the job also gets it "
+                    "as the signal to save its work and exit when it is evicted",
                 ),
             ),
             field="limit_signal",
@@ -384,8 +384,8 @@ class SubmitOptions(JobOptions, total=False):
             flags=("--task-group",),
             many=tuple,
             metavar="GROUP",
-            help="Group of identical tasks, if a job's tasks differ (tasks=4,cpu=0.25,memory=0.1). Repeatable, lowest "
-            "ranks first.",
+            help="Group of identical tasks, if the tasks of a job differ, e.g. tasks=4,cpu=0.25,memory=0.1. "
+            "Repeatable, lowest ranks first.",
             parse=texts.parse_task_group,
         ),
     ]
@@ -415,7 +415,7 @@ class SubmitOptions(JobOptions, total=False):
     exported: Annotated[
         texts.Exported,
         Option(
-            help="Environment variables that go with the job.",
+            help="Environment variables to send with the job.",
             sbatch=(
                 Sbatch(
                     names=("export",),

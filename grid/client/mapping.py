@@ -34,7 +34,7 @@ def called(record: JobRecord) -> Call:
     """Return the callable that a job runs; InputError if the job runs a command."""
     call = record.request.program.call
     if call is None:
-        raise InputError(f"job {record.job_id} runs a command, which returns nothing; read its output")
+        raise InputError(f"job {record.job_id} runs a command and so has no result; read its output")
     return call
 
 
@@ -126,7 +126,7 @@ class Results:
         import asyncio
 
         if self._is_begun:
-            raise InputError("these results were asked for already; call map again")
+            raise InputError("these results were already requested; call map again")
         self._is_begun = True
         window: deque[Waited] = deque()
         jobs: dict[Waited, MappedJob] = {}

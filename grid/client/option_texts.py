@@ -44,7 +44,7 @@ def parse_limit(name: str, text: str, *, bare: Literal["s", "m"] = "s") -> timed
     limit_ms = 0 if text.strip().upper() in _NO_LIMIT else parse_time_ms(name, text, bare=bare)
     if not limit_ms:
         right = "give for example 10m or 1-00:00:00"
-        raise OptionError(name, f"{text!r} means no limit, and every job needs one; {right}")
+        raise OptionError(name, f"{text!r} means no limit, but every job needs one; {right}")
     return timedelta(milliseconds=limit_ms)
 
 
@@ -112,7 +112,7 @@ def parse_task_group(name: str, text: str) -> TaskGroup:
     right = "write for example tasks=4,cpu=0.25,memory=0.1 (parts of a node), each at most once"
     fields = named_values(name, text, _TASK_GROUP, right)
     if fields.get("tasks", 0) < 1:
-        raise OptionError(name, f"{text!r}: does not say how many tasks that are, from 1; {right}")
+        raise OptionError(name, f"{text!r}: has no number of tasks (at least 1); {right}")
     return TaskGroup(tasks=fields["tasks"], cpu_need=fields.get("cpu", 1.0), memory=fields.get("memory", 1.0))
 
 
@@ -231,7 +231,7 @@ def parse_variable(name: str, text: str) -> tuple[str, str]:
     """Return a variable and its value; a name alone takes the value that the variable has here."""
     variable, has_value, value = text.partition("=")
     if not variable:
-        raise OptionError(name, f"{text!r} has no name; write NAME=VALUE, or NAME for the value that it has here")
+        raise OptionError(name, f"{text!r} has no name; write NAME=VALUE, or NAME to copy its value from here")
     if not has_value:
         if variable not in os.environ:
             raise OptionError(name, f"there is no variable {variable} here; write {variable}=VALUE")
@@ -296,7 +296,7 @@ def parse_array(name: str, text: str) -> ArrayIndexes:
             raise OptionError(name, f"{text!r} has too many jobs; at most {MOST_IN_ARRAY:,}")
         selected.update(indexes)
     if match[2] is not None and int(match[2]) < 1:
-        raise OptionError(name, f"{text!r} lets no job run; give at least %1, or leave it out")
+        raise OptionError(name, f"{text!r} would let no job run; give at least %1, or leave it out")
     return ArrayIndexes(sorted(selected), int(match[2] or 0))
 
 

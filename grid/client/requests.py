@@ -50,7 +50,7 @@ def limit_ms(limit: Limit) -> int:
     if isinstance(limit, str):
         limit = parse_limit("limit", limit)
     if not isinstance(limit, datetime.timedelta):
-        raise OptionError("limit", f"{limit!r} says no unit; write '10m' or give a datetime.timedelta")
+        raise OptionError("limit", f"{limit!r} has no unit; write '10m' or give a datetime.timedelta")
     return round(limit / datetime.timedelta(milliseconds=1))
 
 
@@ -160,9 +160,9 @@ def callable_name(function: Callable[..., Any] | str) -> str:
     if isinstance(function, str):
         return function
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    right = "put it into a module that is installed on the machines, or name one as 'module:function'"
+    right = "move it to a module installed on the machines, or give a name like 'module:function'"
     if not isinstance(module, str) or not isinstance(path, str):
-        raise InputError(f"{function!r} has no name by which a machine could import it; {right}")
+        raise InputError(f"{function!r} has no name that a machine could import; {right}")
     if "<" in path:
         kind = "a lambda" if path.endswith("<lambda>") else "a function within a function"
         raise InputError(f"{path}: {kind} cannot be imported on a machine; {right}")
@@ -170,7 +170,7 @@ def callable_name(function: Callable[..., Any] | str) -> str:
         raise InputError(f"{path}: what a script or notebook defines cannot be imported on a machine; {right}")
     resolved = _found(module, path)
     if resolved is not function and getattr(resolved, "__func__", resolved) is not function:
-        raise InputError(f"{module}:{path} is another object now (decorated, or defined again); {right}")
+        raise InputError(f"{module}:{path} is a different object now (decorated, or defined again); {right}")
     return f"{module}:{path}"
 
 

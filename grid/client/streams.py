@@ -113,7 +113,7 @@ def _decoded(data: bytes) -> JobEvent:
     try:
         return _EVENT.decode(data)
     except msgspec.MsgspecError as error:
-        raise UnavailableError(f"an event cannot be read ({error}); is the gateway of another version?") from None
+        raise UnavailableError(f"an event cannot be read ({error}); does the gateway have another version?") from None
 
 
 async def output(

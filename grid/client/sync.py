@@ -43,7 +43,7 @@ class _Loop:
         try:
             return future.result()
         except CancelledError:
-            raise InputError("the client was closed meanwhile") from None
+            raise InputError("the client was closed during the call") from None
         finally:
             if not future.done():
                 future.cancel()

@@ -226,7 +226,7 @@ class Transport:
     async def exchange(
         self, method: str, path: str, query: Query, data: bytes | None, headers: Mapping[str, str]
     ) -> GatewayAnswer:
-        """Send a request once and return the answer; TryAgain, or one of `cut_errors`, if there is none."""
+        """Send a request once and return the answer; raise TryAgain or one of `cut_errors` without one."""
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=self.patience.try_s)
@@ -415,7 +415,7 @@ def _untrusted(url: str, why: str) -> UnavailableError:
 
 def _not_tls(url: str, why: str | None) -> UnavailableError:
     """Return the error for a server that does not speak TLS."""
-    return UnavailableError(f"{url}: does not speak TLS ({why}); is it http in place of https?")
+    return UnavailableError(f"{url}: does not speak TLS ({why}); should it be http instead of https?")
 
 
 def _nobody_there(url: str, error: OSError) -> TryAgain:
@@ -455,7 +455,7 @@ def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
         if kind == "application/json":
             return msgspec.json.decode(data, type=answer)
     except msgspec.MsgspecError as error:
-        raise UnavailableError(f"{url}: its answer cannot be read ({error}); is it of another version?") from None
+        raise UnavailableError(f"{url}: its answer cannot be read ({error}); does it have another version?") from None
     raise UnavailableError(f"{url}: answers with {kind}, so it is not a gateway of gridweave; check the address")
 
 

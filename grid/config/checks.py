@@ -26,7 +26,7 @@ from gridweave.values import parse_bytes
 
 WITHOUT_NET = "is {!r}, and there is no network; add the table [net], or leave this out"
 GIVEN_WITHOUT_NET = "is given, but there is no network; add the table [net], or leave this out"
-IDLE_NET = "is of no use under mode {}, which splits no job, with no data to move; leave it out, or choose the mode "
+IDLE_NET = "has no effect under mode {}, which splits no jobs, without data to move; leave it out, or choose the mode "
 IDLE_NET += "multi-site or adaptive"
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -129,7 +129,7 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         if control is not None and entry.lender.discipline_inside(site.options.get(entry.table_key)) != entry.name:
             continue  # the site itself decides when a job starts
         why = f"is {entry.name!r}, where {entry.about}"
-        right = "it is for live sites alone" if control is None else "give control = 'limited' or 'none' in [grid]"
+        right = "it works only on live sites" if control is None else "give control = 'limited' or 'none' in [grid]"
         report.add(key, f"{why}; {right}")
 
 
@@ -203,7 +203,7 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
             report.add(("sites", number, "at"), GIVEN_WITHOUT_NET)
         return
     if grid.overhead != usual.overhead:
-        message = "is given together with [net], which decides the overhead of each split; leave one of them out"
+        message = "is given together with [net], which determines the overhead of splits; leave one of them out"
         report.add(("grid", "overhead"), message)
     for number, site in attached:
         if site.name in net.attach:

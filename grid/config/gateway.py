@@ -55,13 +55,13 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         check_issuer_url("url", self.url)
         for name in ("audience", "user_claim", "scope_claim", "limits_claim"):
             if getattr(self, name) == "":
-                raise OptionError(name, "is empty; name it as the issuer does")
+                raise OptionError(name, "is empty; give the name that the issuer uses")
         for scope in self.scopes:
             if scope not in SCOPES:
                 raise OptionError("scopes", f"{scope!r:.100} is not known; one or several of {', '.join(SCOPES)}")
         if "operate" in self.scopes:
-            right = "name a scope_claim, by which the issuer says who operates"
-            raise OptionError("scopes", f"has operate, and everybody at the institute would be an operator; {right}")
+            right = "name a scope_claim with which the issuer grants it"
+            raise OptionError("scopes", f"has operate, which would make every user of the issuer an operator; {right}")
 
 
 def check_issuer_url(option: str, url: str) -> None:
@@ -137,18 +137,18 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.client_ca is not None and self.cert is None:
             raise OptionError("client_ca", "is given without cert and key; client certificates need TLS")
         if self.issuer is not None and self.tokens is None:
-            raise OptionError("issuer", "is given, but there are no tokens; name a place for them, or leave it out")
+            raise OptionError("issuer", "is given, but there are no tokens; give their location, or leave it out")
         if self.tokens is None and not is_loopback(self.host):
             raise OptionError(
                 "host",
-                f"{self.host!r} can be reached from elsewhere, and without tokens everybody would be an operator; "
-                "name 127.0.0.1, or a place of tokens (gridweave token create)",
+                f"{self.host!r} is reachable from other machines, and without tokens everybody would be an operator; "
+                "give 127.0.0.1, or the location of tokens (gridweave token create)",
             )
         if self.cert is None and not self.plain_http and not is_loopback(self.host):
             raise OptionError(
                 "host",
-                f"{self.host!r} can be reached from elsewhere, and without TLS anyone in between can read the tokens; "
-                "give cert and key, name 127.0.0.1, or write plain_http = true (--plain-http) if TLS ends before it",
+                f"{self.host!r} is reachable from other machines, and without TLS others could read the tokens; give "
+                "cert and key, or 127.0.0.1, or set plain_http = true (--plain-http) if a proxy terminates TLS",
             )
 
 

@@ -43,7 +43,7 @@ STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT, GATEWAY_MARK = (
     "gateway.json",
 )
 """Files in the folder of a grid's state: the running processes; the lock for starts and stops; the operator's token;
-Ray's token; all tokens of the gateway; journals and jobs, unless another folder is named; logs; the keeper's record;
+Ray's token; all tokens of the gateway; journals and jobs, unless another folder is named; logs; the watchdog's record;
 the gateway's process."""
 
 HEAD, GATEWAY, WATCHDOG = "head of Ray", "gateway", "watchdog"
@@ -71,7 +71,7 @@ class LocalProcess(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_pid(cls, name: str, pid: int) -> LocalProcess | None:
-        """Return the process with a pid; None if there is none."""
+        """Return the process with a pid, or None."""
         stat = process_stat(pid)
         return None if stat is None else cls(name, pid, stat.start_ticks)
 
@@ -107,7 +107,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     gateway_elsewhere: bool = False  # whether its gateway is on another host of the Ray cluster
     temp: str = ""  # folder of its own Ray's sockets and logs
     processes: tuple[LocalProcess, ...] = ()
-    parts: tuple[str, ...] = ()  # names of the processes that the keeper restarts
+    parts: tuple[str, ...] = ()  # names of the processes that the watchdog restarts
     url: str = ""  # URL of the gateway; empty: there is none
     tokens: bool = True  # whether the gateway requires a token
     cert: str = ""  # file of its certificate; empty: plain HTTP
@@ -120,7 +120,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token(self) -> str | None:
-        """Token of the user who started the grid; None if there is none."""
+        """Token of the user who started the grid, or None."""
         if not self.tokens:
             return None
         try:
@@ -154,7 +154,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def watchdog(self) -> tuple[LocalProcess, ...]:
-        """Its keeper, if alive."""
+        """Its watchdog, if alive."""
         return tuple(process for process in self.alive if process.name == WATCHDOG)
 
     @property
@@ -207,7 +207,7 @@ def check_name(name: str) -> str:
     """Return a grid's name; raise OptionError if it is invalid."""
     if not _NAME.fullmatch(name):
         raise OptionError(
-            "--grid", f"{name!r} cannot be the name of a grid; give 1 to 40 letters, digits, hyphens and underscores"
+            "--grid", f"{name!r} is not a valid name of a grid; give 1 to 40 letters, digits, hyphens and underscores"
         )
     return name
 
@@ -231,7 +231,7 @@ def make_private(folder: Path, *, passable: bool = False) -> Path:
     except OSError as error:
         raise UnavailableError(f"{folder}: cannot be made: {error.strerror or error}") from None
     if mode & stat.S_IWOTH:
-        raise InputError(f"{folder}: all users may write in it, and so replace what is the grid's; chmod o-w")
+        raise InputError(f"{folder}: all users may write to it, and so replace files of the grid; run chmod o-w")
     return folder
 
 
@@ -241,7 +241,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return the record of a grid, running or not; None if there is none."""
+    """Return the record of a grid, running or not, or None."""
     path = state_folder(name) / STATE
     try:
         return msgspec.json.decode(path.read_bytes(), type=LocalGridState)
@@ -250,7 +250,9 @@ def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
     except OSError as error:
         raise UnavailableError(f"{path}: cannot be read: {error.strerror or error}") from None
     except msgspec.MsgspecError as error:
-        raise UnavailableError(f"{path}: cannot be read: {error}; it was written by another gridweave") from None
+        raise UnavailableError(
+            f"{path}: cannot be read: {error}; it was written by another version of gridweave"
+        ) from None
 
 
 def write_state(state: LocalGridState) -> None:
@@ -259,7 +261,7 @@ def write_state(state: LocalGridState) -> None:
 
 
 def forget_processes(state: LocalGridState) -> None:
-    """Record that only the keeper, if any, still runs.
+    """Record that only the watchdog, if any, still runs.
 
     The GRID.toml and the paths are kept for the next start.
     """
@@ -292,7 +294,7 @@ def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
     Wait up to `patience_s` if another process holds the lock, then raise UnavailableError.
     """
     folder = make_private(state_folder(name))
-    right = "wait for it, or give another --grid"
+    right = "wait for it, or choose another --grid"
     with locked(folder / LOCK, f"another process is starting or stopping the grid {name!r}; {right}", patience_s):
         yield folder
 

@@ -58,12 +58,12 @@ def _why_missing(name: str) -> str:
     url = KNOWN_TOPOLOGIES.get(name.casefold())
     if url is not None:
         return (
-            f"this topology is not on this machine; get it from {url}, and put it next to the scenario, or in the "
+            f"this topology is not installed; download it from {url} into the folder of the scenario, or into the "
             f"folder that ${FOLDER_VARIABLE} names"
         )
     return (
-        f"there is no such file, beside the scenario or in the folder that ${FOLDER_VARIABLE} names; gridweave ships "
-        f"{', '.join(shipped_topologies())}"
+        f"there is no such file in the folder of the scenario or the folder that ${FOLDER_VARIABLE} names; gridweave "
+        f"ships {', '.join(shipped_topologies())}"
     )
 
 
@@ -80,7 +80,7 @@ def text_of(path: Path) -> str:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: is too large for a network, which has {MAX_BYTES:,} bytes at most")
+        raise InputError(f"{path}: is too large for a network; at most {MAX_BYTES:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -96,7 +96,7 @@ class ReadGrid:
         try:
             return str((Path(self.base) / Path(path).expanduser()).absolute())
         except RuntimeError:
-            raise InputError(f"{self.source}: {path}: there is no such user here; write the whole path") from None
+            raise InputError(f"{self.source}: {path}: this machine has no such user; write the absolute path") from None
 
     def with_places(self, table: T) -> T:
         """Return a table with absolute paths of its files."""
@@ -171,7 +171,7 @@ def service_of_text(text: str, source: str, base: str) -> ReadGrid:
     raw, report = parse_toml(source, text)
     if ("site" in raw) == ("sites" in raw):
         problem = "has both [site] and [[sites]]" if "site" in raw else "has neither [site] nor [[sites]]"
-        report.add((), f"{problem}; a site has the first, the grid's side the second")
+        report.add((), f"{problem}; a site's file has the first, the grid's file the second")
         report.raise_if_any()
     if "sites" in raw:
         return _read(raw, ServedGrid, report, text, base)
@@ -214,7 +214,7 @@ def _read(
     for (table, key), message in kind.refused.items():
         # `data = "none"` is what a live grid does anyway, so accept it.
         if key in (there := _table(raw, table)) and (key, there.pop(key)) != ("data", "none"):
-            report.add((table, key), message)
+            report.add((table, key) if table else (key,), message)
     file = convert_whole(raw, kind, report, kind.replaced)
     sites, grid = _sites_of(file), _grid_of(file)
     _check_grid(grid, report)
@@ -241,7 +241,7 @@ def _read(
 
 
 def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
-    table = raw.get(name)
+    table = raw.get(name) if name else raw
     return table if isinstance(table, dict) else {}
 
 
@@ -274,7 +274,7 @@ def _check_launcher(table: LauncherTable, key: KeyPath, report: FileReport) -> N
             (*key, "socket"), "must be the path at which the launcher listens, as '/run/gridweave/launcher.sock'"
         )
     if table.kind == "user" and table.trust == "all":
-        report.add((*key, "trust"), "is for kind = 'self'; under 'user' the launcher's own file says who may run")
+        report.add((*key, "trust"), "is for kind = 'self'; under 'user' the launcher's own file lists the users")
     if table.kind == "self" and table.socket:
         report.add((*key, "socket"), "is for kind = 'user'; give that, or no socket")
 
@@ -291,7 +291,9 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
         report.add(("net",), IDLE_NET.format(file.grid.mode))
     if file.net.changes or file.net.contention != "none":
         key = "changes" if file.net.changes else "contention"
-        report.add(("net", key), "counts only in simulation; leave it out ([probes] measures what links are like)")
+        report.add(
+            ("net", key), "has an effect only in simulations; leave it out (on live grids [probes] measures the links)"
+        )
 
 
 def _check_own_site(file: ServedSite, report: FileReport) -> None:
@@ -301,7 +303,7 @@ def _check_own_site(file: ServedSite, report: FileReport) -> None:
     if file.uplink is not None:
         _check_end(file.uplink, ("uplink",), report)
     if file.site.host is not None and file.site.machines > 1:
-        report.add(("site", "host"), "names one machine, and the site has several; leave it out")
+        report.add(("site", "host"), "names one machine, but the site has several; leave it out")
     if file.ray.address is not None and not file.ray.address.strip():
         report.add(("ray", "address"), "is empty; write auto, HOST:PORT, or leave it out for a Ray of its own")
 

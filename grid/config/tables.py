@@ -98,15 +98,15 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
 
     name: SiteName
     nodes: Nodes
-    discipline: Annotated[str, one_of(tuple(DISCIPLINES), "How the site schedules by itself.")] = "queue"
+    discipline: Annotated[str, one_of(tuple(DISCIPLINES), "Scheduling policy of the site itself.")] = "queue"
     order: Order | None = None
     backfill: Backfill | None = None
-    grid_share: Annotated[float, Meta(description="Part of the nodes that the grid may have, 0 to 1.")] = 1.0
-    own_users_first: Annotated[bool, Meta(description="Whether the site's own users go ahead of delegated jobs.")] = (
+    grid_share: Annotated[float, Meta(description="Largest fraction of the nodes that the grid may use, 0 to 1.")] = 1.0
+    own_users_first: Annotated[bool, Meta(description="Whether the site's own users are ahead of delegated jobs.")] = (
         False
     )
-    at: Annotated[str, Meta(description="Node of the network at which the site is attached.")] | None = None
-    timezone: Annotated[str, Meta(description="IANA name of its time zone, e.g. Europe/Berlin.")] | None = None
+    at: Annotated[str, Meta(description="Network node to which the site is attached.")] | None = None
+    timezone: Annotated[str, Meta(description="IANA name of the time zone, e.g. Europe/Berlin.")] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -147,8 +147,10 @@ class LauncherTable(Table, frozen=True, kw_only=True):
         Limit of a job per node: processors.
     """
 
-    kind: Annotated[str, one_of(LAUNCHERS, "As whom jobs run.")] = "self"
-    trust: Annotated[str, one_of(TRUST, "Whose jobs are run as the service itself.")] = "owner"
+    kind: Annotated[str, one_of(LAUNCHERS, "Unix users that run jobs: that of the service, or those of the jobs.")] = (
+        "self"
+    )
+    trust: Annotated[str, one_of(TRUST, "Users whose jobs run as the user of the service.")] = "owner"
     socket: str = ""
     memory_mb: _Count | None = None
     cpus: _Seconds | None = None
@@ -237,10 +239,12 @@ class TuningTable(Table, frozen=True, kw_only=True):
     """
 
     policies: list[str] | str = "fcfs+sjf+ljf"
-    decider: Annotated[str, one_of(("advanced", "simple", "preferred"), "Who chooses the order.")] = "advanced"
+    decider: Annotated[str, one_of(("advanced", "simple", "preferred"), "Rule that chooses the order.")] = "advanced"
     preferred: str | None = None
-    tuning: Annotated[str, one_of(("full", "half"), "After what the order is decided again.")] = "full"
-    slackness_pct: Annotated[float, Meta(description="By how much another order must be better.")] = 0.0
+    tuning: Annotated[
+        str, one_of(("full", "half"), "Events that cause a decision: submissions and ends, or only submissions.")
+    ] = "full"
+    slackness_pct: Annotated[float, Meta(description="How much better another order must be, in per cent.")] = 0.0
 
 
 class PolicyTable(Table, frozen=True, kw_only=True):
@@ -258,43 +262,46 @@ class PolicyTable(Table, frozen=True, kw_only=True):
         The largest factor by which a split may lengthen a job.
     """
 
-    mode: Annotated[str, one_of(MODES, "How jobs come to sites.")] = "adaptive"
-    control: Annotated[str, one_of(CONTROLS, "How much the grid has to say.")] = "full"
+    mode: Annotated[str, one_of(MODES, "Whether jobs use one site, any site, or several.")] = "adaptive"
+    control: Annotated[str, one_of(CONTROLS, "Level of control of the grid over the sites.")] = "full"
     order: Order = "fcfs"
     backfill: Annotated[str, one_of(BACKFILLS, "Backfilling.")] = "easy"
     head_reservation: Annotated[
-        str, one_of(tuple(HEAD_RESERVATIONS), "What the first in the queue reserves under easy.")
+        str, one_of(tuple(HEAD_RESERVATIONS), "Nodes that the head of the queue reserves under easy.")
     ] = "anywhere"
-    selection: Annotated[str, one_of(ALL_SELECTIONS, "Of a single site, or of the sites of all jobs that wait.")] = (
-        "best-fit"
-    )
+    selection: Annotated[
+        str, one_of(ALL_SELECTIONS, "How to select a site for a job, or the sites of all waiting jobs.")
+    ] = "best-fit"
     overhead: (
-        Annotated[float, Meta(description="0.3: a split job takes 30% longer.")]
+        Annotated[float, Meta(description="Overhead of a split, e.g. 0.3 for 30% longer.")]
         | Annotated[
             list[float],
-            Meta(description="In 2, 3, ... fragments; the last one holds for more.", extra_json_schema={"minItems": 1}),
+            Meta(
+                description="Overhead in 2, 3, ... fragments; the last value is for more.",
+                extra_json_schema={"minItems": 1},
+            ),
         ]
     ) = 0.0
-    lower_bound: Annotated[int, Meta(description="Jobs that are split are wider than this.", le=MAX_WIDTH)] = 0
+    lower_bound: Annotated[int, Meta(description="Only jobs wider than this are split [nodes].", le=MAX_WIDTH)] = 0
     max_fragments: (
-        Annotated[str, one_of(FRAGMENT_TABLES, "Streit, Table 7.5.")]
+        Annotated[str, one_of(FRAGMENT_TABLES, "Name of a table of fragments (Streit, Table 7.5).")]
         | list[tuple[Annotated[int, Meta(ge=1, le=MAX_INT)], Annotated[int, Meta(ge=1, le=MAX_INT)]]]
     ) = "unlimited"
     tuning: TuningTable | None = None
     reserve_after_s: Annotated[
         float,
         Meta(
-            description="Limited control: sites reserve ahead for a job wider than any after so long a wait.",
+            description="Wait after which sites reserve ahead for a job wider than any site [s]; limited control only.",
             ge=0,
             le=MAX_RESERVE_AFTER_S,
         ),
     ] = RESERVE_AFTER_S
-    split: Annotated[str, one_of(SITES_OF_SPLITS, "Which sites a split job goes to, with [net].")] = "earliest-end"
+    split: Annotated[str, one_of(SITES_OF_SPLITS, "Which sites a split job uses, with [net].")] = "earliest-end"
     exact_up_to: Annotated[
-        int, Meta(description="More placements of a job than this are not all looked at.", ge=0, le=MAX_INT)
+        int, Meta(description="Largest number of placements that are all compared.", ge=0, le=MAX_INT)
     ] = EXACT_UP_TO
     max_split_factor: Annotated[
-        float, Meta(description="No split makes a job take more times as long, with [net].")
+        float, Meta(description="Largest factor by which a split may lengthen a job, with [net].")
     ] = MAX_SPLIT_FACTOR
 
 
@@ -421,26 +428,34 @@ class RayTable(Table, frozen=True, kw_only=True):
 
 
 Refused = dict[tuple[str, str], str]
-"""Keys that are valid only in other files, each with its error message."""
+"""Keys, with their tables, that are valid only in other files or have a new name, each with its error message.
 
-_SIMULATED = "counts only in simulation; leave it out"
-_MARGIN = "is not known here, but as grid.margin_ms"
-_SERVED = "is not known in GRID.toml, but in the files of gridweave serve; leave it out"
-_OF_SITES = "is not a key of the grid's side; it belongs in the file of each site"
+The table of a top-level key is empty.
+"""
+
+_SIMULATED = "has an effect only in simulations; leave it out"
+_MARGIN = "is called grid.margin_ms here"
+_SERVED = "is only for files of gridweave serve; leave it out of GRID.toml"
+_OF_SITES = "is not for the grid's file; set it in the file of each site"
+_RENAMED: Refused = {("", "maxima"): "is called quotas now; rename the table to [quotas]"}
 _NOT_SIMULATED: Refused = {("grid", key): _SIMULATED for key in ("data", "contention", "at")}
 
 
 class GridFile(Table, frozen=True, kw_only=True):
     """A whole GRID.toml."""
 
-    refused: ClassVar[Refused] = _NOT_SIMULATED | {
-        ("grid", "journal_password_file"): _SERVED,
-        ("gateway", "client_ca"): _SERVED,
-        ("gateway", "operator_token_file"): _SERVED,
-        ("gateway", "scraper_token_file"): _SERVED,
-        ("ray", "address"): "is not known in GRID.toml; give --address to gridweave up",
-        ("live", "margin_ms"): _MARGIN,
-    }
+    refused: ClassVar[Refused] = (
+        _RENAMED
+        | _NOT_SIMULATED
+        | {
+            ("grid", "journal_password_file"): _SERVED,
+            ("gateway", "client_ca"): _SERVED,
+            ("gateway", "operator_token_file"): _SERVED,
+            ("gateway", "scraper_token_file"): _SERVED,
+            ("ray", "address"): "is not for GRID.toml; give --address to gridweave up",
+            ("live", "margin_ms"): _MARGIN,
+        }
+    )
     replaced: ClassVar[dict[str, Any]] = {"sites": []}
 
     sites: list[LiveSiteTable]
@@ -458,14 +473,18 @@ class GridFile(Table, frozen=True, kw_only=True):
 class ServedGrid(Table, frozen=True, kw_only=True):
     """A whole file of serve for the grid."""
 
-    refused: ClassVar[Refused] = _NOT_SIMULATED | {
-        ("grid", "rendezvous_ms"): _OF_SITES,
-        ("grid", "output_days"): _OF_SITES,
-        ("grid", "output_bytes"): _OF_SITES,
-        ("live", "margin_ms"): _MARGIN,
-        ("ray", "nodes"): "is not known here, but in GRID.toml; leave it out",
-        ("ray", "first_port"): "is not known here, but in the file of each site; leave it out",
-    }
+    refused: ClassVar[Refused] = (
+        _RENAMED
+        | _NOT_SIMULATED
+        | {
+            ("grid", "rendezvous_ms"): _OF_SITES,
+            ("grid", "output_days"): _OF_SITES,
+            ("grid", "output_bytes"): _OF_SITES,
+            ("live", "margin_ms"): _MARGIN,
+            ("ray", "nodes"): "is only for GRID.toml; leave it out",
+            ("ray", "first_port"): "is only for the file of each site; leave it out",
+        }
+    )
     replaced: ClassVar[dict[str, Any]] = {"sites": [], "folder": "/"}
 
     sites: list[FarSiteTable]
@@ -483,9 +502,9 @@ class ServedGrid(Table, frozen=True, kw_only=True):
 class ServedSite(Table, frozen=True, kw_only=True):
     """A whole file of serve for a site."""
 
-    refused: ClassVar[Refused] = {
-        ("site", "at"): "counts at the grid's side; leave it out",
-        ("ray", "nodes"): "is not known here, but in GRID.toml: several machines have a node each; leave it out",
+    refused: ClassVar[Refused] = _RENAMED | {
+        ("site", "at"): "is only for the grid's file; leave it out",
+        ("ray", "nodes"): "is only for GRID.toml; leave it out, as each machine of a site gets a node",
     }
     replaced: ClassVar[dict[str, Any]] = {"folder": "/"}
 

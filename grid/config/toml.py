@@ -236,7 +236,7 @@ def text_of_file(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: is too large, as it has more than {MAX_BYTES} bytes")
+        raise InputError(f"{path}: is too large; at most {MAX_BYTES} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -254,7 +254,7 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
         line = int(match.group(1)) if match else text.rstrip("\n").count("\n") + 1
         problem = f"is not TOML: {_AT_LINE.sub('', str(error))}"
     except RecursionError:
-        line, problem = 1, "is not TOML that can be read: its values are nested too deeply"
+        line, problem = 1, "is nested too deeply"
     raise ScenarioError([FileProblem(name, line, "", " ".join(problem.split()))])
 
 

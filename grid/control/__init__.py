@@ -1,1 +1,1 @@
-"""Levels of control: how much of the sites the grid decides."""
+"""Levels of control: how much the grid decides for its sites."""

@@ -132,13 +132,13 @@ class Control(ABC):
         if job.width <= self._largest and not (excluded or never):
             return None
         left = [0 if site in excluded or site in never else nodes for site, nodes in enumerate(self._nodes)]
-        reason = self.policy.why_never(np.array(left, np.int64), job.width) if any(left) else "no site takes it"
+        reason = self.policy.why_never(np.array(left, np.int64), job.width) if any(left) else "no site accepts it"
         if reason is None and self._network is not None and sends is not None and job.width > max(left):
             asked = job, sends
             reason = why_too_dear(left, self.policy, self._network, self._links_news(), asked, self._names)
         if reason is None or not (excluded or never):
             return reason
-        reason = f"{reason}; sites that do not take it do not count" if any(left) else reason
+        reason = f"{reason}; only sites that accept it count" if any(left) else reason
         if not never:
             return reason
         reasons = "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(never.items()))
@@ -552,7 +552,7 @@ class DelegatingControl(Control):
         if delegation.unplaceable:
             return
         out = {
-            site: f"it took it {refusals.times} times and refused it then: {refusals.reason}"
+            site: f"it accepted the job {refusals.times} times and then refused it: {refusals.reason}"
             for site, refusals in delegation.refusals.items()
             if refusals.again_ms is None
         }

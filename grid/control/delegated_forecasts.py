@@ -54,7 +54,7 @@ def delegated_forecast(
     rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
     forecast = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows, split=split)
     if delegation.state == ASKING:
-        reason = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
+        reason = f"{len(delegation.quotes)} of {len(nodes)} sites have sent quotes; it is placed when all have"
         return msgspec.structs.replace(forecast, reason=reason)
     if delegation.state == BACKLOG:
         return _without_place(forecast, delegation, retry_ms, names, ahead_ms)
@@ -68,10 +68,10 @@ def delegated_forecast(
     if delegation.state == RUNNING:
         return msgspec.structs.replace(forecast, state="running", queues=(), reason="")
     if delegation.state == WITHDRAWING:
-        reason = f"it is being taken back from {name}, as another site could start it at once"
+        reason = f"it is being withdrawn from {name}, as another site could start it at once"
     else:
         is_late = meant_ms is not None and start_ms is None
-        meant = f", which meant to start it {when_text(meant_ms or 0, now_ms)}" if is_late else ""
+        meant = f", which expected to start it {when_text(meant_ms or 0, now_ms)}" if is_late else ""
         reason = f"it waits in the queue of {name}{meant}"
     return msgspec.structs.replace(forecast, reason=reason)
 
@@ -89,15 +89,17 @@ def _without_place(
         return _mapped(forecast, delegation, delegation.mapped, names)
     if ahead_ms is not None:
         return msgspec.structs.replace(forecast, reason=_reserved_ahead(now_ms, delegation, ahead_ms, again))
-    who = "those that may be" if delegation.refusals else "all"
-    return msgspec.structs.replace(forecast, reason=f"no site would take it; {who} are asked again {again}")
+    who = "the remaining sites" if delegation.refusals else "all"
+    return msgspec.structs.replace(forecast, reason=f"no site accepts it now; {who} are asked again {again}")
 
 
 def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: str) -> str:
     """Explain what a job that is wider than every site is waiting for, and for how long at most."""
     since_ms = ahead_ms if delegation.waits_since_ms is None else delegation.waits_since_ms
     waits = span_text(ahead_ms - since_ms)
-    why = f"it is wider than every site, and the nodes of several are not free together; they are asked again {again}"
+    why = (
+        f"it is wider than every site, and several do not have its nodes free at one time; they are asked again {again}"
+    )
     if ahead_ms > now_ms:
         return f"{why}; when it has waited for {waits}, {when_text(ahead_ms, now_ms)}, they reserve nodes ahead for it"
     return f"{why}; it has waited for {waits}, and they reserve nodes ahead for it next, one job at a time"
@@ -106,7 +108,7 @@ def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: s
 def apart_forecast(forecaster: Forecaster) -> Forecast:
     """Return the forecast for a job that is delegated, despite the grid queue, because not all sites accept it."""
     forecast = forecaster()
-    reason = f"some sites do not take it, so it is delegated; {forecast.reason}"
+    reason = f"some sites do not accept it, so it is delegated; {forecast.reason}"
     return msgspec.structs.replace(forecast, reason=reason)
 
 
@@ -122,10 +124,10 @@ def _quoted(
     if site in shut and not is_there:
         return SiteReason(site=names[site], nodes=nodes, reason=shut_text(shut[site]))
     if quote is None:
-        reason = _too_small(nodes, delegation.job) or "has not said when it could start it"
+        reason = _too_small(nodes, delegation.job) or "has not sent a quote"
         return SiteReason(site=names[site], nodes=nodes, reason=reason)
     asked_ms = delegation.quoted_ms[site]
-    reason = f"said {when_text(asked_ms, now_ms)}: " if asked_ms != now_ms else "says: "
+    reason = f"quoted {when_text(asked_ms, now_ms)}: " if asked_ms != now_ms else "says: "
     if quote.start_ms is None:
         reason += quote.reason
     else:
@@ -145,12 +147,12 @@ def _mapped(forecast: Forecast, delegation: Delegation, place: PlannedPlace, nam
     if quote is not None:
         name, nodes = names[place.site], quote.nodes or delegation.job.width
         forecast, where = msgspec.structs.replace(forecast, places=((name, nodes),)), name
-    plan = f"mapped over the sites with all that waits, it would start {start} on {where}"
+    plan = f"mapped over the sites with all waiting jobs, it would start {start} on {where}"
     return msgspec.structs.replace(
         forecast,
         start_ms=max(place.start_ms, forecast.now_ms),
         length_ms=place.end_ms - place.start_ms,
-        reason=f"{plan}; the plan is made again whenever something changes",
+        reason=f"{plan}; the plan is recomputed whenever something changes",
     )
 
 
@@ -158,7 +160,7 @@ def _awaited(now_ms: int, awaited: Awaited, split: SplitReason | None, waits: st
     """Describe the split that a job is waiting for, with its cost and its gain."""
     cost = "split" if split is None or split.cost is None else split.cost.text
     text = f"{waits} to be {cost}; the last nodes are expected {when_text(awaited.start_ms, now_ms)}"
-    text += f"; those that come first are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
+    text += f"; the first ones are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
     if awaited.alone_ms is None:
         return text
     gain = span_text(awaited.alone_ms - awaited.end_ms)
@@ -170,7 +172,7 @@ def _refused(now_ms: int, delegation: Delegation, site: int) -> str:
     if site in delegation.never:
         return f"can never run it: {delegation.never[site]}"
     refusals = delegation.refusals.get(site)
-    return "" if refusals is None else f"took it and refused it then: {refusals.text(now_ms)}"
+    return "" if refusals is None else f"accepted it and then refused it: {refusals.text(now_ms)}"
 
 
 def _too_small(nodes: int, job: Job) -> str:
@@ -242,11 +244,11 @@ def unasked_quote(
     if refusal is not None:
         return Forecast(now_ms=now_ms, state="refused", reason=refusal)
     if loads is None:
-        reason = "the sites would be asked when they could start it"
+        reason = "the sites would be asked for quotes"
         if split is not None and split.cost is not None:
             largest = f"it needs {nodes_text(job.width)} and the largest site has {max(nodes)}"
-            reason = f"{largest}; it would be {split.cost.text}, once these are free together; {reason}"
-        unasked = "has not said when it could start it"
+            reason = f"{largest}; it would be {split.cost.text}, once these nodes are free at the same time; {reason}"
+        unasked = "has not sent a quote"
         rows = tuple(
             SiteReason(site=name, nodes=size, reason=_too_small(size, job) or _shut(shut, site) or unasked)
             for site, (name, size) in enumerate(zip(names, nodes, strict=True))
@@ -327,6 +329,6 @@ def _loaded(
         if not reason and load_ms is None:
             reason = "has refused it"
         elif not reason:
-            reason = f"was sent work of the grid for {span_text(load_ms or 0)} on all its {size} nodes"
+            reason = f"has work of the grid for {span_text(load_ms or 0)} on all its {size} nodes"
         rows.append(SiteReason(site=name, nodes=size, reason=reason))
     return tuple(rows)

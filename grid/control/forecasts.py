@@ -102,8 +102,8 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
 def _ahead_forecast(now_ms: int, attempt: Attempt, placement: Places, asked: Sequence[str], reserved: str) -> Forecast:
     """Return the forecast for a job for which sites reserve nodes ahead; its start is unknown."""
     reason = f"reserved ahead on {reserved}; " if reserved else ""
-    reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} for it what "
-    reason += "comes free; it starts when all sites have their nodes"
+    reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} free nodes "
+    reason += "for it; it starts when all sites have their nodes"
     return Forecast(
         job_id=attempt.job.job_id, now_ms=now_ms, places=placement, length_ms=attempt.length_ms, reason=reason
     )
@@ -240,7 +240,7 @@ def _simulate(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_
 
 
 def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Iterator[int | None]:
-    """Simulate from decision to decision; before each, yield its time, or None if there is none."""
+    """Simulate from decision to decision; before each, yield its time, or None at the end."""
     reserved = 0
     for _ in range(most_steps):
         instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]

@@ -377,7 +377,7 @@ class FullControl(Control):
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Apply a site's answer; return the commands to send."""
         if type(answer) is RunsLate:
-            # A late job frees no nodes, so there is nothing to decide.
+            # A late job frees no nodes, so no pass is needed.
             attempt = self._attempts.attempts.get(answer.job_id)
             if attempt is not None and attempt.number == answer.attempt:
                 self._queue.runs_late(answer)
@@ -614,17 +614,17 @@ class FullControl(Control):
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self._queue.check_invariants()
-        assert self._queue.shut == set(self._shut), "the queue has other sites that are shut"
-        assert all(self._queue.free(site) <= 0 for site in self._shut), "a site that is shut has free nodes"
+        assert self._queue.shut == set(self._shut), "the queue and the level disagree on the shut sites"
+        assert all(self._queue.free(site) <= 0 for site in self._shut), "a shut site has free nodes"
         if self._apart is not None:
             self._apart.check_invariants()
-        assert set(self._excluded) <= set(self._attempts.attempts), "a job is in the queue that not all sites take"
-        assert set(self._never) <= set(self._number), "it is known who can never run a job that is gone"
+        assert set(self._excluded) <= set(self._attempts.attempts), "the queue has a job that not all sites accept"
+        assert set(self._never) <= set(self._number), "a job that is gone has sites that can never run it"
         waiting = {job.job_id for job in self._queue.waiting}
         assert waiting.isdisjoint(self._attempts.attempts), "a job waits and is being started"
         assert waiting | set(self._attempts.attempts) == set(self._number), "a job is lost"
         assert self._held | set(self._unplaceable) <= set(self._attempts.attempts), (
-            "a job is to be taken out, and is nowhere"
+            "a job that must be taken out is nowhere"
         )
 
 

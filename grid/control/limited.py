@@ -62,7 +62,7 @@ LEASE_MS = 3_600_000
 MOST_MAPPED = 1_000
 """The largest number of waiting jobs mapped over the sites at once, in order of submission."""
 
-NO_PART = "it takes no part of a job on several sites, and is too small for the whole"
+NO_PART = "it runs no parts of split jobs, and is too small for the whole job"
 """Why a site can never run a job that is wider than the site and that the grid may split."""
 
 LOOKS = 16

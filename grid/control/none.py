@@ -159,7 +159,7 @@ class NoControl(DelegatingControl):
         if site is None:
             reason = "all sites would refuse it now; it would be sent again later"
             return settled(msgspec.structs.replace(forecast, reason=reason))
-        why = "has the least work of the grid for each node" if self._rng is None else "was drawn at random"
+        why = "has the least work of the grid per node" if self._rng is None else "was chosen at random"
         return settled(sent_quote(forecast, asked.job, site, offers, self._names, why))
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:
@@ -175,4 +175,4 @@ class NoControl(DelegatingControl):
         for sent in self._jobs.values():
             if sent.state != BACKLOG:
                 area[sent.site] += sent.job.width * sent.job.estimate_ms
-        assert area == self._area, "the work that was sent away does not add up"
+        assert area == self._area, "the work at the sites does not add up"

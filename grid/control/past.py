@@ -83,7 +83,7 @@ class SiteRefusals(msgspec.Struct, frozen=True, gc=False):
     def text(self, now_ms: int) -> str:
         """Return the refusals as text for the user."""
         if self.again_ms is None:
-            return f"{self.reason}; that was refusal {self.times}, and the site is asked no more"
+            return f"{self.reason}; that was refusal {self.times}, and the site is not asked again"
         again = f"the site is asked again {when_text(self.again_ms, now_ms)}"
         if self.times == 1:
             return f"{self.reason}; {again}"
@@ -111,9 +111,9 @@ class LeftAlone(NamedTuple):
     Examples
     --------
     >>> LeftAlone(5_000, 65_000, "others have its nodes").text(15_000)
-    'refused a job 10 s ago: others have its nodes; is asked again in 50 s at latest'
+    'refused a job 10 s ago: others have its nodes; is asked again in 50 s at the latest'
     >>> LeftAlone(5_000, 65_000).text(15_000)
-    'did not answer 10 s ago; is asked again in 50 s at latest'
+    'did not answer 10 s ago; is asked again in 50 s at the latest'
     """
 
     since_ms: int
@@ -124,4 +124,4 @@ class LeftAlone(NamedTuple):
         """Return what the site did, and when it is asked again, as text."""
         since, again = when_text(self.since_ms, now_ms), when_text(max(self.until_ms, now_ms), now_ms)
         did = f"refused a job {since}: {self.refusal}" if self.refusal else f"did not answer {since}"
-        return f"{did}; is asked again {again} at latest"
+        return f"{did}; is asked again {again} at the latest"

@@ -193,7 +193,7 @@ def why_too_dear(
     cost = split_cost(placement, job.estimate_ms, length_ms, one_job.model, sends.communication, names=names)
     largest = f"it needs {job.width} nodes and the largest site has {max(nodes)}"
     bound = bound_text(network.max_split_factor)
-    return f"{largest}; {cost.text}, and {bound}: if it sends less, say so with --communication"
+    return f"{largest}; {cost.text}, and {bound}: if it communicates less, declare that with --communication"
 
 
 class Awaited(msgspec.Struct, frozen=True):

@@ -228,7 +228,7 @@ class GridQueue:
     def kept_for_head(self) -> tuple[int | None, Fragments, list[int]]:
         """Return the head's start, its reserved fragments, and the free nodes kept for it on each site.
 
-        The start is None if no start is known. Only for queues that do not reserve all starts.
+        The start is None if unknown. Only for queues that do not reserve all starts.
         """
         kept = np.zeros_like(self._nodes)
         shadow_ms, n_reserved = kept_for_head(self._state, self._codes, kept)
@@ -674,7 +674,7 @@ class GridQueue:
             self._check_plan(self._plan, waiting)
         ranks = [tuple(self._state.jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
         assert ranks == sorted(ranks), "the queue is out of order"
-        assert set(self._late) <= set(self._slots.of), "a job is late that is not here"
+        assert set(self._late) <= set(self._slots.of), "a late job is unknown"
 
     def _check_plan(self, plan: ReservedStarts, waiting: list[int]) -> None:
         reserved = [slot for slot in waiting if self._state.jobs["promised_ms"][slot] != UNPLACED_MS]

@@ -46,7 +46,7 @@ _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
 class _Alone(NamedTuple):
     """The earliest start of a job on one site, if the job were next there.
 
-    ``start_ms`` is None if the start is unknown. ``delay_ms`` is the wait for the job's data, None without a path to
+    ``start_ms`` may be unknown (None). ``delay_ms`` is the wait for the job's data, None without a path to
     the data. The jobs in ``waits_for`` end by the start and free ``more`` nodes.
     """
 
@@ -124,12 +124,12 @@ class Standing:
         return self._job.job_id
 
     def unplaced(self, *, is_too_far: bool = False) -> Forecast:
-        """Return the forecast without a start: there is none, or (``is_too_far``) none within the simulated steps."""
-        why = "; nodes that others have must come free first, and when they do is not known"
+        """Return the forecast without a start, which is unknown or (``is_too_far``) beyond the simulated steps."""
+        why = "; nodes used by others must come free first, and it is unknown when"
         if self._shut_suits():
-            why = "; it cannot start before such a site takes jobs again"
+            why = "; it cannot start before such a site accepts jobs again"
         if is_too_far:
-            why = "; when it starts lies too far ahead to be worked out"
+            why = "; its start is too far ahead to be computed"
         return self._forecast(self._reason + why)
 
     def placed(
@@ -142,7 +142,7 @@ class Standing:
         if len(placement) > 1:
             reason += f"; it starts{self._where(placement, length_ms)}"
         if is_reserved_only:
-            reason = f"{self._reason}; when it starts lies too far ahead to be worked out: this is what is reserved now"
+            reason = f"{self._reason}; its start is too far ahead to be computed; this is its present reservation"
         return self._found(reason, start_ms, placement, length_ms)
 
     def placed_at_once(self, start_ms: int, fragments: Fragments, length_ms: int) -> Forecast:
@@ -191,7 +191,7 @@ class Standing:
         """Return why the job is waiting, first without numbers and then with them."""
         need, length = f"it needs {nodes_text(self._job.width)}", span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
-            return "its start is reserved", f"its start is reserved: {need} for {length}, which no earlier gap has"
+            return "its start is reserved", f"its start is reserved: {need} for {length}, and no earlier gap has them"
         if not self._ahead:
             first = f"it is first in the queue; {need}, {self._most_free()}{self._shut_away()}"
             return "it is first in the queue", first
@@ -207,7 +207,7 @@ class Standing:
             return "free nodes are kept for the first", f"{need}, which are free, {kept}{self._head_due()}"
         ahead = f"{ahead_text(self._ahead)} would be offered them before it"
         if self._shut_suits():
-            return "sites take nothing new", f"{need}, {self._most_free()}{self._shut_away()}; {ahead}"
+            return "sites accept no new jobs", f"{need}, {self._most_free()}{self._shut_away()}; {ahead}"
         return "too few nodes are free", f"{need}, {self._most_free()}{self._shut_away()}; {ahead}"
 
     def _shut_suits(self) -> bool:
@@ -277,7 +277,7 @@ class Standing:
         if nodes < width:
             return too_small_text(nodes)
         if self._alone[site].delay_ms is None:
-            return "has no way to its data now"
+            return "has no path to its data now"
         if site in self._shut:
             return shut_text(self._shut[site])
         if site in self._closed:
@@ -309,7 +309,7 @@ class Standing:
         alone, count = self._alone[site], max(0, self._queue.others(site))
         others = f"; others have {count}" if count else ""
         if alone.start_ms is None:
-            return others + (", and when they leave is not known" if others else "")
+            return others + (", and it is unknown when they leave" if others else "")
         more = f"{alone.more} more {'comes' if alone.more == 1 else 'come'} free"
         ahead = f"; offered to {ahead_text(self._ahead)} first" if self._ahead else ""
         return f"{others}; {more} {when_text(alone.start_ms, self._now_ms)} when {_ends(alone.waits_for)}{ahead}"
@@ -356,7 +356,7 @@ class Standing:
         start_ms, fragments, length_ms = soonest
         cost = self._cost(named(fragments, self._names), length_ms)
         start = when_text(start_ms, self._now_ms)
-        reason = f"it is not {cost.text}, {start} at the soonest: {bound_text(self._queue.max_split_factor)}"
+        reason = f"it is not {cost.text}, {start} at the earliest: {bound_text(self._queue.max_split_factor)}"
         return SplitReason(whole_ms=self._whole_ms, reason=reason, cost=cost)
 
     def _no_split(self, reason: str) -> SplitReason:
@@ -366,12 +366,12 @@ class Standing:
         """Return why there is no split over at most ``allowed`` sites."""
         width = nodes_text(self._job.width)
         if sum(self._free) + sum(nodes for site in self._running for _, _, nodes in site) < self._job.width:
-            return "no split is possible: too few nodes come free, by what is known"
+            return "no split is possible: too few nodes are known to come free"
         if allowed == 1:
             return f"a job of {width} may not be split"
         if allowed < len(self._sites):
-            return f"a job of {width} may be on {allowed} sites, and would need more"
-        return "no split is possible: its parts would have no way to each other"
+            return f"a job of {width} may be on {allowed} sites, but would need more"
+        return "no split is possible: there is no path between its parts"
 
     def _split_found(self, start_ms: int, placement: Places, length_ms: int) -> SplitReason:
         gain_ms = None if self._whole_end_ms is None else self._whole_end_ms - start_ms - length_ms
@@ -389,7 +389,7 @@ class Standing:
         cost = self._cost(placement, length_ms)
         reason = f"it could start {when_text(start_ms, self._now_ms)}, {cost.text}"
         if gain_ms is None:
-            reason += "; no site has the nodes alone"
+            reason += "; no single site has the nodes"
         else:
             ends = f"{span_text(abs(gain_ms))} {'later' if gain_ms > 0 else 'sooner'}" if gain_ms else "no later"
             reason += f"; waiting for {self._whole_site} ends {ends}"

@@ -77,7 +77,7 @@ def _links(written: NetworkModel, model: NetworkModel, on_cable: Mapping[int, in
     """Return the links; two links that are the two directions of a cable become one link with a way back.
 
     A link that is the whole path between two sites shows the measured values of that path. If a path has several
-    links, a measurement cannot tell which of them is slower than configured.
+    links, a measurement cannot show which of them is slower than configured.
     """
     topology, lone = written.topology, _lone_links(written, model)
     links: list[NetworkLink] = []

@@ -1,4 +1,4 @@
-"""Compare waits and node use of the present grid with those of a changed grid, by simulating the queue twice.
+"""Compare the waits and the node use of the present grid and of a changed grid, by simulating both queues.
 
 Both simulations start from the running and waiting jobs, and the jobs of the last hours arrive again (docs/what-if.md).
 `GridQueue` makes the decisions, as on the live grid.
@@ -82,7 +82,9 @@ def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
     past = grid.past if asked.again else ()
     n_jobs = len(grid.waiting) + int(len(past) * max(1.0, asked.load))
     if n_jobs > MOST_JOBS:
-        problem = f"{n_jobs:,} jobs wait or would come in {span_text(span_ms)}; at most {MOST_JOBS:,} are simulated"
+        problem = (
+            f"{n_jobs:,} jobs wait or would be submitted in {span_text(span_ms)}; at most {MOST_JOBS:,} are simulated"
+        )
         raise InputError(f"hours: {problem}; ask for fewer hours")
     expect_ends(grid.queue, grid.now_ms, grid.end_ms)
     parts = [job.part for job in grid.past if job.part is not None]
@@ -100,17 +102,17 @@ def _changed(grid: GridNow, stage: _Stage, asked: WhatIf) -> _Stage:
     nodes = stage.nodes | asked.nodes
     new = [name for name in asked.nodes if name not in stage.nodes]
     if new and grid.network is not None:
-        problem = "this grid knows the links between its sites, and none to a new one; ask with more nodes at another"
+        problem = "the model of this grid's links has none to a new site; add nodes to another site instead"
         raise InputError(f"nodes: {new[0]!r:.100} would be a new site; {problem}")
     if sum(nodes.values()) < 1:
-        raise InputError("nodes: no site would have any; leave some")
+        raise InputError("nodes: no site would have any left; keep some")
     if sum(nodes.values()) > MAX_WIDTH:
-        raise InputError(f"nodes: the sites would have {sum(nodes.values()):,} together; at most {MAX_WIDTH:,} can be")
+        raise InputError(f"nodes: the sites would have {sum(nodes.values()):,} together; at most {MAX_WIDTH:,}")
     for name in asked.drain:
         if name not in nodes:
             raise InputError(f"drain: there is no site {name!r:.100}; the grid has {', '.join(nodes)}")
     if asked.cut and grid.network is None:
-        raise InputError("cut: this grid knows no links between its sites, and places jobs as if all were the same")
+        raise InputError("cut: this grid has no model of the links between its sites; leave cut out")
     if asked.policy.mode == "local":
         raise InputError("policy: mode is 'local', where there is no grid; give sharing, multi-site or adaptive")
     other = {name: value for name, value in msgspec.structs.asdict(asked.policy).items() if value is not None}
@@ -208,7 +210,7 @@ class _Simulation:
                 self._start(now_ms, placed)
             steps += 10 * queue.n_waiting if queue.reserves_starts else 1
             if steps > MOST_STEPS:
-                raise InputError("hours: there is too much to play; ask for fewer hours, or a smaller load")
+                raise InputError("hours: the simulation would take too long; ask for fewer hours, or a smaller load")
             instants = [self._ends[0][0] if self._ends else None, queue.next_start_ms()]
             instants.append(self._coming[place].submit_ms if place < len(self._coming) else None)
             now_ms = max(now_ms + 1, min((time for time in instants if time is not None), default=self._until_ms))
@@ -255,29 +257,31 @@ def _again(past: Sequence[PastJob], span_ms: int, load: float, first_id: int) ->
 def _how_sure(comparisons: Sequence[Outlooks]) -> str:
     """Describe how far the simulations agree about the waits."""
     if len(comparisons) == 1:
-        return "too few jobs have ended to tell how much of their limits jobs take; with shorter jobs waits are shorter"
+        return "too few jobs have ended to know how much of their limits jobs use; shorter jobs mean shorter waits"
     later_ms = [comparison.then.wait_ms - comparison.now.wait_ms for comparison in comparisons]
     gains = " and ".join(span_text(abs(span_ms)) for span_ms in later_ms)
     signs = {int(sign) for sign in np.sign(later_ms)}
     if len(signs) > 1:
-        return f"the plays disagree on whether waits are longer or shorter (by {gains}): take none for certain"
+        return f"the simulations disagree on whether waits get longer or shorter (by {gains}), so neither is certain"
     words = {0: "the same waits", 1: "longer waits", -1: "shorter waits"}[signs.pop()]
-    return f"both plays come to {words}" + (f", by {gains} in the mean" if any(later_ms) else "")
+    return f"both simulations yield {words}" + (f", by {gains} on average" if any(later_ms) else "")
 
 
 def _assumed(grid: GridNow, asked: WhatIf, n_past: int) -> tuple[str, ...]:
     """List the assumptions of the simulation."""
     span = span_text(int(asked.hours * HOUR_MS))
-    coming = f"the {n_past:,} jobs that came in the last {span} come again in the next {span}, at the same instants"
+    coming = (
+        f"the {n_past:,} jobs submitted in the last {span} are submitted again in the next {span}, at the same times"
+    )
     if asked.load != 1:
-        coming += f"; to the grid as it would be {asked.load:g} times as many"
-    coming = coming if asked.again else "no other job comes"
+        coming += f"; the changed grid gets {asked.load:g} times as many"
+    coming = coming if asked.again else "no other jobs arrive"
     assumptions = [
         coming,
-        "what runs goes on where it is, also at sites that are drained, or lose nodes",
-        "sites grant what they are asked for, and their own users keep the nodes that they have now",
-        "jobs that are held, or wait for other jobs, do not come",
+        "running jobs continue where they are, even at sites that are drained or lose nodes",
+        "sites grant every request, and their own users keep their present nodes",
+        "held jobs and jobs that wait for other jobs are left out",
     ]
     if grid.n_apart:
-        assumptions.append(f"{grid.n_apart:,} waiting jobs that not all sites take are left out")
+        assumptions.append(f"{grid.n_apart:,} waiting jobs that not all sites accept are left out")
     return tuple(assumptions)

@@ -1,1 +1,1 @@
-"""The gateway: what users and operators reach of a live grid over HTTP."""
+"""The HTTP gateway of a live grid, for users and operators."""

@@ -181,7 +181,7 @@ class TokenStore:
     def create_short(self, by: TokenInfo, scopes: Sequence[Scope], hours: float) -> MadeToken:
         """Create a token with the user and limits of `parent`; it ends no later and is revoked with it."""
         if by.parent:
-            raise OptionError("token", "was made for a short time itself; ask with the token that it was made by")
+            raise OptionError("token", "is short-lived itself; use the token that created it")
         with self._transaction() as connection:
             return self._insert_short(connection, by, scopes, hours)
 
@@ -192,7 +192,7 @@ class TokenStore:
         nothing without the other, and the two together are not a bearer token.
         """
         if by.is_login:
-            raise OptionError("token", "is a login; log in with the token that it was made by")
+            raise OptionError("token", "is a login; use the token that created it")
         key = self._secret()
         with self._transaction() as connection:
             created = self._insert_short(connection, by, by.scopes, hours, key)
@@ -214,14 +214,14 @@ class TokenStore:
         connection.execute(delete(table).where(table.c.parent != "", ~self._is_usable(table)))
         mine = select(func.count()).where(table.c.user_name == by.user, table.c.parent != "")
         if connection.execute(mine).scalar_one() >= _MOST_SHORT:
-            right = "wait until some have ended, or have the token revoked that they were made by"
+            right = "wait until some expire, or have the token that created them revoked"
             raise OptionError("token", f"{by.user} has {_MOST_SHORT} {what}; {right}")
         created = self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id, key)
         # If the parent is being revoked, the revocation either waits and finds the new row, or is seen here.
         parent = select(self._is_usable(_tokens)).where(_tokens.c.token_id == by.token_id).with_for_update()
         is_ours = _ID.fullmatch(by.token_id) is not None  # the parent is not a token of the issuer
         if not connection.execute(parent).scalar_one_or_none() and is_ours:
-            raise OptionError("token", "is no longer valid; ask with another")
+            raise OptionError("token", "is no longer valid; use another one")
         return created
 
     def _secret(self) -> str:
@@ -327,7 +327,7 @@ class TokenStore:
             ids = (select(table.c.token_id).where(self._is_named(table, token_id)) for table in (_tokens, _logins))
             if connection.execute(union_all(*ids)).first() is None:
                 return False
-            # Each statement waits for those who insert a child of what the statement before it revoked
+            # Each statement waits for transactions that insert a child of a row that the statement before it revoked
             # (`_insert_short`).
             short = select(_tokens.c.token_id).where(_tokens.c.parent == token_id)
             for table, these in (
@@ -503,7 +503,7 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins:
         return Identity(await _counted(request, secret, find, logins))
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise _unauthenticated("send Authorization: Bearer TOKEN; an operator makes one: gridweave token create")
+        raise _unauthenticated("send Authorization: Bearer TOKEN; an operator creates it: gridweave token create")
     return Identity(await find_token(request, token.strip(), tokens, logins))
 
 
@@ -532,7 +532,7 @@ async def _counted(
 
 
 def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) -> tuple[str, str] | None:
-    """Return the first field of a job that exceeds a token's limits, and the problem; None if there is none.
+    """Return the first field of a job that exceeds a token's limits, and the problem, or None.
 
     Examples
     --------

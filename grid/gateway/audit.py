@@ -1,6 +1,6 @@
 """Rotated log files that only their owner can read: the audit log, and the log of requests.
 
-A file that is full becomes ``NAME.1``, that one ``NAME.2``, and so on.
+A full file is renamed to ``NAME.1``, the one before it to ``NAME.2``, and so on.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class AuditLog:
     def _before(self, handle: int) -> str:
         """Return the digest of the last line: of this file, or of the rotated one if this file is empty.
 
-        So the chain continues when another process writes first after a rotation.
+        The chain thus continues if another process writes first after a rotation.
         """
         if not os.fstat(handle).st_size:
             with contextlib.suppress(FileNotFoundError):
@@ -175,7 +175,7 @@ def check_audit(path: str | Path) -> tuple[int, int]:
     read, or with the first line that does not follow from the line before.
     """
     names = _files_of(path)
-    # The first line of the chain may have left with a file that was dropped; then any digest is accepted.
+    # The line before the first one may have been in a file that was deleted, so accept any digest there.
     last = _FIRST if len(names) <= AUDITS_KEPT else None
     n_lines = 0
     for name in names:
@@ -186,7 +186,7 @@ def check_audit(path: str | Path) -> tuple[int, int]:
         for place, line in enumerate(lines, 1):
             before = _before(line)
             if before is None or last not in (None, before):
-                changed = "that one was changed, or one between them was taken out"
+                changed = "the line was changed, or one between the two was removed"
                 raise InputError(f"{name}: line {place} does not follow from the one before: {changed}")
             last = hashlib.sha256(line).hexdigest()
         n_lines += len(lines)

@@ -1,4 +1,4 @@
-"""What a browser is trusted with: its cookie, a code to log in by, and requests that a page of this gateway makes."""
+"""Security of browsers: the cookie of a login, one-time codes to log in, and checks of a request's origin."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SAFE = ("GET", "HEAD")
 
 
 def check_browser(request: web.BaseRequest) -> None:
-    """Keep pages of other origins out where a request needs no token: a browser on this machine makes it for them.
+    """Refuse requests without a token that a page of another origin has made in a browser on this machine.
 
-    The request must be to this machine by a name of it, since a page may have its own name lead here.
+    The request must name this machine as localhost, because an attacker's DNS name may resolve to 127.0.0.1 as well.
     """
     host = request.headers.get("Host", "")
     if not is_loopback(_name(host)):
-        problem = f"without tokens the gateway is spoken to as localhost, not as {host!r:.100}"
+        problem = f"Host is {host!r:.100}; a gateway without tokens answers only as localhost"
         raise RefusalError("foreign-origin", problem)
     check_origin(request)
 
@@ -34,22 +34,22 @@ def check_own_page(request: web.BaseRequest) -> None:
     check_origin(request)
     is_named = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
     if request.method not in _SAFE and not is_named:
-        problem = "a login by cookie is for the pages of this gateway; send Authorization: Bearer TOKEN instead"
+        problem = "the login cookie works only on the gateway's own pages; send Authorization: Bearer TOKEN instead"
         raise RefusalError("foreign-origin", problem)
 
 
 def check_origin(request: web.BaseRequest) -> None:
-    """Refuse what a page of another origin has asked for."""
+    """Refuse a request of a page of another origin."""
     host = request.headers.get("Host", "")
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
-        raise RefusalError("foreign-origin", f"{origin!r:.100} is not this gateway; no page of another may use it")
+        raise RefusalError("foreign-origin", f"Origin is {origin!r:.100}; only pages of this gateway may use it")
     if request.headers.get("Sec-Fetch-Site", "none").lower() not in ("none", "same-origin"):
-        raise RefusalError("foreign-origin", "a page of another origin may not use this gateway")
+        raise RefusalError("foreign-origin", "the request comes from a page of another origin")
 
 
 def _name(host: str) -> str:
-    """Return a host without its port; empty if it cannot be read."""
+    """Return a host without its port; empty if it is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -59,12 +59,12 @@ def _name(host: str) -> str:
 KEY_HEADER = "Gridweave-Login"
 """The header in which pages send their half of a login's secret.
 
-A cookie also goes to every other port of the host, where a job may listen; what a page keeps goes nowhere by itself.
+A browser also sends the cookie to all other ports of the host, where a job may listen, but never this header.
 """
 
 
 def login_of(request: web.BaseRequest) -> tuple[str, str] | None:
-    """Return the halves of a login's secret, from the cookie and from the page; None unless both are there."""
+    """Return the halves of a login's secret, from the cookie and the header; None unless both are present."""
     cookie = request.cookies.get(_cookie_name(request, is_safe=True)) or request.cookies.get(
         _cookie_name(request, is_safe=False)
     )
@@ -73,9 +73,9 @@ def login_of(request: web.BaseRequest) -> tuple[str, str] | None:
 
 
 def set_cookie(request: web.BaseRequest, response: web.Response, cookie: str, seconds: float) -> None:
-    """Have a browser send half of a login's secret with each request to this host, for some time; no page can read it.
+    """Store half of a login's secret in a cookie for this host, which no page can read and which expires.
 
-    Whether the browser speaks TLS is told by the origin of the page: something in front of the gateway may speak it.
+    The scheme of the page's origin shows whether the browser uses TLS, because a proxy may terminate TLS.
     """
     is_safe = request.headers.get("Origin", "").lower().startswith("https:")
     response.set_cookie(
@@ -90,7 +90,7 @@ def set_cookie(request: web.BaseRequest, response: web.Response, cookie: str, se
 
 
 def drop_cookies(request: web.BaseRequest, response: web.Response) -> None:
-    """Have a browser forget its login."""
+    """Delete the cookies of a login."""
     for is_safe in (True, False):
         response.del_cookie(
             _cookie_name(request, is_safe=is_safe), path="/", secure=is_safe, httponly=True, samesite="Strict"
@@ -98,23 +98,23 @@ def drop_cookies(request: web.BaseRequest, response: web.Response) -> None:
 
 
 def _cookie_name(request: web.BaseRequest, *, is_safe: bool) -> str:
-    """Return the name of the cookie: cookies know no ports, and another grid may be behind another port of a host."""
+    """Return the name of the cookie, with the port: browsers share cookies among the ports of a host."""
     try:
         port = urlsplit(f"//{request.headers.get('Host', '')}").port or 0
     except ValueError:
         port = 0
-    # By the prefix the browser itself takes care that it came over TLS, and from this very host.
+    # With this prefix, browsers accept the cookie only over TLS and only from this host.
     return f"{'__Host-' if is_safe else ''}gridweave-{port}"
 
 
 CODE_S = 60.0
-"""So long a code for a login is good."""
+"""Lifetime of a code, in seconds."""
 
 _MOST_CODES = 100
 
 
 class LoginCodes:
-    """The codes by which somebody may log in, each once, within a minute; they are in the memory of this gateway.
+    """One-time codes to log in with, valid for a minute; they are kept in memory.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class LoginCodes:
         self._codes: dict[str, tuple[float, TokenInfo]] = {}
 
     def make(self, info: TokenInfo) -> str:
-        """Return a new code for who has a token."""
+        """Return a new code for the owner of a token."""
         now_s = self._now_s()
         self._codes = {code: kept for code, kept in self._codes.items() if kept[0] > now_s}
         if len(self._codes) >= _MOST_CODES:
@@ -141,6 +141,6 @@ class LoginCodes:
         return code
 
     def take(self, code: str) -> TokenInfo | None:
-        """Return whose code it is, which is good no more; None if it never was, or is too old."""
+        """Return the token of a code and invalidate the code; None if it is unknown, used or expired."""
         until_s, info = self._codes.pop(code, (0.0, None))
         return info if until_s > self._now_s() else None

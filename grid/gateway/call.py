@@ -168,7 +168,7 @@ class HttpRoute:
     media_types: tuple[str, ...] = BOTH  # of the answer
     problems: tuple[str, ...] = ()  # kinds of refusals of this route, in addition to the general ones
     reads_body: bool = False  # whether the handler decodes the body, which may be as large as the settings allow
-    is_stream: bool = False  # whether the answer may go on for a long time
+    is_stream: bool = False  # whether the answer may take a long time
     makes_tokens: bool = False  # whether the answer contains a token or login; a login may not ask for one
     # Names and meanings.
     request_headers: tuple[tuple[str, str], ...] = ()
@@ -184,7 +184,7 @@ class HttpRoute:
 def route(where: str, handler: Handler, scope: Scope | None = "read", **more: Any) -> HttpRoute:
     """Create the route of a handler; fields that are not passed come from the handler.
 
-    The name is the function's, the summary the first line of its docstring, and the types are those of its annotations.
+    The name, the summary and the types are the handler's name, the first line of its docstring, and its annotations.
     """
     method, path = where.split(" ")
     types = get_type_hints(handler)

@@ -36,7 +36,7 @@ _WAIT_S = 0.5
 
 
 def address_key(address: object) -> str:
-    """Return the key of an address: of IPv6 the first 64 bits, since one machine may have all addresses of them.
+    """Return the key of an address; for IPv6 the first 64 bits, as one machine may have all addresses below them.
 
     Examples
     --------

@@ -128,7 +128,7 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
 
 
 async def give_up(call: GatewayCall) -> Done:
-    """Declare a machine lost, so that what ran on it runs again elsewhere."""
+    """Declare a machine lost, so that its jobs run again elsewhere."""
     with _of_a_site():
         answer = await call.backend.give_up(call.names["name"], call.names["machine"])
     if answer.refused:
@@ -164,7 +164,7 @@ async def _experience(call: GatewayCall, changes: Any = None) -> SiteExperience:
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
-    """Show the waiting jobs, first ones first. Only operators see the last fault."""
+    """Show the waiting jobs in queue order. Only operators see the last fault."""
     work = partial(call.backend.queue, query.limit, explain=query.explain)
     answer = await (call.in_turn(work) if query.explain else work())
     return answer if call.identity.is_operator else msgspec.structs.replace(answer, fault=None)
@@ -186,7 +186,7 @@ async def network(call: GatewayCall) -> KnownNetwork:
 
 
 async def whoami(call: GatewayCall) -> TokenInfo:
-    """Show whose token the request has, and what it allows."""
+    """Show the user, the scopes and the limits of the request's token."""
     return call.identity.info
 
 
@@ -216,7 +216,7 @@ async def make_short_token(call: GatewayCall, body: ShortToken) -> MadeToken:
     tokens, info = _tokens(call), call.identity.info
     wrong = [scope for scope in body.scopes if not call.identity.may(scope)]
     if wrong:
-        problem = f"the token is for {', '.join(info.scopes)}; one that it makes cannot be for {', '.join(wrong)}"
+        problem = f"the token is for {', '.join(info.scopes)}; a token that it creates cannot be for {', '.join(wrong)}"
         raise RefusalError("forbidden", problem)
     return await tokens.do(TokenStore.create_short, info, body.scopes, body.hours)
 
@@ -303,7 +303,7 @@ async def usage(call: GatewayCall) -> UsageOverTime:
             if not curves:
                 raise
             break
-        except (msgspec.MsgspecError, RecursionError, InputError):  # there is none, or the user has overwritten it
+        except (msgspec.MsgspecError, RecursionError, InputError):  # missing, or overwritten by the user
             break
         curves.append(curve)
         rank, size = max(rank, curve.last_rank) + 1, curve.size
@@ -365,7 +365,7 @@ class PlanQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
-    """Show when and where waiting jobs start if each takes as long as its limit and no other job comes.
+    """Show when and where waiting jobs start if each takes as long as its limit and no other jobs arrive.
 
     Only operators see the names of other users' jobs.
     """
@@ -392,7 +392,7 @@ def apply_to_one(kind: ActionKind) -> Callable[[GatewayCall], Awaitable[Done]]:
 
 
 def apply_to_many(kind: ActionKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]]:
-    """Return the handler that applies an action to the jobs in the body, without those of others."""
+    """Return the handler that applies an action to the client's own jobs among the jobs in the body."""
 
     async def handler(call: GatewayCall, body: JobIds) -> Done:
         return await _apply_to_own(call, kind, body.job_ids)

@@ -195,7 +195,7 @@ class EventHub:
                 await self._deliver(batch)
             except Exception:
                 # An error in one batch must not stop the following ones.
-                logger.exception("events up to %d could not be told", batch.last)
+                logger.exception("events up to %d could not be delivered", batch.last)
                 self.last = max(self.last, batch.last)
             if len(batch.events) <= FEW:
                 await self._pause()
@@ -222,7 +222,7 @@ class EventHub:
                 return await work()
             except UnavailableError as error:
                 if pause_s == _FIRST_PAUSE_S:
-                    logger.warning("trying again until there is an answer: %s", error)
+                    logger.warning("retrying until the grid answers: %s", error)
                 self.on_unavailable()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -290,8 +290,8 @@ class EventHub:
     ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
         """Yield the events after a number (None: from now on), in order and without repetition.
 
-        A number alone is that of the last event considered; it comes after a replay, and whenever `idle_s` pass without
-        an event. Nothing comes after a `StreamEnd`.
+        A plain number is the number of the last event examined; it follows a replay, and every `idle_s` without an
+        event. A `StreamEnd` is the last item.
         """
         watcher = Watcher(event_filter, token_id, -1 if after is None else after)
         try:

@@ -82,7 +82,7 @@ class Slots:
     def hold(self, user: str) -> Iterator[None]:
         """Hold one slot within the block, or raise RefusalError."""
         if self._taken[user] >= self._most:
-            problem = f"{self._taken[user]} {self._what} are open; wait until one is over, or end one"
+            problem = f"{self._taken[user]} {self._what} are open; close one, or wait until one ends"
             raise RefusalError(self._kind, problem, retry_after_s=1.0)
         self._taken[user] += 1
         try:
@@ -190,7 +190,7 @@ class OpenJobs:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._is_known.wait()
         except TimeoutError:
-            problem = "it is not known yet how many jobs each user has, as the grid has not answered; try again"
+            problem = "the grid has not reported yet how many jobs each user has; try again"
             raise UnavailableError(problem) from None
 
     def heard(self, events: Sequence[JobEvent]) -> None:
@@ -206,7 +206,7 @@ class OpenJobs:
                 self._doubt.set()
 
     async def settle(self) -> None:
-        """Look up, forever, the jobs of which events do not show whether they have ended."""
+        """Look up, forever, the jobs whose events do not show whether they have ended."""
         while True:
             await self._doubt.wait()
             self._doubt.clear()
@@ -231,7 +231,7 @@ class OpenJobs:
 
     @contextlib.contextmanager
     def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Callable[[Sequence[Accepted | Declined]], None]]:
-        """Admit jobs (key and user each), or refuse them if a user has too many; yield what takes the answers."""
+        """Admit jobs (key, user), or refuse them if a user has too many; yield a function that takes the answers."""
         assert self._is_known.is_set(), "it is waited for before"
         new = Counter(user for key, user in jobs if key not in self._keys and key not in self._older_keys)
         for user, count in sorted(new.items()):
@@ -272,7 +272,7 @@ class OpenJobs:
 def check_count(user: str, new: int, are_open: int, most: int) -> None:
     """Raise RefusalError if a user would have too many open jobs."""
     if are_open + new > most:
-        problem = f"{user or 'nobody'} has {are_open} jobs that are not over, and hands in {new} more; at most {most}"
+        problem = f"{user or 'nobody'} has {are_open} open jobs and submits {new} more; at most {most}"
         raise RefusalError("too-many-open-jobs", f"{problem}: wait until some have ended, or cancel some")
 
 

@@ -127,7 +127,7 @@ class LinkDoor:
     ) -> None:
         self._accepts, self._take, self._answer, self._problem = dict(accepts), take, answer, problem
         self._wants_certificate, self._probes = wants_certificate, probes
-        self.router = Router(self._routes(), self._serve, "docs/link.md lists what there is")
+        self.router = Router(self._routes(), self._serve, "docs/link.md lists all paths")
         self._slots = Slots(_MOST_AT_ONCE, "too-many-at-once", "requests of this link")
         self.heard_ms: dict[str, int] = {}
 
@@ -176,7 +176,7 @@ class LinkDoor:
         assert self._answer is not None, "the route exists only with an answer"
         machine, method = call.names.get("machine"), call.names["method"]
         if not all(_NAME.fullmatch(name) for name in (machine, method) if name is not None):
-            detail = f"{call.request.path!r:.200} leads nowhere; {CALL_PATH}/[MACHINE/]METHOD"
+            detail = f"{call.request.path!r:.200} is unknown; send {CALL_PATH}/[MACHINE/]METHOD"
             raise RefusalError("unknown-route", detail)
         return web.Response(body=await self._answer(site, machine or "", method, data), content_type=BODY_FORM)
 

@@ -30,38 +30,38 @@ class GatewayMetrics:
         self._counter = counter = functools.partial(Counter, registry=self.registry)
         self._gauge = gauge = functools.partial(Gauge, registry=self.registry)
         self._histogram = functools.partial(Histogram, registry=self.registry, buckets=_LATENCIES_S)
-        self._requests = counter(
-            "gridweave_http_requests", "Requests that were answered.", ("route", "method", "status")
-        )
+        self._requests = counter("gridweave_http_requests", "Answered requests.", ("route", "method", "status"))
         self._seconds = self._histogram(
-            "gridweave_http_request_seconds", "Time to the end of the answer, but for streams.", ("route",)
+            "gridweave_http_request_seconds", "Time to answer, but for streams.", ("route",)
         )
-        self._submitted = counter("gridweave_jobs_submitted", "Jobs that the grid took in, by events.")
-        self._ended = counter("gridweave_jobs_ended", "Jobs that have ended, by events.", ("outcome",))
+        self._submitted = counter("gridweave_jobs_submitted", "Jobs that the grid has accepted, counted by events.")
+        self._ended = counter("gridweave_jobs_ended", "Jobs that have ended, counted by events.", ("outcome",))
         for outcome in (*OUTCOMES, "other"):
             self._ended.labels(outcome)
-        self._jobs = gauge("gridweave_jobs", "Jobs of the grid that are not over.", ("state",))
+        self._jobs = gauge("gridweave_jobs", "Open jobs of the grid.", ("state",))
         self._up = gauge("gridweave_up", "Whether the meta-scheduler answers.")
-        self._backend_errors = counter("gridweave_backend_errors", "Questions that the grid did not answer.")
+        self._backend_errors = counter("gridweave_backend_errors", "Requests that the grid did not answer.")
         by_site = {
-            "gridweave_site_nodes": "Nodes that the grid may have.",
-            "gridweave_site_free_nodes": "Those of them that are free.",
+            "gridweave_site_nodes": "Nodes that the grid may use.",
+            "gridweave_site_free_nodes": "Free nodes that the grid may use.",
             "gridweave_site_up": "Whether the site answers.",
-            "gridweave_uplink_up": "Whether the site reaches the grid, by its own word.",
-            "gridweave_uplink_answered_timestamp_seconds": "When the grid last answered the site, by its own word.",
+            "gridweave_uplink_up": "Whether the site reaches the grid, as the site reports.",
+            "gridweave_uplink_answered_timestamp_seconds": "When the grid last answered, as the site reports.",
         }
         self._of_site = {name: gauge(name, text, ("site",)) for name, text in by_site.items()}
-        gauge("gridweave_watchers", "Streams of events.").set_function(watchers)
-        gauge("gridweave_streams", "Streams of events and output.").set_function(streams)
+        gauge("gridweave_watchers", "Open streams of events.").set_function(watchers)
+        gauge("gridweave_streams", "Open streams of events and output.").set_function(streams)
 
     def watch_links(self, links: Mapping[str, Link], sites: Sequence[str], heard_s: Callable[[str], float]) -> None:
         """Count the requests of this process's links, and show when each site was last heard."""
         requests = self._counter(
             "gridweave_link_requests", "Requests to the other ends of links.", ("site", "what", "result")
         )
-        seconds = self._histogram("gridweave_link_seconds", "Time to their answers.", ("site", "what"))
+        seconds = self._histogram("gridweave_link_seconds", "Time until the other end answered.", ("site", "what"))
         heard = self._gauge(
-            "gridweave_link_heard_timestamp_seconds", "When the other end was heard last; 0: not yet.", ("site",)
+            "gridweave_link_heard_timestamp_seconds",
+            "When the other end last sent a request, or 0.",
+            ("site",),
         )
 
         def observe(site: str, what: str, took_s: float | None) -> None:
@@ -90,7 +90,7 @@ class GatewayMetrics:
                 self._ended.labels(outcome if outcome in OUTCOMES else "other").inc()
 
     def backend_failed(self) -> None:
-        """Count a question that the grid did not answer."""
+        """Count a request that the grid did not answer."""
         self._backend_errors.inc()
 
     def looked(self, queue: Queue | None, sites: Sequence[SiteInfo]) -> None:

@@ -93,7 +93,7 @@ def _parameters(route: HttpRoute, components: dict[str, Any]) -> Iterable[dict[s
         "name": "X-Request-Id",
         "in": "header",
         "required": False,
-        "description": "The id of the request, 1 to 64 of A-Za-z0-9._:-; one is made for any other, or none.",
+        "description": "Request id, 1 to 64 of A-Za-z0-9._:-; a missing or invalid one is replaced.",
         "schema": {"type": "string"},
     }
 

@@ -29,7 +29,7 @@ from gridweave.site.times import span_text
 FOLDER = Path(__file__).parent / "web"
 
 LOGIN_HOURS = 12.0
-"""So long a login lasts, if the token does."""
+"""Longest lifetime of a login, in hours; it never outlives its token."""
 
 POLICY = "; ".join(
     (
@@ -41,7 +41,7 @@ POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
-"""Pages load their own files and ask this gateway, nobody else; what a text of a job says is run by no browser."""
+"""Pages may load files and data only from this gateway; browsers never run scripts that a job's texts contain."""
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -50,7 +50,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # A browser asks each time whether it is still the same; after an update no page is half old.
+    # Browsers must revalidate each file, so that pages never mix files of two versions.
     "Cache-Control": "no-cache",
     "Vary": "Accept-Encoding",
 }
@@ -74,7 +74,7 @@ class WebFile(NamedTuple):
 
 @functools.cache
 def web_files() -> dict[str, WebFile]:
-    """Return all files by their paths; nothing else on the disk is looked at when a browser asks."""
+    """Return all files by their paths; requests never read the disk after the first call."""
     files = {f"/web/{path.relative_to(FOLDER).as_posix()}": _read(path) for path in FOLDER.rglob("*") if path.is_file()}
     served = {path: file for path, file in files.items() if Path(path).suffix in _FORMS}
     return served | {"/": served["/web/index.html"], "/favicon.ico": served["/web/icon.svg"]}
@@ -87,16 +87,16 @@ def _read(path: Path) -> WebFile:
 
 
 def is_of_web(path: str) -> bool:
-    """Return whether a path is one of the pages'."""
+    """Whether a path belongs to the pages."""
     return path in ("/", "/favicon.ico") or path.startswith("/web/")
 
 
 def send_file(call: GatewayCall) -> web.Response:
-    """Return the answer to a browser that asks for a file."""
+    """Return a file of the pages, or 304 if the browser has it."""
     request = call.request
     file = web_files().get(request.path)
     if file is None:
-        raise RefusalError("unknown-route", f"there is no page {request.path!r:.200}; the first one is at /")
+        raise RefusalError("unknown-route", f"there is no page {request.path!r:.200}; start at /")
     if request.method not in ("GET", "HEAD"):
         raise wrong_method(request.path, request.method, ["GET", "HEAD"])
     headers = {**call.headers, **_HEADERS, "ETag": file.mark}
@@ -112,7 +112,7 @@ def send_file(call: GatewayCall) -> web.Response:
 
 def _tokens(call: GatewayCall) -> AsyncTokens:
     if call.parts.tokens is None:
-        raise RefusalError("unknown-token", "this gateway has no tokens, so nobody needs to log in")
+        raise RefusalError("unknown-token", "this gateway has no tokens, so no login is needed")
     return call.parts.tokens
 
 
@@ -123,7 +123,7 @@ async def make_code(call: GatewayCall) -> LoginCode:
 
 
 async def log_in(call: GatewayCall, body: NewLogin) -> web.Response:
-    """Log a browser in: with a token, or with a code that is good once."""
+    """Log a browser in with a token or a one-time code."""
     tokens = _tokens(call)
     check_origin(call.request)
     try:
@@ -150,9 +150,9 @@ async def _login_of(call: GatewayCall, tokens: AsyncTokens, body: NewLogin) -> M
         if token_info is None or token_info.token_id not in await tokens.usable():
             logins.failed(*peer)
             problem = (
-                f"the link was used already, is over {span_text(CODE_S * 1000)} old, or its token is no longer valid"
+                f"the link was already used, is over {span_text(CODE_S * 1000)} old, or its token is no longer valid"
             )
-            raise RefusalError("unauthenticated", f"{problem}; gridweave open makes another")
+            raise RefusalError("unauthenticated", f"{problem}; run gridweave open for a new one")
     else:
         token_info = await find_token(call.request, body.token.strip(), tokens, logins)
     try:
@@ -162,7 +162,7 @@ async def _login_of(call: GatewayCall, tokens: AsyncTokens, body: NewLogin) -> M
 
 
 async def log_out(call: GatewayCall) -> web.Response:
-    """Log a browser out: its login is good no more."""
+    """Log a browser out and revoke its login."""
     if call.parts.tokens is not None and call.identity.info.is_login:
         await call.parts.tokens.do(TokenStore.revoke, call.identity.token_id)
         call.parts.hub.revoked(call.identity.token_id)

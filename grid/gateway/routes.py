@@ -26,27 +26,27 @@ _LOGIN = (
 _STREAM_OF_JOBS = (*_JOB, "too-many-streams")
 _KEY = (
     "Idempotency-Key",
-    "Jobs without a key of their own get this one and their place: made again, it is no new job.",
+    "Idempotency key for jobs without one, combined with their index: repeating the request creates no new jobs.",
 )
-_RESUME = ("Last-Event-ID", "The number of the last event that was seen; counts more than `after`.")
+_RESUME = ("Last-Event-ID", "Number of the last event received; overrides `after`.")
 _OFFSET = (streams.OFFSET_HEADER, "Offset of the answer's first byte in the output.")
-_LAST = (streams.LAST_HEADER, "1 if nothing follows, 0 if something may; not sent with `follow`.")
+_LAST = (streams.LAST_HEADER, "1 at the end of the output, 0 if more may follow; not sent with `follow`.")
 
 
 def _actions() -> Iterable[HttpRoute]:
     actions: tuple[tuple[ActionKind, str, str], ...] = (
-        ("cancel", "End a job, or keep it from starting", "End jobs, or keep them from starting"),
-        ("kill", "End a job at once, without the time that it may take otherwise", "End jobs at once"),
+        ("cancel", "Cancel a job, whether it waits or runs", "Cancel jobs, whether they wait or run"),
+        ("kill", "Cancel a job at once, without its grace period", "Cancel jobs at once"),
         (
             "requeue",
-            "Have a running job save what it has done, end, and run again",
-            "Have running jobs save what they have done, end, and run again",
+            "Have a running job save its work, exit, and run again",
+            "Have running jobs save their work, exit, and run again",
         ),
-        ("hold", "Keep a job from the queue", "Keep jobs from the queue"),
+        ("hold", "Hold a job: take it out of the queue", "Hold jobs: take them out of the queue"),
         (
             "release",
-            "Let a job that is held go into the queue again",
-            "Let jobs that are held go into the queue again",
+            "Return a held job to the queue",
+            "Return held jobs to the queue",
         ),
     )
     for kind, singular, many in actions:
@@ -55,7 +55,7 @@ def _actions() -> Iterable[HttpRoute]:
             handlers.apply_to_many(kind),
             "cancel",
             name=f"{kind}_jobs",
-            summary=f"{many}; unknown ones and others' are passed over",
+            summary=f"{many}; skip unknown jobs and those of others",
             problems=("too-many-jobs",),
         )
         yield route(

@@ -68,7 +68,7 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self._link = link
-        self._router = Router(ROUTES, self._serve, "/openapi.json lists what there is")
+        self._router = Router(ROUTES, self._serve, "/openapi.json lists all paths")
         self._certificate: Certificate | None = None
         if settings.cert is not None and settings.key is not None:
             self._certificate = Certificate(settings.cert, settings.key, settings.client_ca)
@@ -137,9 +137,9 @@ class Gateway:
         try:
             self._certificate.reload()
         except OptionError as error:
-            logger.error("the old certificate stays: %s", error)
+            logger.error("the old certificate stays in use: %s", error)
         else:
-            logger.info("the certificate was read again")
+            logger.info("the certificate was reloaded")
 
     async def _renew_certificate(self) -> None:
         while self._certificate is not None:
@@ -186,17 +186,17 @@ class Gateway:
             raise
         except Exception as error:
             logger.exception("request %s failed", call.request_id)
-            problem = f"the gateway's log has more, under this request's id ({type(error).__name__})"
+            problem = f"see the gateway's log under this request's id ({type(error).__name__})"
             raise RefusalError("internal", problem) from None
 
     async def _authorize(self, call: GatewayCall, route: HttpRoute, scope: Scope) -> None:
         """Authenticate the client, and check its scope and its rate."""
         call.identity = await self._identified(call)
         if route.makes_tokens and call.identity.info.is_login:
-            raise RefusalError("forbidden", "a login in a browser makes no tokens; ask with the token itself")
+            raise RefusalError("forbidden", "a browser login cannot create tokens; send the request with a token")
         if not call.identity.may(scope):
             scopes = ", ".join(call.identity.info.scopes)
-            raise RefusalError("forbidden", f"the token is for {scopes}; one for {scope} is needed")
+            raise RefusalError("forbidden", f"the token has the scopes {scopes}; {scope} is needed")
         self._check_rate(call)
 
     async def _dispatch(self, call: GatewayCall) -> web.StreamResponse:
@@ -287,19 +287,19 @@ class Gateway:
             refusal = RefusalError("bad-http", f"{what or 'it cannot be parsed'}; send a request of HTTP/1.1")
         else:
             logger.error("request %s failed", call.request_id, exc_info=error)
-            refusal = RefusalError("internal", "the gateway's log has more, under this request's id")
+            refusal = RefusalError("internal", "see the gateway's log under this request's id")
         response = self._refused(call, refusal)
         response.force_close()
         self._log(call, response.status, refusal.kind, 0.0)
         return response
 
     def closed_for_others(self) -> None:
-        """Log, at most once a minute, that connections were closed to make room for others."""
+        """Log, at most once a minute, that idle connections were closed in favour of new ones."""
         self._n_closed += 1
         now_s = time.monotonic()
         if now_s >= self._log_closed_s:
             self._log_closed_s = now_s + _LOG_EVERY_S
-            problem = "there are %d connections; %d were closed so far to make room"
+            problem = "there are %d connections; %d idle ones were closed so far in favour of new ones"
             logger.warning(problem, len(self.connections), self._n_closed)
 
     def _call(self, request: web.BaseRequest) -> GatewayCall:
@@ -397,7 +397,7 @@ def _allow_files(most: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     if target < most:
-        logger.warning("this process may have %d files open, and max_connections asks for %d", target, most)
+        logger.warning("this process may open only %d files, but max_connections needs %d", target, most)
 
 
 class _Server(web.Server):

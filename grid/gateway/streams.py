@@ -70,7 +70,7 @@ async def _request_of(call: GatewayCall, query: EventQuery) -> tuple[Filter, int
     user = query.user
     if not call.identity.is_operator:
         if user not in (None, call.identity.user):
-            raise refused_field("user", "is of another user, whose events you may not see", "forbidden")
+            raise refused_field("user", "belongs to another user, whose events you may not see", "forbidden")
         user = call.identity.user
         await _check_own(call, query.job)
     if after is not None:
@@ -125,7 +125,7 @@ async def _send(call: GatewayCall, response: web.StreamResponse, data: bytes) ->
 async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
     """Watch jobs over a WebSocket: one JobEvent in each frame."""
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
-        problem = "this is a WebSocket; upgrade to one, or take /v1/events"
+        problem = "this path is a WebSocket; send Upgrade: websocket, or use /v1/events"
         raise RefusalError("invalid-request", problem, errors=[FieldProblem(where="Upgrade", detail="is missing")])
     event_filter, after = await _request_of(call, query)
     with call.parts.streams.hold(call.identity.user):
@@ -161,7 +161,7 @@ async def _until_closed(socket: web.WebSocketResponse, sending: asyncio.Task[Non
         if sending.done() or hearing.result().type in (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED):
             return
         if hearing.result().type in (WSMsgType.TEXT, WSMsgType.BINARY):
-            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"there is nothing to be said here")
+            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"send nothing over this connection")
             return
         if hearing.result().type is WSMsgType.ERROR:
             return
@@ -262,7 +262,7 @@ async def _follow(
                 raise ConnectionResetError("the grid does not answer") from None
         except RefusalError:
             cut(call.request)
-            raise ConnectionResetError("the stream is not to go on") from None
+            raise ConnectionResetError("the stream must end here") from None
 
 
 async def _check_request(call: GatewayCall) -> None:

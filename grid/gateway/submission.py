@@ -112,7 +112,7 @@ def _read_raw(call: GatewayCall) -> _RawJobs:
         return decode(call.data, call.form, _RawJobs)
     except RefusalError:
         if _Counting.left < 0:
-            problem = f"more than {most} jobs; hand them in with several requests"
+            problem = f"more than {most} jobs; use several requests"
             raise RefusalError("too-many-jobs", problem) from None
         raise
 
@@ -191,7 +191,7 @@ def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
     """Return the key of each job, as its user knows it."""
     header = call.request.headers.get("Idempotency-Key")
     if header is not None and not (1 <= len(header) <= _MOST_KEY and header.isprintable()):
-        detail = f"is {header[:50]!r}; 1 to {_MOST_KEY} characters that can be printed"
+        detail = f"is {header[:50]!r}; 1 to {_MOST_KEY} printable characters"
         raise refused_field("Idempotency-Key", detail)
     if header is None:
         header = secrets.token_hex(12)
@@ -212,7 +212,7 @@ def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], i
         first[key] = place
 
 
-# -- what no grid could keep ------------------------------------------------------------------------------------------
+# -- requests that cannot be stored ------------------------------------------------------------------------------------
 
 
 def keeping_problem(request: JobRequest) -> str | None:
@@ -231,7 +231,7 @@ def keeping_problem(request: JobRequest) -> str | None:
     for name in ("user", "account", "name", "job_class"):
         text = getattr(request, name)
         if len(text) > _MOST_NAME or not text.isprintable():
-            return f"{name} is {text[:50]!r}; at most {_MOST_NAME} characters, all of which can be printed"
+            return f"{name} is {text[:50]!r}; at most {_MOST_NAME} printable characters"
     call = request.program.call
     if call is not None:
         problem = json_problem([call.args, call.kwargs])
@@ -239,7 +239,7 @@ def keeping_problem(request: JobRequest) -> str | None:
             return f"the arguments of the callable hold {problem}"
     if _can_be_kept(request):
         return None
-    return next((f"{name} is {what}" for name, what in _bad_fields(request)), "it holds what cannot be passed on")
+    return next((f"{name} is {what}" for name, what in _bad_fields(request)), "it contains invalid characters")
 
 
 def _can_be_kept(request: JobRequest) -> bool:

@@ -97,12 +97,12 @@ async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take:
             while part := await request.content.readany():
                 total += len(part)
                 if total > most:
-                    raise RefusalError("body-too-large", f"the body has more than {most} bytes, which is the most")
+                    raise RefusalError("body-too-large", f"the body has more than {most} bytes; that is the limit")
                 take(len(part))
                 parts.append(part)
     except TimeoutError:
         problem = (
-            f"{total} bytes of the body came in {span_text(timeout_s * 1000)}, and not all; send it faster, or in parts"
+            f"{total} bytes of the body came within {span_text(timeout_s * 1000)}, not all; send it faster, or in parts"
         )
         raise RefusalError("slow-body", problem, headers={"Connection": "close"}) from None
     except RequestPayloadError as error:
@@ -128,8 +128,8 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
         raise RefusalError("malformed-body", f"{where or 'the body'} is not {name}: {shortened(str(error))}") from None
 
 
-# The types themselves ignore unknown fields, because journals and links hold those of newer versions. Only clients must
-# not send any. A second decoding that looks only at names takes a few microseconds.
+# The types themselves ignore unknown fields, because journals and links contain fields of newer versions. Clients must
+# not send unknown fields. A second decoding that looks only at names takes a few microseconds.
 
 
 @functools.cache

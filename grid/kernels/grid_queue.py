@@ -305,7 +305,7 @@ def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[
     Returns
     -------
     shadow_ms : int
-        ``NEVER_MS`` if there is none.
+        ``NEVER_MS`` without a reservation.
     n_reserved : int
         Number of fragments in ``reserved``.
     """
@@ -386,7 +386,7 @@ def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: I
 
 @kernel_part
 def _order_spare(state: GridState) -> None:
-    """Sort the sites by their spare nodes: those that a job ending after the shadow time may take.
+    """Sort the sites by their spare nodes, which jobs ending after the shadow time may take.
 
     On a site without a reservation all free nodes are spare.
     """

@@ -83,7 +83,7 @@ def fragments_allowed(codes: GridCodes, width: Int) -> Int:
 
 @kernel
 def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, free: SiteNodes) -> Int:
-    """Select one site for a job among those with enough available nodes; ``NO_PLACE`` if there is none.
+    """Select one site for a job among those with enough available nodes, or ``NO_PLACE``.
 
     Parameters
     ----------
@@ -179,11 +179,10 @@ def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNo
 
 @kernel_part
 def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool) -> Int:
-    """Select one site for a job that starts now; ``NO_PLACE`` if there is none.
+    """Select one site for a job that starts now, or ``NO_PLACE``.
 
-    The result is that of `choose_site` with all free nodes available or, for a job that ends after the shadow time
-    (``late``), only the spare ones. Best-fit and biggest-free use the sorted order of the sites and skip at most as
-    many sites as the head has reserved.
+    As `choose_site` with all free nodes or, for a job that ends after the shadow time (``late``), the spare nodes.
+    Best-fit and biggest-free use the sorted order of the sites and skip at most the sites that the head has reserved.
     """
     width = state.jobs[slot].width
     order = state.free_order
@@ -208,7 +207,7 @@ def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool)
 
 @kernel_part
 def _first_to_spare(state: GridState, low: Int, high: Int, width: Int, late: bool) -> Int:
-    """Return the first site in the order, from low to high, with enough spare nodes; ``NO_PLACE`` if there is none."""
+    """Return the first site in the order, from low to high, with enough spare nodes, or ``NO_PLACE``."""
     for place in range(low, high):
         site = site_of(state.free_order[place])
         if not late or state.extra[site] >= width:

@@ -231,7 +231,7 @@ def _earliest_split(
 ) -> tuple[Int, Int]:
     """Find the earliest split starting before ``before_ms``, with its fragments in ``taken``; return start and length.
 
-    The start is ``NEVER_MS`` if there is none, or if the earliest split does not end before ``before_end_ms``.
+    The start is ``NEVER_MS`` without such a split, or if the earliest split does not end before ``before_end_ms``.
     """
     job = state.jobs[slot]
     for site in range(len(state.nodes)):

@@ -356,7 +356,7 @@ class MetaCore:
                 self._check_submitted(event)
             elif type(event) is LinksChanged:
                 if self._network is None:
-                    raise InputError("links have changed, and the grid has no network")
+                    raise InputError("links have changed, but the grid has no network")
                 self._network.model.with_cables(event.factors)
             news.append(event)
         if len(news) > 1:

@@ -103,7 +103,7 @@ _ACTIONS: dict[str, Callable[[int], GridEvent]] = {
     "hold": GridJobHeld,
     "release": GridJobReleased,
 }
-"""The event for the core, by the user's action on a job in the queue or beyond."""
+"""The core's event for a user's action on a job that has entered the queue."""
 
 C = TypeVar("C")
 
@@ -374,9 +374,9 @@ class LiveGrid:
         """Raise AssertionError if the state contradicts itself."""
         self.core.check_invariants()
         open_jobs = {job_id for job_id, record in self.registry.records.items() if record.state not in OVER}
-        assert self._gates.keys() | self._meeting.keys() <= open_jobs, "a job is over, and its parts are waited for"
+        assert self._gates.keys() | self._meeting.keys() <= open_jobs, "a job is over, but some of its parts are not"
         ending = {job_id for job_id in open_jobs if self.registry.records[job_id].state == "ending"}
-        assert self._at_limit <= ending, "a job is at its limit, and does not end"
+        assert self._at_limit <= ending, "a job at its limit is not ending"
         self.registry.check_invariants()
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -494,7 +494,7 @@ class LiveGrid:
     def _why_nowhere(self, request: JobRequest, excluded: dict[int, str]) -> str:
         takes_user = any(self._refusal(site, request.user) is None for site in excluded)
         what = "this job" if takes_user else f"jobs of {request.user!r}"
-        return f"no site takes {what}: {self._by_site(excluded)}"
+        return f"no site accepts {what}: {self._by_site(excluded)}"
 
     def _by_site(self, excluded: dict[int, str]) -> str:
         return "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(excluded.items()))

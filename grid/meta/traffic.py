@@ -157,7 +157,7 @@ class KnownTraffic:
         """Return a job's transfers; raise InputError if they are impossible."""
         data = data_of(request.traffic, self._sites)
         if (data.input_bytes or data.output_bytes) and not self._moves_data:
-            raise InputError("input_bytes, output_bytes: do not count under backfill conservative; leave them out")
+            raise InputError("input_bytes, output_bytes: have no effect under backfill conservative; leave them out")
         return Sends(self.communication(request).communication, data)
 
     def split_cost(

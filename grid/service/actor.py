@@ -118,7 +118,7 @@ class GatewayActor(LiveActor):
     settings, door
         The gateway's settings, and what it serves.
     mark
-        File that names the listening process, so that commands on its host can tell it from other programs.
+        File that names the listening process, so that commands on its host can recognise it.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class GatewayActor(LiveActor):
                 served = serve_door(self._door, self._settings, self._calls)
                 await served.gateway.start()
             except GridweaveError as error:
-                logger.error("the gateway cannot listen, trying again: %s", error)
+                logger.error("the gateway cannot listen; retrying: %s", error)
                 self._problem = error
                 self._tried.set()
                 await asyncio.sleep(pause_s)
@@ -169,7 +169,7 @@ class GatewayActor(LiveActor):
         """Return the URL of the gateway; raise GridweaveError if it does not listen."""
         await self._tried.wait()
         if self._served is None:
-            assert self._problem is not None, "tried without a result"
+            assert self._problem is not None, "its start did not end"
             raise self._problem
         return self._served.gateway.url
 

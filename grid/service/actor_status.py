@@ -82,7 +82,7 @@ def awaited_node(name: str, names: Iterable[str], nodes: Sequence[Mapping[str, A
     --------
     >>> gone = {"Alive": False, "NodeManagerHostname": "b1", "Labels": {"gridweave.io/site": "beta"}}
     >>> print(awaited_node("site:beta", ["site:beta", "agent:beta/m0"], [gone], "10.0.0.1:6379"))
-    waits for a Ray node with the label gridweave.io/site=beta; Ray has given up b1; type there: ray stop; \
+    waits for a Ray node with the label gridweave.io/site=beta; Ray has given up b1; run there: ray stop; \
 ray start --address=10.0.0.1:6379 --labels=gridweave.io/site=beta
     """
     required = labels_of(name, names)
@@ -92,7 +92,7 @@ ray start --address=10.0.0.1:6379 --labels=gridweave.io/site=beta
         return ""
     labels = ",".join(f"{label}={value}" for label, value in required.items())
     hosts = ", ".join(dict.fromkeys(str(node["NodeManagerHostname"]) for node in fitting))
-    given_up = f"Ray has given up {hosts}; type there" if hosts else "type on its host"
+    given_up = f"Ray has given up {hosts}; run there" if hosts else "run on its host"
     return (
         f"waits for a Ray node with the label {labels}; {given_up}: "
         f"ray stop; ray start --address={head} --labels={labels}"

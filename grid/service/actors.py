@@ -142,13 +142,13 @@ class RunningActors:
         handles = find_actors(self.namespace, names)
         for name, info in ask_about(handles).items():
             if info.grid_id != self._grid_id:
-                right = "give this one another --name"
+                right = "give this grid another --name"
                 where = f"the Ray namespace {self.namespace} has the actors of another grid ({name} on {info.host})"
                 raise UnavailableError(f"{where}; {right}")
             if info.version != __version__:
                 right = "stop the grid with that version first, or install it here"
                 raise UnavailableError(
-                    f"actor {name} on {info.host} is of gridweave {info.version}, and this is {__version__}; {right}"
+                    f"actor {name} on {info.host} runs gridweave {info.version}, but this is {__version__}; {right}"
                 )
         self.actors |= handles
 

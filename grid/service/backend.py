@@ -115,12 +115,14 @@ class LiveBackend(Backend):
         try:
             answer: T = answer_of(data, _decoder_of(result_type))
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise UnavailableError(f"{actor}: its answer cannot be read ({error}); is it of another version?") from None
+            raise UnavailableError(
+                f"{actor}: its answer cannot be read ({error}); does it have another version?"
+            ) from None
         return answer
 
     @property
     def _site_actors(self) -> dict[str, str]:
-        """Names of sites by the names of their actors, as far as known."""
+        """The known sites, by the names of their actors."""
         return {site_actor(site.name): site.name for site in self._names}
 
     async def _unless_hung(self, actor: str, call: Coroutine[Any, Any, bytes]) -> bytes:
@@ -269,7 +271,7 @@ class LiveBackend(Backend):
         """Return notes that the history at silent sites is missing."""
         record = await self._record(job_id)
         sites = [] if record is None else [name for name, _ in record.places]
-        problem = "does not answer; what happened there is missing here until it does"
+        problem = "does not answer; its events are missing here"
         return [Note(job_id, at_ms, "unheard", f"site {name} {problem}") for name in silent if name in sites]
 
     @override
@@ -397,7 +399,7 @@ class LiveBackend(Backend):
 
     async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
         """Return the machines of a site that may have a rank's output."""
-        # A record of the grid names the site too; that of a site's own job does not.
+        # A record of the grid also names the site; the record of a site's own job does not.
         ended = [machine.removeprefix(f"{site}/") for machine in record.machines if machine.startswith(f"{site}/")]
         if record.job_id >= OWN_IDS:
             ended = list(record.machines)
@@ -519,7 +521,7 @@ def _removed(record: JobRecord, removal: Removal | None) -> str:
     """Return why a job that has run has no output, on one line."""
     what = f"the output of job {record.job_id}"
     if removal is None:
-        return f"{what} is on none of its machines any more"
+        return f"{what} is no longer on any of its machines"
     at = datetime.datetime.fromtimestamp(removal.at_ms // 1000, datetime.UTC)
     return f"{what} was removed at {at:%Y-%m-%d %H:%M:%S} UTC: {removal.reason}"
 

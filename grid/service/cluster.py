@@ -201,7 +201,7 @@ class RunningGrid(RunningActors):
 
 
 class Kinds(NamedTuple):
-    """The classes of actors; other ones are for tests and measurements."""
+    """The classes of actors; tests and measurements use other classes."""
 
     grid: type[LiveActor] = MetaActor
     site: type[LiveActor] = SiteActor

@@ -58,7 +58,7 @@ class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
     # As in `gridweave.grid.control.links.GridNetwork`.
     staging: int
     exact_up_to: int
-    max_split_factor: float = 1.0 + MAX_OVERHEAD  # the default is that of journals that do not record it
+    max_split_factor: float = 1.0 + MAX_OVERHEAD  # the default is for journals that do not record it
 
 
 class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +196,7 @@ _MOST_ROUNDS = 50
 def warm_up(settings: GridSettings) -> LiveGrid:
     """Load the kernels by simulating jobs on a separate grid: some fill a site, one waits, one is split.
 
-    Jobs may share the nodes of the first site; whether those of the real one can is not known yet. The real grid is not
+    Jobs may share the nodes of the first site, because the real site may share its nodes, too. The real grid is not
     changed.
     """
     grid = LiveGrid(settings)

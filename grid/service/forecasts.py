@@ -84,7 +84,7 @@ class _Questions(Generic[Q, T]):
             if first.answer.done():
                 continue
             if first.until_s < self._now_s():
-                first.answer.set_exception(UnavailableError("many others ask for forecasts now; try again later"))
+                first.answer.set_exception(UnavailableError("too many users ask for forecasts now; try again later"))
                 continue
             batch.append(first)
         if self._most is not None:

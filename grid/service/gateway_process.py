@@ -96,7 +96,7 @@ async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-            say("told to end")
+            say("asked to end")
         finally:
             await gateway.stop()
     finally:
@@ -149,7 +149,7 @@ def settings_of(plan: GatewayTable, state: LocalGridState, folder: Path) -> Gate
     before = int(state.url.rpartition(":")[2]) if state.url else DEFAULT_PORT
     port = free_port(plan.host, before if plan.port is None else plan.port)
     if plan.port and port != plan.port:
-        raise UnavailableError(f"gateway.port: something else listens at {plan.host}:{plan.port}; name another port")
+        raise UnavailableError(f"gateway.port: another process listens at {plan.host}:{plan.port}; name another port")
     settings = plan.settings(str(folder / TOKENS))
     return msgspec.structs.replace(settings, port=port, log=str(folder / LOGS / REQUESTS))
 

@@ -60,7 +60,7 @@ class LinkProbing:
         try:
             probe = msgspec.msgpack.decode(data, type=LinkProbe)
         except msgspec.MsgspecError as error:
-            raise UnavailableError(f"{origin} answers a probe with something else: {error}") from None
+            raise UnavailableError(f"{origin} answers a probe with invalid data: {error}") from None
         if probe.problem:
             raise UnavailableError(f"{origin}: {probe.problem}")
         return Probed(origin, target, self._clock.now_ms(), probe.round_trips_ms, probe.there_bps, probe.back_bps)
@@ -87,7 +87,7 @@ async def make_probe(site: str, data: bytes, turn: asyncio.Lock) -> bytes:
     try:
         order = msgspec.msgpack.decode(data, type=ProbeOrder)
     except msgspec.MsgspecError as error:
-        raise InputError(f"this is no order to measure: {error}") from None
+        raise InputError(f"this is not a valid order to measure: {error}") from None
     try:
         probe = await LinkProber(site, order, turn=turn).run()
     except UnavailableError as error:

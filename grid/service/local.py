@@ -1,7 +1,7 @@
 """A whole grid on this machine (Ray, the actors and the gateway): start, repair, stop and reset it.
 
 As a program, ``python -m gridweave.grid.service.local NAME`` starts what is missing of a grid, as a second `up` does;
-the keeper runs it. The last line of standard output names the problem.
+the watchdog runs it. The last line of standard output names the problem.
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ def bring_up(spec: GridSpec, report: Report) -> StartReport:
     patience_s = REPAIR_S if before is not None and before.watchdog else 0.0
     with working_on(spec.name, patience_s) as folder, ended_in_order():
         before = read_grid_state(spec.name)
-        report("Looking at what runs")
+        report("Checking what is running")
         for change in check_start(spec, before):
             report(change)
         watchdog = () if before is None else before.watchdog
         last_url = "" if before is None else before.url
         if before is not None and is_broken(before):
             if len(before.processes) > len(watchdog):
-                report("Clearing away what is left of an earlier one")
+                report("Removing the remains of an earlier grid")
             end_all(before, keep_jobs=True)
             before = None
         launcher = work = None
@@ -234,12 +234,12 @@ class _Startup:
         self._report("")
 
     def _parts(self) -> tuple[str, ...]:
-        """Return the names of the processes that the keeper watches; Ray restarts everything else."""
+        """Return the names of the processes that the watchdog restarts; Ray restarts everything else."""
         nodes = [machine.node for machine in self._spec.ray_machines]
         return (HEAD, *nodes) if self.done.state.own_ray else (GATEWAY,)
 
     def _watchdog(self) -> None:
-        """Start the keeper, unless it runs."""
+        """Start the watchdog, unless it runs."""
         if not self.done.state.watchdog:
             with uninterrupted(), start_watchdog(self.done.state, self._folder) as process:
                 self._started(process)
@@ -321,10 +321,10 @@ class _Startup:
         missing = [site.name for site in self._spec.file.sites if site.name not in labels]
         if labels and missing:
             raise UnavailableError(
-                f"no node of the Ray cluster has the label {SITE_LABEL}={missing[0]}; add such a node, or leave it out"
+                f"no node of the Ray cluster has the label {SITE_LABEL}={missing[0]}; add one, or leave the site out"
             )
         if not labels:
-            self.done.remarks.append(f"no node of the Ray cluster has the label {SITE_LABEL}: sites are put anywhere")
+            self.done.remarks.append(f"no node of the Ray cluster has the label {SITE_LABEL}: sites run on any node")
         return bool(labels)
 
     def _at_home(self, ray: Any, plan: GridPlan) -> GridPlan:
@@ -371,7 +371,7 @@ class _Startup:
 
         def missing(names: list[str]) -> None:
             left = ", ".join(name.removeprefix("site:") for name in names)
-            why = "; the first time on a machine they are compiled, which takes a minute or two"
+            why = "; the first start on a machine compiles code, which takes a minute or two"
             waited = span_text(1000 * round(time.monotonic() - began))
             after = f"{total - len(names)} of {total} are ready after {waited}"
             self._report(f"{what}: {after}, still {left}{why}")
@@ -490,7 +490,7 @@ def check_start(spec: GridSpec, before: LocalGridState | None) -> list[str]:
         return []
     others = [site.name for site in read.sites if site.launcher.kind == "user"]
     if others and not read.folder:
-        right = "name one that they can reach, as folder = '/var/lib/gridweave'"
+        right = "give one that they can reach, e.g. folder = '/var/lib/gridweave'"
         folder = state_folder(spec.name)
         raise InputError(f"{read.source}: folder: users of jobs at {others[0]} cannot reach {folder}; {right}")
     try:
@@ -500,8 +500,8 @@ def check_start(spec: GridSpec, before: LocalGridState | None) -> list[str]:
 
 
 def _not_its_journal(spec: GridSpec, error: InputError) -> InputError:
-    right = f"go back to that, or forget its jobs: gridweave up --fresh --name {spec.name}"
-    return InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}")
+    right = f"restore it, or drop its jobs: gridweave up --fresh --name {spec.name}"
+    return InputError(f"a journal was written with another GRID.toml or another version of gridweave; {right}; {error}")
 
 
 def _check_same(state: LocalGridState, spec: GridSpec) -> None:
@@ -559,7 +559,7 @@ def take_down(name: str, *, keep_jobs: bool, report: Callable[[str], None]) -> S
 
 
 def end_all(state: LocalGridState, *, keep_jobs: bool) -> StopReport:
-    """End everything that was started for a grid except its keeper, found by its record and its marker."""
+    """End everything that was started for a grid except its watchdog, found by its record and its marker."""
     folder = Path(state.folder)
     alive = [process for process in state.alive if process.name != WATCHDOG]
     done = StopReport(ended=[process.name for process in alive])

@@ -171,8 +171,8 @@ LOOPBACK = "127.0.0.2"
 an interface."""
 
 EXPOSURE = (
-    "Ray listens on all interfaces of this host, and only its token keeps others out. To let in only SSH and the "
-    'gateway, with the ports that they have here: nft add rule inet filter input iifname != "lo" ct state new '
+    "Ray listens on all interfaces of this host, and only its token keeps others out. To allow only SSH and the "
+    'gateway, at their ports here, run: nft add rule inet filter input iifname != "lo" ct state new '
     "tcp dport != { 22, 8765 } drop"
 )
 """A remark for operators: our own Ray uses loopback to find itself, but does not bind its ports to it."""
@@ -248,14 +248,14 @@ class Launcher:
         self._process.terminate()
         self._process.wait()
         output = self._process.stdout
-        untold = (
+        unread = (
             [] if output is None or output.closed else [msgspec.json.decode(line, type=LocalProcess) for line in output]
         )
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-        return untold
+        return unread
 
 
 class RayState(msgspec.Struct, frozen=True, kw_only=True):
@@ -493,7 +493,7 @@ def last_words(log: str | Path, text: str = "") -> str:
     with contextlib.suppress(OSError):
         text = text.strip() or Path(log).read_text(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else f"nothing is told; see {log}"
+    return lines[-1].strip() if lines else f"it printed nothing; see {log}"
 
 
 def child_environment(marker: str, token: Path | None) -> dict[str, str]:
@@ -542,7 +542,7 @@ def check_ray() -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if not FIRST_WITH_TOKENS <= numbers < FIRST_UNTESTED:
         least, most = (".".join(map(str, release)) for release in (FIRST_WITH_TOKENS, FIRST_UNTESTED))
-        why = "does not check tokens" if numbers < FIRST_WITH_TOKENS else "was never tried with gridweave"
+        why = "does not check tokens" if numbers < FIRST_WITH_TOKENS else "is untested with gridweave"
         raise UnavailableError(f"ray {version} {why}; run: pip install 'ray>={least},<{most}'")
 
 

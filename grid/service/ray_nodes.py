@@ -72,7 +72,7 @@ def _launch(node: RayNode, end_with: int) -> int:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             _become(node, end_with)
         process = LocalProcess.of_pid(node.name, pid)
-        assert process is not None, "a child that was not waited for has a number"
+        assert process is not None, "a running child has a pid"
         sys.stdout.buffer.write(msgspec.json.encode(process) + b"\n")
         sys.stdout.buffer.flush()
     finally:

@@ -65,7 +65,7 @@ PORTS_OF_A_SITE = 1_000
 _MOST_PLACES = 44
 
 STOP_S = 3.0
-"""Time that requests in progress have after the process is told to end, in seconds."""
+"""Time that requests in progress have after the process is asked to end, in seconds."""
 
 
 def check_service(service: GridService | SiteService) -> list[str]:
@@ -81,7 +81,7 @@ def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
     """Warn which secrets cross the network unencrypted."""
     for end in ends:
         if end.url.startswith("http:") and not is_loopback(urlsplit(end.url).hostname or ""):
-            say(f"warning: {end.url} is not encrypted: anyone in between can read the secret of its link")
+            say(f"warning: {end.url} is not encrypted: others on the network can read the secret of its link")
 
 
 class GridService(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +205,7 @@ def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence
 
 def _ready(actors: RunningActors, say: Say) -> RunningActors:
     """Return the actors of a service once all of them are ready."""
-    say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
+    say("waiting for the actors (the first start on a machine compiles code, which takes a minute)")
     actors.wait()
     say(f"the gateway listens at {actors.call(GATEWAY_ACTOR, 'ready')}")
     return actors
@@ -396,7 +396,7 @@ def _run_on(place: RayPlace, make: MakeActors, say: Say, *, keep_jobs: bool) -> 
         else:
             _run_on_cluster(place, make, say, keep_jobs)
     except SystemExit:
-        say("ended while it was starting; nothing is left of it")
+        say("ended during the start; nothing of it remains")
 
 
 def _run_on_own_ray(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool) -> None:
@@ -419,7 +419,7 @@ def _run_on_own_ray(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool
             goes_on = keep_jobs or not is_asked
             count = ray.end(place.folder, "the site was asked to end", keep_jobs=goes_on)
             if count:
-                say(f"parts of jobs that ran: {count}; {'they go on' if goes_on else 'they were ended'}")
+                say(f"running node tasks: {count}; {'they continue' if goes_on else 'they were ended'}")
 
 
 def _run_on_cluster(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool) -> None:
@@ -445,7 +445,7 @@ async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> 
     loop, is_over = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
-    loop.add_signal_handler(signal.SIGHUP, say, "the gateway looks at its certificate every 30 s by itself")
+    loop.add_signal_handler(signal.SIGHUP, say, "the gateway checks its certificate every 30 s anyway")
     waiting = [asyncio.ensure_future(work) for work in (is_over.wait(), *works)]
     try:
         done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -491,7 +491,7 @@ def _make_site(
 def own_address(url: str) -> str:
     """Return the address by which this machine reaches a URL; nothing is sent.
 
-    If the URL is empty or its name unknown, the address of the default route; `LOOPBACK` if there is none.
+    If the URL is empty or its name unknown, the address of the default route; or `LOOPBACK` without one.
 
     Examples
     --------

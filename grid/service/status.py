@@ -241,25 +241,23 @@ def _gateway(state: LocalGridState) -> PartStatus:
 
 
 def _watchdog(state: LocalGridState) -> PartStatus:
-    """Return the state of the keeper, and of what it has restarted."""
+    """Return the state of the watchdog, and of what it has restarted."""
     kept = read_kept(state.name)
     process = next(iter(state.watchdog), None)
     if process is None:
-        detail = f"does not run, so that nobody brings back what ends; {_up(state)} starts it"
+        detail = f"does not run, so nothing restarts what ends; {_up(state)} starts it"
         if kept is not None and kept.gave_up:
             why = f": {kept.problem}" if kept.problem else ""
             after = f" after {kept.tries} tries" if kept.tries else ""
             message = f"gave up {', '.join(kept.missing)}{after}{why}"
-            detail = f"{message}; see logs/{LOG}, mend what is wrong, and {_up(state)} begins again"
+            detail = f"{message}; see logs/{LOG}, fix the problem, and run {_up(state)}"
         return PartStatus(name=WATCHDOG, well=False, detail=detail)
     place = process.pid, process.start_ticks
     if _is_stopped(place):
-        return _part(
-            WATCHDOG, False, place, f"its process was stopped (SIGSTOP); kill -CONT {process.pid} lets it go on"
-        )
-    detail = "brings back what ends"
+        return _part(WATCHDOG, False, place, f"its process was stopped (SIGSTOP); kill -CONT {process.pid} resumes it")
+    detail = "restarts what ends"
     if state.missing:
-        detail = f"is bringing back: {', '.join(state.missing)}"
+        detail = f"is restarting: {', '.join(state.missing)}"
         detail += f"; the last try failed: {kept.problem}" if kept is not None and kept.problem else ""
     elif kept is not None and kept.mended:
         times = "once" if kept.mended == 1 else f"{kept.mended} times"
@@ -300,17 +298,17 @@ class _PartState(NamedTuple):
 def _part_state(process: tuple[int, int] | None, is_unasked: bool) -> _PartState:
     """Return the state of a part that does not answer, judged by its process."""
     if process is None:
-        what = "does not run, or it cannot be told without the gateway" if is_unasked else "does not answer"
+        what = "does not run, or its state is unknown without the gateway" if is_unasked else "does not answer"
         return _PartState(False, what)
     if _is_stopped(process):
         return _PartState(False, "does not answer: its process was stopped (SIGSTOP)")
     if is_unasked:
-        return _PartState(True, "runs on; the gateway is not there to ask it")
+        return _PartState(True, "runs; its state is unknown without the gateway")
     return _PartState(False, "runs, but does not answer")
 
 
 def _writer(journal: Path) -> tuple[int, int] | None:
-    """Return pid and start of the process that has a journal locked; None if there is none."""
+    """Return pid and start of the process that has a journal locked, or None."""
     try:
         lock_stat = os.stat(f"{journal}.lock")
         lines = Path(f"{PROC}/locks").read_text(encoding="ascii").splitlines()
@@ -328,7 +326,7 @@ def _writer(journal: Path) -> tuple[int, int] | None:
 def _process(state: LocalGridState, name: str, detail: str) -> PartStatus:
     process = state.process(name)
     if process is None:
-        right = "the keeper brings it back" if state.watchdog else f"{_up(state)} starts it again"
+        right = "the watchdog restarts it" if state.watchdog else f"{_up(state)} starts it again"
         return PartStatus(name=name, well=False, detail=f"does not run; {right}")
     return _part(name, True, (process.pid, process.start_ticks), detail)
 

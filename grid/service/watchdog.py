@@ -1,9 +1,9 @@
 """Restarts the processes of a grid that `gridweave up` has started: ``python -m gridweave.grid.service.watchdog NAME``.
 
-Ray restarts the grid's actors, but nothing restarts Ray's own nodes, so the keeper watches those. It loads neither Ray
+Ray restarts the grid's actors, but nothing restarts Ray's own nodes, so the watchdog does. It loads neither Ray
 nor numba nor a server. When a process ends, it runs `gridweave.grid.service.local`, which starts what is missing, as a
 second `up` does. It pauses longer after each try and finally gives up; `gridweave status` and its log say so.
-`gridweave down` ends the keeper first.
+`gridweave down` ends the watchdog first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 """Pause before the first try and the longest pause between tries, in seconds."""
 
 MOST_TRIES = 20
-"""Tries in a row before the keeper gives up: a quarter of an hour, and the time the tries take."""
+"""Tries in a row before the watchdog gives up: a quarter of an hour, and the time the tries take."""
 
 AWAY_S = 86_400.0
 """How long to wait for an external Ray cluster that does not answer, in seconds.
@@ -62,10 +62,10 @@ _END_S = 30.0
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The keeper's record of its work."""
+    """The watchdog's record of its work."""
 
     tries: int = 0  # in a row
-    mended: int = 0  # repairs since the keeper started
+    mended: int = 0  # repairs since the watchdog started
     missing: tuple[str, ...] = ()  # processes that were missing at the last try
     last_ms: int = 0  # Unix time of the last try
     problem: str = ""  # why the last try failed; empty: it did not
@@ -103,7 +103,7 @@ class GridWatchdog:
         self.kept = Kept()
 
     def run(self, own_pid: int) -> bool:
-        """Watch the grid until it is down or has another keeper (True), or until this one gives up (False)."""
+        """Watch the grid until it is down or has another watchdog (True), or until this one gives up (False)."""
         self._change()
         while True:
             state = read_grid_state(self._name)
@@ -130,11 +130,11 @@ class GridWatchdog:
             self._wait(None, LONGEST_PAUSE_S)
             return
         tries, missing = self.kept.tries + 1, state.missing
-        self._say(f"{_listed(missing)} ended; try {tries} to bring back what is missing")
+        self._say(f"{_listed(missing)} ended; try {tries} to restart what is missing")
         self._change(tries=tries, missing=missing, last_ms=int(time.time() * 1000))
         problem = self._repair(self._name)
         self._mended_s = self._monotonic_s()
-        self._say(f"it failed: {problem}" if problem else f"brought back: {_listed(missing)}")
+        self._say(f"it failed: {problem}" if problem else f"restarted: {_listed(missing)}")
         self._change(problem=problem, mended=self.kept.mended + (not problem))
 
     def _is_reachable(self, address: str) -> bool:
@@ -154,8 +154,8 @@ class GridWatchdog:
         self._change(gave_up=True, missing=missing)
         why = f": {self.kept.problem}" if self.kept.problem else ""
         self._say(
-            f"GIVEN UP after {after}: {_listed(missing)} cannot be brought back{why}; "
-            f"mend what is wrong and run: gridweave up --name {self._name}"
+            f"GIVEN UP after {after}: {_listed(missing)} cannot be restarted{why}; "
+            f"fix the problem and run: gridweave up --name {self._name}"
         )
         return False
 
@@ -180,7 +180,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def read_kept(name: str) -> Kept | None:
-    """Return the record of the last keeper of a grid; None if it is missing or malformed."""
+    """Return the record of the last watchdog of a grid; None if it is missing or malformed."""
     try:
         return msgspec.json.decode((state_folder(name) / KEPT).read_bytes(), type=Kept)
     except (OSError, msgspec.MsgspecError):
@@ -189,8 +189,8 @@ def read_kept(name: str) -> Kept | None:
 
 @contextlib.contextmanager
 def start_watchdog(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
-    """Start the keeper of a grid. The caller records it within the block; the keeper begins when the block ends."""
-    # Processes with the marker are ended with the grid, so the keeper and its children must not have it.
+    """Start the watchdog of a grid. The caller records it within the block, and it begins when the block ends."""
+    # Processes with the marker are ended with the grid, so the watchdog and its children must not have it.
     environment = {name: value for name, value in os.environ.items() if name != MARKER_VARIABLE}
     if "PYTHONPATH" in environment:
         paths = environment["PYTHONPATH"].split(os.pathsep)
@@ -208,13 +208,13 @@ def start_watchdog(state: LocalGridState, folder: Path) -> Iterator[LocalProcess
     assert child.stdin is not None
     with child.stdin:
         process = LocalProcess.of_pid(WATCHDOG, child.pid)
-        assert process is not None, "a child that was not waited for has a number"
+        assert process is not None, "a running child has a pid"
         yield process
-    child.returncode = 0  # do not wait for the keeper, which outlives this process
+    child.returncode = 0  # do not wait for the watchdog, which outlives this process
 
 
 def end_watchdog(state: LocalGridState) -> None:
-    """End the keeper of a grid and the repair in progress."""
+    """End the watchdog of a grid and the repair in progress."""
     end_processes(state.watchdog, patience_s=_END_S)
 
 
@@ -243,7 +243,7 @@ def repair_in_process(name: str) -> str:
             output, _ = child.communicate(timeout=REPAIR_S)
         except subprocess.TimeoutExpired:
             child.terminate()
-            return f"it was not done within {span_text(REPAIR_S * 1000)}"
+            return f"it was not complete within {span_text(REPAIR_S * 1000)}"
         except BaseException:
             child.terminate()
             raise
@@ -254,7 +254,7 @@ def repair_in_process(name: str) -> str:
 
 
 def main() -> int:
-    """Run the keeper of the grid that the first argument names."""
+    """Run the watchdog of the grid that the first argument names."""
 
     def end(number: int, frame: object) -> NoReturn:
         raise SystemExit(0)
@@ -263,12 +263,12 @@ def main() -> int:
         print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGTERM, end)
-    sys.stdin.read()  # until the caller has recorded this keeper
+    sys.stdin.read()  # until the caller has recorded this watchdog
     watchdog = GridWatchdog(sys.argv[1], repair_in_process, say=say, wait=wait_for_an_end)
     try:
         is_done = watchdog.run(os.getpid())
     except GridweaveError as error:
-        say(f"the keeper ends: {error}")
+        say(f"the watchdog ends: {error}")
         return error.exit_status
     return 0 if is_done else UnavailableError.exit_status
 

@@ -266,8 +266,8 @@ def test_it_is_asked_what_would_become_of_the_grid(here: Elsewhere, shell: Shell
     assert table[0] == ["If each job runs up to its limit"]
     assert ["mean wait", "1 min", "2 min"] in table
     assert ["west", "-", "50.0% of 8"] in table
-    assert "Certainty: both plays come to longer waits" in out
-    assert out.splitlines()[-1] == "Assumed: what runs goes on where it is."
+    assert "Certainty: both simulations yield longer waits" in out
+    assert out.splitlines()[-1] == "Assumed: running jobs continue where they are."
     assert json.loads(shell("what-if", "--policy", "overhead=0.2,0.3", "--json")[1])["plays"][0]["length"] == 1
 
 
@@ -584,7 +584,7 @@ def test_what_one_may_not(
         assert name == "anna"
         assert may.startswith("read, until ")
         short = ("token", "short", "--url", there.url)
-        assert "gridweave: --scope: 'operate' cannot be had" in shell(*short, "--scope", "operate")[2]
+        assert "gridweave: --scope: 'operate' cannot be requested" in shell(*short, "--scope", "operate")[2]
         assert "gridweave: --valid: is 72 hours; more than 0, and at most 24" in shell(*short, "--valid", "3d")[2]
         link = shell("open", "--url", there.url, "--print")[1].strip()
         assert link.startswith(f"{there.url}/#login=")

@@ -95,7 +95,7 @@ def test_another_grid_is_refused_before_anything_starts(
     for more in ((), ("--check",)):
         status, out, err = shell("up", tmp_path / "GRID.toml", *more)
         assert (status, out) == (2, "")
-        assert "go back to that, or forget its jobs: gridweave up --fresh --name default; " in err
+        assert "restore it, or drop its jobs: gridweave up --fresh --name default; " in err
         assert "sites[0][1] is 4, and was 3" in err
     assert (ended, read_grid_state("default")) == ([], None)
     status, out, _ = shell("up", tmp_path / "GRID.toml", "--check", "--fresh")

@@ -253,7 +253,7 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         ([], "COMMAND: is missing; write for example: gridweave submit -n 4"),
         (["-n", "0", "--", "x"], "Invalid value for '--nodes'"),
         (["-t", "soon", "--", "x"], "--time: 'soon' is not a time"),
-        (["-t", "0", "--", "x"], "--time: '0' means no limit, and every job needs one; give for example 10m"),
+        (["-t", "0", "--", "x"], "--time: '0' means no limit, but every job needs one; give for example 10m"),
         (["-t", "UNLIMITED", "--", "x"], "--time: 'UNLIMITED' means no limit"),
         (["--open-mode", "w", "--", "x"], "--open-mode: 'w' is not known; one of append, truncate"),
         (["--signal", "USR1@x", "--", "x"], "--signal: 'USR1@x': 'x' is not a number of seconds"),

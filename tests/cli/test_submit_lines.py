@@ -241,9 +241,9 @@ def test_groups_of_tasks(here: Elsewhere, shell: Shell) -> None:
     [
         (
             ["--task-group", "cpu=0.5"],
-            "'cpu=0.5': does not say how many tasks that are, from 1; write for example tasks=4",
+            "'cpu=0.5': has no number of tasks (at least 1); write for example tasks=4",
         ),
-        (["--task-group", "tasks=0"], "'tasks=0': does not say how many tasks"),
+        (["--task-group", "tasks=0"], "'tasks=0': has no number of tasks"),
         (
             ["--task-group", "tasks=2,memory=1.5"],
             "--task-group: memory is 1.5; expected a fraction of a node, above 0 and at most 1",
@@ -366,7 +366,7 @@ def test_everything_wrong_in_a_script_is_told_at_once(here: Elsewhere, shell: Sh
     assert (status, out) == (2, "")
     told = err.splitlines()
     assert [line.split(": ")[1] for line in told] == [f"job.sh:{number}" for number in range(2, 10)]
-    assert "--time: '0' means no limit, and every job needs one" in told[1]
+    assert "--time: '0' means no limit, but every job needs one" in told[1]
     assert "the pattern '%y' is not known" in told[2]
     assert "'5-1' of '5-1' are not indexes" in told[3]
     assert here.gateway.heard("/v1/jobs") == []

@@ -122,10 +122,10 @@ def test_a_bad_file_is_told_line_by_line(shell: Shell, tmp_path: Path) -> None:
     [
         (("up", "--yes"), "--yes: works only with --fresh"),
         (("up", "--address", " "), "--address: is empty"),
-        (("up", "--name", "a/b"), "--grid: 'a/b' cannot be the name of a grid"),
+        (("up", "--name", "a/b"), "--grid: 'a/b' is not a valid name of a grid"),
         (("up", "missing.toml"), "missing.toml: there is no such file"),
-        (("down", "--name", "a b"), "--grid: 'a b' cannot be the name"),
-        (("status", "--grid", ".."), "--grid: '..' cannot be the name"),
+        (("down", "--name", "a b"), "--grid: 'a b' is not a valid name"),
+        (("status", "--grid", ".."), "--grid: '..' is not a valid name"),
         (("up", "--grid", "grid.toml"), "--grid: is the name of the grid; give the file without it: gridweave up grid"),
         (("demo", " "), "is not the name of a folder"),
     ],

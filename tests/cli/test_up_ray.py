@@ -185,7 +185,7 @@ def test_what_is_killed_comes_back_by_itself(world: UpWorld) -> None:
     watchdog = state_folder("default") / "logs" / "keeper.log"
     # On a busy machine a try may fail, and what ends meanwhile is brought back with the rest.
     assert "the Ray node of south ended" in watchdog.read_text()
-    assert "brought back: " in watchdog.read_text()
+    assert "restarted: " in watchdog.read_text()
 
 
 def test_the_meta_scheduler_stands_on_the_head(world: UpWorld) -> None:

@@ -177,7 +177,7 @@ def test_reserved_starts() -> None:
     core = grid((6, 10), (8, 30), (2, 45), sites=(("north", 8),), mode="sharing", backfill="conservative")
     forecast = told(core, 3)
     assert forecast.start_ms == 40 * MINUTE_MS
-    assert forecast.reason == ("its start is reserved: it needs 2 nodes for 45 min, which no earlier gap has")
+    assert forecast.reason == ("its start is reserved: it needs 2 nodes for 45 min, and no earlier gap has them")
     assert at(forecast, "north")[2] == (
         "2 of 8 nodes are free, but not for 45 min: others have reserved them; they are free for that long in 40 min"
     )
@@ -190,10 +190,10 @@ def test_others_have_the_nodes() -> None:
     core.handle(1, UserSubmitted("a", request(4, 10)), UserSubmitted("b", request(6, 10)))
     forecast = told(core, 2, 1)
     assert (forecast.start_ms, forecast.places) == (None, ())
-    assert forecast.reason.endswith("; nodes that others have must come free first, and when they do is not known")
+    assert forecast.reason.endswith("; nodes used by others must come free first, and it is unknown when")
     assert at(forecast, "north")[1:] == (
         None,
-        "needs 6 nodes, 1 of 8 nodes is free; others have 3, and when they leave is not known",
+        "needs 6 nodes, 1 of 8 nodes is free; others have 3, and it is unknown when they leave",
     )
 
 
@@ -203,7 +203,7 @@ def test_a_site_that_refused_is_left_alone() -> None:
     core.handle(5_000, FromLiveSite(0, Refused(1, 1, "drained")))
     forecast = told(core, 1, 15_000)
     assert (forecast.start_ms, forecast.places) == (5_000 + MINUTE_MS, (("south", 4),))
-    assert at(forecast, "south")[2] == "refused a job 10 s ago: drained; is asked again in 50 s at latest"
+    assert at(forecast, "south")[2] == "refused a job 10 s ago: drained; is asked again in 50 s at the latest"
 
 
 def test_a_site_that_was_silent_is_left_alone() -> None:
@@ -217,7 +217,7 @@ def test_a_site_that_was_silent_is_left_alone() -> None:
         assert at(told(each, 3, 10_501), "south")[2] == "offers the grid 4 nodes in total, too few for the whole job"
         assert at(told(each, 3, 10_501), "north")[2].startswith("needs 8 nodes")
         assert at(each.quote(10_501, request(3, 5)), "south")[2] == (
-            "did not answer 10 s ago; is asked again in 50 s at latest"
+            "did not answer 10 s ago; is asked again in 50 s at the latest"
         )
 
 
@@ -360,9 +360,9 @@ def test_splits_that_are_not_to_be_had() -> None:
     """Nodes that others have, and sites that are too many for the width, keep a split from being found at all."""
     core = grid(sites=(("north", 4), ("south", 4), ("west", 5)), max_fragments=((9, 2),))
     core.handle(0, FromLiveSite(WEST, SiteChanged(5, 0)), UserSubmitted("wide", request(9, 10)))
-    assert split_of(told(core, 1)) == "no split is possible: too few nodes come free, by what is known"
+    assert split_of(told(core, 1)) == "no split is possible: too few nodes are known to come free"
     core.handle(1, FromLiveSite(WEST, SiteChanged(4, 1)))
-    assert split_of(told(core, 1, 1)) == "a job of 9 nodes may be on 2 sites, and would need more"
+    assert split_of(told(core, 1, 1)) == "a job of 9 nodes may be on 2 sites, but would need more"
 
 
 DRAINED = "the site is being drained"
@@ -377,13 +377,13 @@ def test_a_drained_site_is_not_one_that_others_use() -> None:
     assert (forecast.start_ms, forecast.cause) == (None, "it is first in the queue")
     assert forecast.reason == (
         f"it is first in the queue; it needs 5 nodes, and 4 are free at one site at most; north {SHUT}; "
-        "it cannot start before such a site takes jobs again"
+        "it cannot start before such a site accepts jobs again"
     )
     assert at(forecast, "north") == (0, None, SHUT)
     assert at(forecast, "south")[2] == "offers the grid 4 nodes in total, too few for the whole job"
     assert "others" not in "".join(row.reason for row in core.quote(1, request(2, 5)).sites)
     core.handle(2, UserSubmitted("after", request(5, 10)))
-    assert told(core, 3, 2).cause == "sites take nothing new"
+    assert told(core, 3, 2).cause == "sites accept no new jobs"
     core.handle(3, FromLiveSite(NORTH, SiteChanged(0, 2)))
     assert told(core, 2, 3).start_ms == 10 * MINUTE_MS
 
@@ -448,7 +448,7 @@ def test_a_start_that_is_past_is_not_expected() -> None:
     core.handle(0, FromLiveSite(NORTH, Quoted(1, 0, 50)))
     assert told(core, 1, 40).start_ms == 50
     late = told(core, 1, 3_050)
-    assert (late.start_ms, late.reason) == (None, "it waits in the queue of north, which meant to start it 3 s ago")
+    assert (late.start_ms, late.reason) == (None, "it waits in the queue of north, which expected to start it 3 s ago")
     assert [(job.start_ms, job.queues) for job in core.planner(3_050, 10)()] == [(None, ("north",))]
 
 
@@ -502,7 +502,7 @@ def test_a_start_too_far_ahead() -> None:
     assert QueueForecasts(control.copy(), 0, ["north"], most_steps=6).forecast(6).start_ms == 50 * MINUTE_MS
     bounded = QueueForecasts(control.copy(), 0, ["north"], most_steps=5).forecast(6)
     assert bounded.start_ms is None
-    assert bounded.reason.endswith("; when it starts lies too far ahead to be worked out")
+    assert bounded.reason.endswith("; its start is too far ahead to be computed")
 
 
 def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,32 +514,32 @@ def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) 
     forecast = told(core, 3)
     assert (forecast.start_ms, forecast.places) == (20 * MINUTE_MS, (("north", 8),))
     assert forecast.reason == (
-        "its start is reserved: it needs 8 nodes for 10 min, which no earlier gap has; when it starts lies too "
+        "its start is reserved: it needs 8 nodes for 10 min, and no earlier gap has them; its start is too "
         "far ahead "
-        "to be worked out: this is what is reserved now"
+        "to be computed; this is its present reservation"
     )
 
 
 def test_limited_control_says_what_sites_said() -> None:
     """While sites are asked, when it waits at one, and when none has a place: with the quotes and their age."""
     core = grid((3, 10), control="limited", mode="sharing", retry_ms=MINUTE_MS)
-    assert told(core, 1).reason == "0 of 2 sites have said when they could start it; then it is placed"
+    assert told(core, 1).reason == "0 of 2 sites have sent quotes; it is placed when all have"
     core.handle(5, FromLiveSite(NORTH, Quoted(1, 2, 600_000)))
     forecast = told(core, 1, 5)
-    assert forecast.reason == "1 of 2 sites have said when they could start it; then it is placed"
-    assert at(forecast, "south") == (0, None, "has not said when it could start it")
+    assert forecast.reason == "1 of 2 sites have sent quotes; it is placed when all have"
+    assert at(forecast, "south") == (0, None, "has not sent a quote")
     core.handle(10, FromLiveSite(SOUTH, Quoted(2, 1, 300_000)))
     forecast = told(core, 1, 60_010)
     assert (forecast.start_ms, forecast.places, forecast.queues) == (300_000, (("south", 3),), ("south",))
     assert forecast.reason == "it waits in the queue of south"
-    assert at(forecast, "north") == (2, 600_000, "said 1 min ago: a start in 9 min, 2 nodes free now")
+    assert at(forecast, "north") == (2, 600_000, "quoted 1 min ago: a start in 9 min, 2 nodes free now")
     core.handle(70_000, FromLiveSite(SOUTH, Enqueued(1, 2)), FromLiveSite(SOUTH, Refused(1, 2, "drained")))
-    assert told(core, 1, 70_000).reason == "no site would take it; all are asked again in 1 min"
+    assert told(core, 1, 70_000).reason == "no site accepts it now; all are asked again in 1 min"
     quote = core.quote(70_000, request(5, 10))
-    assert quote.reason == "the sites would be asked when they could start it"
+    assert quote.reason == "the sites would be asked for quotes"
     assert quote.queues == ("north",)
     assert [site.reason for site in quote.sites] == [
-        "has not said when it could start it",
+        "has not sent a quote",
         "offers the grid 4 nodes in total, too few for the whole job",
     ]
 
@@ -550,9 +550,9 @@ def test_no_control_says_where_it_was_sent() -> None:
     forecast = told(core, 2)
     assert (forecast.places, forecast.reason) == ((("south", 4),), "it was sent to south, whose queue decides")
     assert forecast.queues == ("south",)
-    assert at(forecast, "north")[2] == "was sent work of the grid for 5 min on all its 8 nodes"
+    assert at(forecast, "north")[2] == "has work of the grid for 5 min on all its 8 nodes"
     quote = core.quote(0, request(4, 1))
-    assert quote.reason == "it would be sent to north, which has the least work of the grid for each node"
+    assert quote.reason == "it would be sent to north, which has the least work of the grid per node"
     core.handle(1, FromLiveSite(SOUTH, Refused(2, 1, "no")))
     assert at(told(core, 2, 1), "south")[2] == "has refused it"
     core.handle(2, FromLiveSite(NORTH, Refused(2, 2, "no")))

@@ -117,9 +117,11 @@ def test_a_job_that_no_site_takes_is_refused_at_once(control: str) -> None:
     core = grid(control)
     wide = do(core, 1, job("w", "bert", 5))
     assert [type(command) for command in wide] == [Declined]
-    assert "sites that do not take it do not count" in wide[0].reason
+    assert "only sites that accept it count" in wide[0].reason
     do(core, 2, FromLiveSite(SOUTH, TakesUsers(OWNER)))
-    why = f"no site takes jobs of 'bert': north: {WHY}; south: it only runs jobs of 'olga', and this job is of 'bert'; "
+    why = (
+        f"no site accepts jobs of 'bert': north: {WHY}; south: it only runs jobs of 'olga', and this job is of 'bert'; "
+    )
     why += "docs/launchers.md says how to run jobs of other users"
     assert do(core, 3, job("b", "bert")) == [Declined("b", why)]
     quote = core.quote(3, job("b", "bert").request)
@@ -137,7 +139,7 @@ def test_explain_says_which_site_does_not_take_the_user() -> None:
         assert found is not None
         north = next(row for row in found.sites if row.site == "north")
         assert (north.start_ms, north.reason) == (None, f"does not accept it: {WHY}")
-        assert found.reason.startswith("some sites do not take it, so it is delegated; ")
+        assert found.reason.startswith("some sites do not accept it, so it is delegated; ")
 
 
 def test_the_story_tells_how_often_a_site_has_refused_a_job_that_it_took() -> None:
@@ -290,7 +292,7 @@ def test_jobs_that_wait_follow_what_sites_say() -> None:
     do(core, 5, FromLiveSite(NORTH, Withdrawn(3, again[0][1].attempt)))
     do(core, 6, FromLiveSite(NORTH, TakesUsers(ANNA)))
     assert core.registry.records[3].state == "refused"
-    assert core.registry.records[3].reason.startswith("no site takes jobs of 'bert'")
+    assert core.registry.records[3].reason.startswith("no site accepts jobs of 'bert'")
 
 
 def say(core: LiveGrid, now_ms: int, users: AcceptedUsers, *sites: int) -> None:
@@ -309,7 +311,7 @@ def test_a_job_that_waits_is_refused_when_no_site_takes_its_user_any_more(contro
     place(core, 1, do(core, 1, job("b", "bert", 2)))
     say(core, 2, ANNA)
     record = core.registry.records[3]
-    assert (record.state, record.reason) == ("refused", f"no site takes jobs of 'bert': north: {WHY}; south: {WHY}")
+    assert (record.state, record.reason) == ("refused", f"no site accepts jobs of 'bert': north: {WHY}; south: {WHY}")
 
 
 @pytest.mark.parametrize("order", [(NORTH, SOUTH), (SOUTH, NORTH)])
@@ -324,11 +326,11 @@ def test_what_sites_say_at_one_instant_counts_together(order: tuple[int, int]) -
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
 def test_a_job_that_comes_at_the_instant_at_which_sites_say_whom_they_take_goes_by_that(control: str) -> None:
-    """Whichever is heard first: it is refused if no site takes its user, and asked for nowhere else if some do."""
+    """Whichever is heard first: it is refused if no site accepts its user, and asked for nowhere else if some do."""
     core = grid(control)
     news = [FromLiveSite(each, TakesUsers(ANNA)) for each in (NORTH, SOUTH)]
     (answer,) = [each for each in do(core, 1, job("a", "bert"), *news) if isinstance(each, Declined)]
-    assert answer.reason.startswith("no site takes jobs of 'bert'")
+    assert answer.reason.startswith("no site accepts jobs of 'bert'")
     core = grid(control)
     do(core, 0, FromLiveSite(NORTH, TakesUsers(AcceptedUsers())))
     commands = do(core, 1, job("a", "bert"), FromLiveSite(NORTH, TakesUsers(ANNA)))
@@ -422,7 +424,7 @@ def test_options_for_a_batch_system_bind_a_job_to_who_passes_them_on() -> None:
     assert {site for site, _ in place(core, 1, told)} == {NORTH}
     (told,) = do(core, 2, with_options("gres", "nice=3", "gres=gpu:1"))
     why = f"north: {NO_GRES}; south: it does not pass the option nice to a batch system"
-    assert told == Declined("gres", f"no site takes this job: {why}")
+    assert told == Declined("gres", f"no site accepts this job: {why}")
 
 
 def test_a_site_takes_no_job_with_options_that_it_does_not_pass_on() -> None:

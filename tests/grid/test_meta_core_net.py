@@ -146,7 +146,7 @@ def test_a_network_is_of_the_grids_own_sites() -> None:
     """A network of other sites is refused, and so are changes of links where there are none."""
     with pytest.raises(OptionError, match="has 2 sites and the grid has 3"):
         MetaCore([1, 1, 1], GridPolicy(), network=network())
-    with pytest.raises(InputError, match="links have changed, and the grid has no network"):
+    with pytest.raises(InputError, match="links have changed, but the grid has no network"):
         MetaCore([1, 1], GridPolicy()).handle(0, LinksChanged((1.0,)))
 
 

@@ -115,9 +115,7 @@ def test_a_job_that_no_site_can_ever_run_is_refused_with_what_each_has_said(cont
     commands = play(core, 0, submitted(1, 3), never=(0, 1))
     reason = "no site can run it: site 0: no machine of site 0 will do; site 1: no machine of site 1 will do; "
     who = "control none" if control == "none" else "mode sharing"
-    reason += (
-        f"it needs 3 nodes, the largest site has 2, and {who} splits no job; sites that do not take it do not count"
-    )
+    reason += f"it needs 3 nodes, the largest site has 2, and {who} splits no job; only sites that accept it count"
     assert commands[-1] == ReportRefused(1, reason)
     assert (list(core.waiting()), core.next_wakeup_ms()) == ([], None)
 

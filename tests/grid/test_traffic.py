@@ -128,7 +128,7 @@ def test_a_split_that_costs_too_much_is_not_made(control: str) -> None:
     assert quote.reason == (
         "it needs 12 nodes and the largest site has 8; split over alpha (8) and beta (4): 21 min 57 s instead "
         "of 10 min "
-        f"(factor 2.19: {LINKS}), and grid.max_split_factor allows 2: if it sends less, say so with "
+        f"(factor 2.19: {LINKS}), and grid.max_split_factor allows 2: if it communicates less, declare that with "
         "--communication"
     )
     assert made.network is not None
@@ -148,7 +148,7 @@ def test_a_job_waits_for_one_site_rather_than_split_at_too_high_a_cost() -> None
     assert len(forecast.places) == 1
     assert forecast.split is not None
     assert forecast.split.reason.startswith("it is not split over ")
-    assert forecast.split.reason.endswith(" now at the soonest: grid.max_split_factor allows 2")
+    assert forecast.split.reason.endswith(" now at the earliest: grid.max_split_factor allows 2")
     assert forecast.split.cost is not None
     assert forecast.split.cost.factor > 2
 
@@ -281,10 +281,10 @@ def test_who_says_what_a_job_sends() -> None:
         ),
         ({"communication": "fraction=0.2,pattern=ring"}, "message is missing; write for example fraction=0.2,pattern="),
         ({"communication": "light", "pattern": "ring"}, "communication: is given together with pattern"),
-        ({"fraction": 0.2}, "pattern: is missing beside fraction and message_bytes; one of none, all-to-all"),
+        ({"fraction": 0.2}, "pattern: is missing, but needed with fraction and message_bytes; one of none, all-to-all"),
         ({"pattern": "ring", "fraction": 1.5}, "fraction: is 1.5; expected a fraction of the run time, from 0 to 1"),
         ({"input_bytes": 5, "input_site": "delta"}, "input_site: 'delta' is not a site; one of alpha, beta"),
-        ({"output_bytes": 5}, "output_site: is missing beside output_bytes; one of alpha, beta"),
+        ({"output_bytes": 5}, "output_site: is missing, but needed with output_bytes; one of alpha, beta"),
     ],
 )
 def test_what_no_job_can_send_is_refused_in_one_line(traffic: dict[str, object], reason: str) -> None:
@@ -300,7 +300,7 @@ def test_data_does_not_count_under_reserved_starts() -> None:
     """Conservative backfilling counts no data, and says so."""
     traffic = KnownTraffic(["alpha"], UsualCommunication(), moves_data=False)
     asked = JobRequest(program=Program(), limit_ms=1, traffic=Traffic(input_site="alpha", input_bytes=5))
-    with pytest.raises(InputError, match="do not count under backfill conservative"):
+    with pytest.raises(InputError, match="have no effect under backfill conservative"):
         traffic.sends(asked)
 
 

@@ -179,8 +179,8 @@ def test_jobs_that_take_less_than_they_may_are_a_second_play() -> None:
     answer = grid.what_if(HOUR_MS, WhatIf(again=False, drain=(), hours=2))()
     assert [play.length for play in answer.plays] == [1.0, 0.25]
     assert [play.now.wait_ms for play in answer.plays] == [HOUR_MS, HOUR_MS // 4]
-    assert answer.sure == "both plays come to the same waits"
-    assert answer.assumed[0] == "no other job comes"
+    assert answer.sure == "both simulations yield the same waits"
+    assert answer.assumed[0] == "no other jobs arrive"
 
 
 def test_a_link_that_is_cut_joins_no_job() -> None:
@@ -200,11 +200,15 @@ def test_a_link_that_is_cut_joins_no_job() -> None:
         ({"control": "limited"}, {}, "under control limited sites decide what starts when"),
         ({}, {"drain": ("east",)}, "drain: there is no site 'east'; the grid has north, south"),
         ({}, {"nodes": {"north": 0, "south": 0}}, "nodes: no site would have any"),
-        ({}, {"nodes": {"north": 10**9}}, "nodes: the sites would have 1,000,000,004 together; at most 10,000,000 can"),
+        ({}, {"nodes": {"north": 10**9}}, "nodes: the sites would have 1,000,000,004 together; at most 10,000,000"),
         ({}, {"policy": OtherPolicy(mode="local")}, "policy: mode is 'local', where there is no grid"),
         ({}, {"policy": OtherPolicy(lower_bound=2**63)}, "policy: lower_bound: is 9223372036854775808; nodes, from 0"),
-        ({}, {"cut": (("north", "south"),)}, "cut: this grid knows no links"),
-        ({"network": "linked"}, {"nodes": {"west": 4}}, "nodes: 'west' would be a new site; this grid knows the links"),
+        ({}, {"cut": (("north", "south"),)}, "cut: this grid has no model of the links"),
+        (
+            {"network": "linked"},
+            {"nodes": {"west": 4}},
+            "nodes: 'west' would be a new site; the model of this grid's links",
+        ),
     ],
 )
 def test_what_cannot_be_told_is_refused(options: dict[str, Any], asked: dict[str, Any], problem: str) -> None:

@@ -285,7 +285,7 @@ async def test_an_end_of_a_token_ends_its_streams(tmp_path: Path) -> None:
         ({"url": "https://user:pass@login.example.org"}, "is not the address of an issuer"),
         ({"audience": ""}, "audience: is empty"),
         ({"scopes": ("king",)}, "scopes: 'king' is not known; one or several of read, submit, cancel, operate"),
-        ({"scopes": ("operate",)}, "everybody at the institute would be an operator"),
+        ({"scopes": ("operate",)}, "would make every user of the issuer an operator"),
     ],
 )
 async def test_settings_of_an_issuer_that_make_no_sense(wrong: dict[str, Any], message: str) -> None:

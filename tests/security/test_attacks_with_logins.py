@@ -88,7 +88,7 @@ async def test_a_login_makes_no_tokens(browser: Browser) -> None:
     for path, body in asked.items():
         status, problem = await browser.ask("POST", path, body)
         assert (status, problem["type"]) == (403, "urn:gridweave:problem:forbidden")
-        assert "ask with the token itself" in problem["detail"]
+        assert "send the request with a token" in problem["detail"]
     assert (await browser.ask("POST", "/v1/sites/north/drain"))[0] == 200
 
 

@@ -43,7 +43,7 @@ def test_a_user_without_a_mapping_is_told_by_submit(tmp_path: Path) -> None:
         while len(grid.grid.driver.grid.state().takes) < len(rules):
             grid.do(asyncio.sleep(0.02))
         line = said(*GRIDWEAVE, "submit", "--url", grid.url, "--", "true")
-    assert "no site takes jobs of '" in line
+    assert "no site accepts jobs of '" in line
     assert "north: it only runs jobs of 'olga', and this job is of '" in line
     assert "south: it only runs jobs of 'otto', and this job is of '" in line
     assert "docs/launchers.md says how to run jobs of other users" in line

@@ -156,7 +156,7 @@ async def test_every_file_process_and_limit_is_right(place: Place) -> None:
         (refused,) = await grid.backend.submit([("stranger", stranger)], site=None, origin="test")
         assert isinstance(refused, Declined)
         assert refused.reason.startswith(
-            "no site takes jobs of 'nobody-here': north: it has no account for 'nobody-here'"
+            "no site accepts jobs of 'nobody-here': north: it has no account for 'nobody-here'"
         )
         answers = await grid.backend.submit(jobs, site=None, origin="test")
         assert all(isinstance(answer, Accepted) for answer in answers)

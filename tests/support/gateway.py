@@ -297,7 +297,10 @@ class FakeBackend(Backend):
         wait_ms = 120_000 if asked.drain else 60_000
         then = Outlook(jobs=3, started=2, never=1, wait_ms=wait_ms, longest_ms=240_000, used=0.6, sites=sites)
         plays = tuple(Outlooks(length=length, now=now, then=then) for length in (1.0, 0.4))
-        told = "both plays come to longer waits, by 1 min and 1 min in the mean", ("what runs goes on where it is",)
+        told = (
+            "both simulations yield longer waits, by 1 min and 1 min on average",
+            ("running jobs continue where they are",),
+        )
         return WhatIfAnswer(now_ms=self.now_ms, plays=plays, sure=told[0], assumed=told[1])
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:

@@ -1,4 +1,4 @@
-// What the pages ask of the gateway: requests, the stream of events, and who is logged in.
+// Requests of the pages to the gateway: single requests, the event stream, and the output of jobs.
 
 import { heardDate } from "./clock.js";
 import { loginHeaders } from "./session.js";
@@ -15,13 +15,13 @@ export class Problem extends Error {
 const listeners = new Set();
 let isOut = false;
 
-/** Call `listener` when a request is refused because nobody is logged in (any more). */
+/** Call `listener` when a request is refused because the user is not, or no longer, logged in. */
 export function onLoggedOut(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
-/** Make a request; `isFirst`: nobody was logged in before, so that a refusal is no logout. */
+/** Send a request and return the answer. With `isFirst` nobody was logged in before, so a refusal is not a logout. */
 export async function ask(method, path, body, { signal, isFirst } = {}) {
   const headers = { Accept: "application/json", ...loginHeaders() };
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -34,25 +34,25 @@ export async function ask(method, path, body, { signal, isFirst } = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { detail: "The gateway does not answer. This page tries again by itself." });
+    throw new Problem(0, { detail: "The gateway does not answer. This page keeps retrying." });
   }
   heardDate(answer.headers.get("Date"), performance.now() - began);
   const text = await answer.text();
-  let told = {};
+  let document = {};
   try {
-    told = text ? JSON.parse(text) : {};
+    document = text ? JSON.parse(text) : {};
   } catch {
-    told = { detail: text.slice(0, 200) };
+    document = { detail: text.slice(0, 200) };
   }
   if (answer.ok) {
     isOut = false;
-    return told;
+    return document;
   }
   if (answer.status === 401 && path !== "/v1/login" && !isOut && !isFirst) {
     isOut = true;
     listeners.forEach((listener) => listener());
   }
-  throw new Problem(answer.status, told);
+  throw new Problem(answer.status, document);
 }
 
 export const get = (path, query = {}, options = {}) => ask("GET", path + asked(query), undefined, options);
@@ -61,31 +61,31 @@ export const post = (path, body, options = {}) => ask("POST", path, body, option
 function asked(query) {
   const pairs = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
-    for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== undefined && one !== null && one !== "") pairs.append(name, one);
+    for (const item of Array.isArray(value) ? value : [value]) {
+      if (item !== undefined && item !== null && item !== "") pairs.append(name, item);
     }
   }
   const text = pairs.toString();
   return text ? `?${text}` : "";
 }
 
-/** All that is on several pages of jobs, up to `most`; `each` is called with every page as it comes. */
+/** Fetch up to `most` jobs, page by page; `each` is called with every page as it arrives. */
 export async function jobsOf(query, { most = 1000, each = () => {}, signal } = {}) {
   let below;
-  let found = 0;
+  let n = 0;
   do {
-    const page = await get("/v1/jobs", { ...query, below, limit: Math.min(1000, most - found) }, { signal });
-    found += page.jobs.length;
+    const page = await get("/v1/jobs", { ...query, below, limit: Math.min(1000, most - n) }, { signal });
+    n += page.jobs.length;
     below = page.below;
     each(page.jobs, below === null || below === undefined);
-  } while (below && found < most);
+  } while (below && n < most);
 }
 
 /**
- * Watch what happens to jobs. `told` is called with each event, `state` with "live" or "away".
- * A stream that is cut off goes on after the last event that was seen; what was missed is told first.
+ * Watch the events of jobs. `onEvent` is called with each event, `onState` with "live" or "away".
+ * After an interruption the stream resumes after the last event received, so no event is lost.
  */
-export function watch(told, state) {
+export function watch(onEvent, onState) {
   const stop = new AbortController();
   let last = null;
   let pause = 500;
@@ -99,30 +99,30 @@ export function watch(told, state) {
       });
       if (answer.ok) {
         pause = 500;
-        state("live");
+        onState("live");
         for await (const message of messages(answer.body)) {
           if (message.event === "end") {
             last = JSON.parse(message.data).after ?? last;
             break;
           }
           last = message.id ?? last;
-          if (message.data) told(JSON.parse(message.data));
+          if (message.data) onEvent(JSON.parse(message.data));
         }
       }
     } catch (error) {
       if (stop.signal.aborted) return;
-      if (!(error instanceof TypeError)) console.error(error); // and not the network's
+      if (!(error instanceof TypeError)) console.error(error); // an error of ours, not of the network
     }
     again();
   }
 
   function again() {
     if (stop.signal.aborted) return;
-    state("away");
+    onState("away");
     clearTimeout(timer);
     timer = setTimeout(async () => {
       try {
-        await get("/v1/whoami"); // who is not logged in any more is told so, and does not knock forever
+        await get("/v1/whoami"); // stops retrying if the user is no longer logged in
         open();
       } catch (error) {
         if (error.status !== 401) again();
@@ -138,7 +138,7 @@ export function watch(told, state) {
   };
 }
 
-/** The server-sent events of a body, which has one field of a kind in each: an `EventSource` cannot send our header. */
+/** Parse server-sent events, with at most one field of each kind per event; an `EventSource` cannot send our header. */
 async function* messages(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -160,7 +160,7 @@ async function* messages(body) {
   }
 }
 
-/** Follow what a rank writes: `write` gets each part as bytes; resolves when the job has ended. */
+/** Follow the output of a rank: `write` gets each part as bytes; resolves when the job has ended. */
 export async function follow(jobId, { rank = 0, stream = "out", offset = 0, signal, write }) {
   const path = `/v1/jobs/${jobId}/output` + asked({ rank, stream, offset, follow: true });
   const headers = { Accept: "application/octet-stream", ...loginHeaders() };

@@ -1,10 +1,10 @@
-// The frame of all pages: who is logged in, which page is shown, whether the grid is heard.
+// The frame of all pages: navigation, login, and the connection to the gateway.
 
 import { render } from "./vendor/preact.js";
 import { get, onLoggedOut, post, watch } from "./api.js";
 import { askTabs, keepKey } from "./session.js";
 import { span } from "./text.js";
-import { html, tell, useAhead, useEffect, useState } from "./ui.js";
+import { html, notify, useAhead, useEffect, useState } from "./ui.js";
 import { GridPage } from "./pages/grid.js";
 import { JobPage } from "./pages/job.js";
 import { JobsPage } from "./pages/jobs.js";
@@ -42,7 +42,7 @@ function usePlace() {
   return at;
 }
 
-const THEMES = ["as the system", "light", "dark"];
+const THEMES = ["system", "light", "dark"];
 
 function useTheme() {
   const [theme, set] = useState(localStorage.getItem("theme") ?? THEMES[0]);
@@ -54,7 +54,7 @@ function useTheme() {
   return [theme, () => set(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length])];
 }
 
-/** Log in by the code of a link (`gridweave open`), which is good once and stays in no history. */
+/** Log in with the one-time code of a link (`gridweave open`), and remove it from the browser history. */
 async function logInByCode() {
   const code = new URLSearchParams(location.hash.slice(1)).get("login");
   if (!code) return;
@@ -72,13 +72,13 @@ function Frame({ who, heard, leave }) {
     document.title = `${at.name === "job" ? `Job ${at.target}` : (page?.[1] ?? "Not found")} · gridweave`;
   }, [at.name, at.target]);
   return html`
-    <a class="skip" href="#main" onClick=${skip}>Skip to the page</a>
+    <a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header>
       <a class="brand" href="#/">gridweave</a>
       <nav aria-label="Pages">${pages.map(([name, title]) => html`
         <a href="#/${name}" aria-current=${name === at.name ? "page" : null}>${title}</a>`)}</nav>
       <span class="heard ${heard}" role="status">${HEARD[heard]}</span>
-      <button type="button" class="quiet" onClick=${turn} aria-label="Colours: ${theme}. Change">◐ ${theme}</button>
+      <button type="button" class="quiet" onClick=${turn} aria-label="Colours: ${theme}; switch">◐ ${theme}</button>
       ${who.user && html`<span class="who">${who.user}${who.scopes.includes("operate") ? " (operator)" : ""}</span>
         <button type="button" class="quiet" onClick=${leave}>Log out</button>`}
     </header>
@@ -86,12 +86,12 @@ function Frame({ who, heard, leave }) {
     <main id="main" tabindex="-1"><${Page} key=${at.name + at.target} at=${at} who=${who} /></main>`;
 }
 
-/** Said once, above all pages, as long as it is so. */
+/** A warning above all pages while this computer's clock is wrong. */
 function WrongClock() {
   const ahead = useAhead();
   if (!ahead) return null;
   return html`<p class="trouble clock" role="status">This computer’s clock is ${span(Math.abs(ahead))}
-    ${" "}${ahead > 0 ? "behind" : "ahead of"} the grid’s. These pages count by the grid’s clock.</p>`;
+    ${" "}${ahead > 0 ? "behind" : "ahead of"} the grid’s. Times on these pages follow the grid’s clock.</p>`;
 }
 
 function skip(event) {
@@ -99,9 +99,9 @@ function skip(event) {
   document.getElementById("main").focus();
 }
 
-const HEARD = { live: "● live", away: "○ the gateway does not answer; trying again", begin: "… connecting" };
+const HEARD = { live: "● live", away: "○ the gateway does not answer; retrying", begin: "… connecting" };
 
-const Lost = () => html`<h1>Not found</h1><p>There is no such page. <a href="#/">The grid</a> is here.</p>`;
+const Lost = () => html`<h1>Not found</h1><p>There is no such page. Go to the <a href="#/">grid</a>.</p>`;
 
 function App() {
   const [who, know] = useState(null);
@@ -120,7 +120,7 @@ function App() {
     logInByCode().catch((error) => fail(error.message)).then(look);
     return onLoggedOut(() => know(false));
   }, []);
-  useEffect(() => (who ? watch(tell, hear) : undefined), [Boolean(who)]);
+  useEffect(() => (who ? watch(notify, hear) : undefined), [Boolean(who)]);
 
   async function leave() {
     await post("/v1/logout", {}).catch(() => {});

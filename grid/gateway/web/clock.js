@@ -1,31 +1,31 @@
-// The time now, by the clock of the grid: all instants come from there, and the clock of who looks may be wrong.
+// The current time on the grid's clock. All times come from that clock, and the clock of this computer may be wrong.
 
-const DIFFER_MS = 5000; // clocks that are closer than that count as the same
-const SLOW_MS = 4000; // an answer that took longer says too little
-const AGAIN_MS = 2000; // an answer tells whole seconds: what changes by less has not changed
+const DIFFER_MS = 5000; // smaller differences are ignored
+const SLOW_MS = 4000; // the answer to a slower request is not accurate enough
+const AGAIN_MS = 2000; // answers contain whole seconds, so smaller changes are noise
 
 let ahead = 0;
 const listeners = new Set();
 
-/** The time now, in Unix milliseconds. */
+/** The current time, in Unix milliseconds. */
 export const gridNow = () => Date.now() + ahead;
 
-/** By how many milliseconds the grid's clock is ahead of this computer's; 0 while they agree. */
+/** How far the grid's clock is ahead of this computer's, in milliseconds; 0 while they agree. */
 export const gridAhead = () => ahead;
 
-/** Call `listener` when it turns out that the clocks differ, or agree again. */
+/** Call `listener` when the difference of the clocks changes. */
 export function onClock(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
-/** Take in the `Date` of an answer, for which this page has waited so long. */
+/** Compare the clocks by the `Date` header of an answer that took `tookMs`. */
 export function heardDate(date, tookMs) {
-  const told = Date.parse(date ?? "");
-  if (Number.isNaN(told) || tookMs > SLOW_MS) return;
-  // Seconds are told whole, and the answer was on its way: half of each in the mean.
-  const found = told + 500 + tookMs / 2 - Date.now();
-  const next = Math.abs(found) > DIFFER_MS ? found : 0;
+  const sent = Date.parse(date ?? "");
+  if (Number.isNaN(sent) || tookMs > SLOW_MS) return;
+  // On average, the date is half a second old when it is sent, and the answer takes half of the request's time.
+  const difference = sent + 500 + tookMs / 2 - Date.now();
+  const next = Math.abs(difference) > DIFFER_MS ? difference : 0;
   if (Math.abs(next - ahead) < AGAIN_MS) return;
   ahead = next;
   listeners.forEach((listener) => listener());

@@ -1,20 +1,21 @@
-// The schedule as a picture: jobs as rectangles on nodes, over time. Data and drawing, nothing of the page around it.
+// The chart of the schedule: jobs as rectangles on nodes, over time. This file has the data and the drawing; the page is
+// elsewhere.
 //
-// Which node a job had is not kept forever, so that a job stands on the lowest nodes of its site that are free
-// from its start on. Rectangles lie in flat arrays. They are painted pixel by pixel, and what was painted is kept: when
-// the view is moved, the picture is shifted by whole columns of pixels, and the columns that come into view are painted.
+// The grid does not record forever which nodes a job had, so each job is drawn on the lowest nodes of its site that are
+// free from its start on. Rectangles are stored in flat arrays and painted pixel by pixel. When the view moves, the
+// painted pixels are shifted by whole columns, and only the columns that come into view are painted.
 
 const GAP = 26; // above each site, for its name
 const AXIS = 28;
-const STRIPED = 24; // of 25 kinds of rectangles: twelve colours, the same pale for what is only expected, and stripes
+const STRIPED = 24; // of 25 kinds of rectangles: twelve colours, twelve pale ones for expected jobs, and stripes
 
-/** Nodes that are reserved, or kept under a lease: as a job without a user, drawn with stripes. */
+/** States of entries for reserved nodes and nodes under a lease: jobs without a user, drawn with stripes. */
 export const KEPT = ["reservation", "lease"];
 
-/** Whether a job is only expected to run, also if it was expected to before now. */
+/** Whether the job has not started yet, even if its expected start has passed. */
 export const isExpected = ([, , , state, , start], now) => state === "waiting" || start > now;
 
-/** The colours of the sheet, as a canvas wants them. */
+/** The colours of the style sheet, for a canvas. */
 export function coloursOfSheet() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -48,7 +49,7 @@ export class Schedule {
     this.tone = Uint8Array.from(rects, (rect) =>
       KEPT.includes(started[rect.job][3]) ? STRIPED : (started[rect.job][0] * 7) % 12);
     this.waits = Uint8Array.from(rects, (rect) => isExpected(started[rect.job], Infinity));
-    // The latest end of all up to each rectangle: those before the first that reaches into view need no look.
+    // For each rectangle, the latest end of all rectangles up to it, to skip those that end before the view.
     this.reach = new Float64Array(this.n);
     let latest = -Infinity;
     for (let at = 0; at < this.n; at += 1) this.reach[at] = latest = Math.max(latest, this.end[at]);
@@ -57,13 +58,13 @@ export class Schedule {
     this.rows = this.sites.reduce((sum, site) => sum + site.nodes, 0);
   }
 
-  /** The rectangles that a span of time touches: from the first that may, to the last that begins before its end. */
+  /** The range of rectangles that may overlap a time span: their first index, and the index after the last. */
   between(from, to) {
     return [lowest(this.reach, (end) => end > from), lowest(this.start, (start) => start > to)];
   }
 }
 
-/** Put a job on the lowest free nodes of a site, as one rectangle for each run of neighbours. */
+/** Place a job on the lowest free nodes of a site, with one rectangle per run of adjacent nodes. */
 function place(rects, free, site, nodes, job, start, end) {
   let left = nodes;
   let first = -1;
@@ -91,19 +92,20 @@ function lowest(values, holds) {
 }
 
 /**
- * Where everything is on a canvas: `from` and `to` are instants, `width` and `height` pixels of the sheet, `ratio` how
- * many pixels of the screen each of them is. A view begins with a whole column of pixels, counted from the first start.
+ * The part of a schedule that a canvas shows. `from` and `to` are times, `width` and `height` are in CSS pixels, and
+ * `ratio` is the number of screen pixels per CSS pixel. A view begins at a whole column of pixels, counted from the first
+ * start.
  */
 export class View {
   constructor(schedule, from, to, width, height, ratio = 1) {
-    const span = Math.max(1, Math.round(to - from)); // whole, so that it is the same wherever the view is moved to
+    const span = Math.max(1, Math.round(to - from)); // a whole number, so that it stays the same when the view moves
     Object.assign(this, { schedule, span, width, height, ratio });
-    this.scale = (width * ratio) / span; // columns of pixels for a millisecond
+    this.scale = (width * ratio) / span; // columns of pixels per millisecond
     this.column = Math.round((from - schedule.begin) * this.scale);
     this.from = schedule.begin + this.column / this.scale;
     this.to = this.from + span;
-    const room = Math.max(1, height - AXIS - GAP * schedule.sites.length);
-    this.row = Math.min(24, room / Math.max(1, schedule.rows));
+    const available = Math.max(1, height - AXIS - GAP * schedule.sites.length);
+    this.row = Math.min(24, available / Math.max(1, schedule.rows));
     this.tops = [];
     let top = AXIS;
     for (const site of schedule.sites) {
@@ -135,11 +137,10 @@ export class View {
   }
 }
 
-const [SHORTEST, LONGEST] = [100, 100 * 365 * 864e5]; // milliseconds that a picture shows
+const [SHORTEST, LONGEST] = [100, 100 * 365 * 864e5]; // time spans of a chart, in ms
 
-/** The span of time that is looked at; `moved` is whether somebody has chosen it. */
+/** The visible time span; `moved` is whether the user has chosen it. */
 export class Look {
-  /** Show from one instant to another. */
   show(from, to, moved = true) {
     Object.assign(this, { from, to, moved });
   }
@@ -155,7 +156,7 @@ export class Look {
     this.show(this.from + step, this.to + step);
   }
 
-  /** Do what a key stands for; return whether it stands for something. */
+  /** Apply the action of a key; return whether the key has one. */
   press(key) {
     const [what, by] = { ArrowLeft: ["pan", -0.2], ArrowRight: ["pan", 0.2], "+": ["zoom", 0.7], "=": ["zoom", 0.7], "-": ["zoom", 1.4] }[key] ?? [];
     if (what) this[what](by);
@@ -165,28 +166,28 @@ export class Look {
 
 const STEPS = [1e3, 5e3, 15e3, 6e4, 3e5, 9e5, 36e5, 108e5, 432e5, 864e5, 6048e5, 26298e5];
 
-/** What is drawn on one canvas, and the pixels that are kept of it. */
+/** The drawing on one canvas, with its cached pixels. */
 export class Painting {
   constructor(context) {
     this.context = context;
-    this.drawn = 0; // rectangles that were painted since the picture was begun again
-    this.painted = null; // what the pixels show: the view, the colours, and the instant of now
+    this.drawn = 0; // rectangles painted since the last complete repaint
+    this.painted = null; // the view, the colours and the present time of the cached pixels
   }
 
-  /** Draw a view; `colours` are those of the sheet, `now` the line of now, `chosen` the index of a job, or -1. */
+  /** Draw a view; `colours` are those of the style sheet, `now` is the present time, `chosen` the index of a job, or -1. */
   draw(view, colours, now, chosen) {
     const { context } = this;
     this.paint(view, colours, now);
-    drawAxis(context, view, colours, now); // names and numbers stand on its lines
+    drawAxis(context, view, colours, now); // first, because names and numbers are drawn over its lines
     nameSites(context, view, colours);
     decorate(context, view, colours, this.kinds, now, chosen);
     if (!view.schedule.n) {
       context.fillStyle = colours.faint;
-      context.fillText("No job has started in this time.", 12, AXIS + 20);
+      context.fillText("No job started in this period.", 12, AXIS + 20);
     }
   }
 
-  /** Put all that is no text on the canvas, of which only what has come into view is painted. */
+  /** Draw everything but text on the canvas; paint only the columns that have come into view. */
   paint(view, colours, now) {
     const { width, height } = this.context.canvas;
     const moved = this.isKept(view, colours, now) ? view.column - this.painted.view.column : width;
@@ -217,24 +218,24 @@ export class Painting {
   }
 
   /**
-   * Paint columns of pixels, and return how many rectangles are in them. Each pixel is that of the first rectangle, by
-   * its start, that reaches into it: so jobs that are narrower than a pixel, or lower, cost no more than what is seen,
-   * and a column is the same whether it is painted alone or with others.
+   * Paint columns of pixels, and return the number of rectangles in them. A pixel belongs to the rectangle with the first
+   * start that reaches into it. So the cost depends on the visible pixels even if jobs are smaller than a pixel, and a
+   * column looks the same whether it is painted alone or with others.
    */
   fill(view, now, from, to) {
     const { schedule, scale, column, ratio, row, tops } = view;
     const { pixels, kinds, image: { width: across, height: down } } = this;
     this.ground(view, from, to);
-    const filled = new Int32Array(down).fill(from); // of each row of pixels: up to where it is painted
+    const filled = new Int32Array(down).fill(from); // for each row of pixels, the column up to which it is painted
     const [first, last] = schedule.between(view.from + (from - 1) / scale, view.from + (to + 1) / scale);
-    let found = 0;
+    let n = 0;
     for (let at = first; at < last; at += 1) {
       const left = Math.floor((schedule.start[at] - schedule.begin) * scale) - column;
       const reach = (schedule.end[at] - schedule.begin) * scale - column;
-      const isWide = reach - left > 4 * ratio; // enough for a gap behind it
+      const isWide = reach - left > 4 * ratio; // wide enough for a gap after it
       const right = Math.min(to, Math.max(left + 1, isWide ? Math.floor(reach) - Math.round(ratio) : Math.ceil(reach)));
       if (right <= from || left >= to) continue;
-      found += 1;
+      n += 1;
       const begin = Math.max(from, left);
       const y = tops[schedule.site[at]] + schedule.first[at] * row;
       const tall = schedule.nodes[at] * row;
@@ -251,10 +252,10 @@ export class Painting {
         else for (let x = start; x < right; x += 1) pixels[place + x] = ((x + column + line) & 7) < 2 ? pixel : kinds.shade;
       }
     }
-    return found;
+    return n;
   }
 
-  /** Paint what is behind the jobs: the paper, and where the nodes of the sites are. */
+  /** Paint the background of the jobs: the paper, and the rows of nodes. */
   ground(view, from, to) {
     const { pixels, kinds, image: { width: across, height: down } } = this;
     const isNodes = new Uint8Array(down);
@@ -268,13 +269,13 @@ export class Painting {
   }
 }
 
-/** Which of the 25 kinds a rectangle is. */
+/** The kind of a rectangle, 0 to 24. */
 function kindOf(schedule, at, now) {
   const tone = schedule.tone[at];
   return tone < 12 && (schedule.waits[at] || schedule.start[at] > now) ? tone + 12 : tone;
 }
 
-/** The pixel of each kind of rectangle, and of what is behind them. */
+/** The pixel of each kind of rectangle, and of the background. */
 export function pixelsOf(context, colours) {
   const [shade, paper] = [colours.shade, colours.paper].map((colour) => pixelOf(context, colour));
   const tones = colours.tones.map((colour) => pixelOf(context, colour));
@@ -282,9 +283,9 @@ export function pixelsOf(context, colours) {
   return Object.assign([...tones, ...pale, pixelOf(context, colours.faint)], { shade, paper });
 }
 
-/** A colour of the sheet as a pixel, opaque, in the order of bytes that images have. */
+/** A colour of the style sheet as an opaque pixel, in the byte order of images. */
 function pixelOf(context, colour) {
-  context.fillStyle = colour; // any way to write it becomes #rrggbb by that
+  context.fillStyle = colour; // the context converts any notation to #rrggbb
   const value = Number.parseInt(context.fillStyle.slice(1), 16);
   return (0xff000000 | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
@@ -299,7 +300,7 @@ function nameSites(context, view, colours) {
   view.schedule.sites.forEach((site, index) => context.fillText(`${site.name} · ${site.nodes} nodes`, 8, view.tops[index] - GAP / 2));
 }
 
-/** Numbers in rectangles that are large enough, a line around the job that is chosen, and one that joins its parts. */
+/** Draw numbers in large rectangles, an outline around the chosen job, and a line that joins its parts. */
 function decorate(context, view, colours, kinds, now, chosen) {
   const { schedule, row } = view;
   const [first, last] = schedule.between(view.from, view.to);
@@ -315,7 +316,7 @@ function decorate(context, view, colours, kinds, now, chosen) {
   if (chosen >= 0) joinParts(context, view, colours, chosen);
 }
 
-/** Where a rectangle is, as far as it is in view: left, top, width and height in pixels of the sheet. */
+/** The visible part of a rectangle: left, top, width and height in CSS pixels. */
 function box(view, at) {
   const { schedule, row } = view;
   const left = Math.max(-2, view.x(schedule.start[at]));
@@ -344,7 +345,7 @@ function label(context, view, at, [left, top, wide, tall], colours, pixel) {
   context.fillText(text, x, top + tall / 2, wide - 8);
 }
 
-/** Black or white, whichever is read better on a pixel: their contrasts with it are equal at a luminance of 0.179. */
+/** Black or white, whichever has more contrast with a pixel; the contrasts are equal at a luminance of 0.179. */
 export function inkOn(pixel) {
   const linear = [0, 8, 16].map((shift) => {
     const part = ((pixel >>> shift) & 255) / 255;
@@ -353,7 +354,7 @@ export function inkOn(pixel) {
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.179 ? "#000" : "#fff";
 }
 
-/** Join the parts of a job on several sites by a line. */
+/** Draw a line that joins the parts of a job on several sites. */
 function joinParts(context, view, colours, chosen) {
   const { schedule, row } = view;
   const parts = [];
@@ -393,7 +394,7 @@ function drawAxis(context, view, colours, now) {
   }
 }
 
-/** Where the word *now* stands, with its line: right of it, or left if there is no room; marks of the axis give way. */
+/** The position of the word "now": right of its line, or left if there is no space. Labels of the axis avoid it. */
 function wordOfNow(context, view, now) {
   if (now < view.from || now > view.to) return null;
   const [x, wide] = [view.x(now), context.measureText("now").width];
@@ -402,7 +403,7 @@ function wordOfNow(context, view, now) {
 }
 
 function mark(instant, step) {
-  // A run that is over counts from its beginning.
+  // Times of a simulation count from its beginning.
   if (Math.abs(instant) < 1e11) {
     const [unit, name] = [[864e5, "d"], [36e5, "h"], [6e4, "min"]].find(([each]) => step >= each) ?? [1e3, "s"];
     return `${+(instant / unit).toFixed(1)} ${name}`;

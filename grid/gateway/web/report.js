@@ -1,11 +1,11 @@
-// A report: the pages' picture of a schedule for runs that are over, beside their metrics. It stands in one file with
-// text.js and gantt.js (`gridweave view`), so nothing is imported here.
+// A report: schedules of finished runs, drawn as on the pages, and their metrics. `gridweave view` puts this file into one
+// file with text.js and gantt.js, so it imports nothing.
 
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
 }
 
 function number(value, unit) {
@@ -23,7 +23,7 @@ function metricsTable({ runs, metrics }) {
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Metrics" }, table);
 }
 
-/** All pictures show the same time: what moves one moves the others. */
+/** All charts show the same time span: moving one moves the others. */
 function pictures(runs) {
   const schedules = runs.map((run) => new Schedule(run.sites, run.jobs));
   const look = new Look();
@@ -31,9 +31,9 @@ function pictures(runs) {
   const shown = schedules.map((schedule, index) => {
     const label = `Schedule of ${runs[index].label}: ${schedule.jobs.length} jobs; arrow keys move, plus and minus zoom`;
     const canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": label });
-    const said = element("p", { class: "hint", role: "status" }, "Point at a job.");
+    const details = element("p", { class: "hint", role: "status" }, "Point at a job.");
     const painting = new Painting(canvas.getContext("2d", { alpha: false }));
-    return { schedule, canvas, painting, said, chosen: -1 };
+    return { schedule, canvas, painting, details, chosen: -1 };
   });
   let colours = coloursOfSheet();
   const paint = () => shown.forEach((each) => {
@@ -52,12 +52,12 @@ function pictures(runs) {
   addEventListener("resize", soon);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = coloursOfSheet(); soon(); });
   soon();
-  return shown.map(({ canvas, said }, index) => element("section", { class: "card" },
-    element("h2", {}, runs[index].label), element("div", { class: "gantt" }, canvas), said));
+  return shown.map(({ canvas, details }, index) => element("section", { class: "card" },
+    element("h2", {}, runs[index].label), element("div", { class: "gantt" }, canvas), details));
 }
 
 function listen(each, look, soon) {
-  const { canvas, said } = each;
+  const { canvas, details } = each;
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
     look.zoom(Math.exp(event.deltaY * 0.0015), event.offsetX / canvas.clientWidth);
@@ -70,7 +70,7 @@ function listen(each, look, soon) {
     }
     const at = each.view.at(event.offsetX, event.offsetY);
     each.chosen = at < 0 ? -1 : each.view.schedule.job[at];
-    said.textContent = at < 0 ? "Point at a job." : words(each.view.schedule.jobs[each.chosen]);
+    details.textContent = at < 0 ? "Point at a job." : words(each.view.schedule.jobs[each.chosen]);
     return soon();
   });
   canvas.addEventListener("keydown", (event) => {
@@ -84,8 +84,8 @@ function words([id, , , state, submit, start, end, where]) {
   return `Job ${id}: ${state === "limit" ? "ended at its limit" : state}, on ${places(where)}; waited ${span(start - submit)}, ran ${span(end - start)}.`;
 }
 
-const told = JSON.parse(document.getElementById("data").textContent);
+const report = JSON.parse(document.getElementById("data").textContent);
 document.getElementById("main").append(
-  element("h1", {}, "gridweave"), metricsTable(told), ...pictures(told.runs),
-  element("p", { class: "hint" }, "The wheel zooms, dragging moves. A job stands on the lowest nodes that were free."),
+  element("h1", {}, "gridweave"), metricsTable(report), ...pictures(report.runs),
+  element("p", { class: "hint" }, "Scroll to zoom, drag to move. Each job is drawn on the lowest nodes that were free."),
 );

@@ -1,5 +1,5 @@
 // The page's half of a login's secret. The browser sends the other half in a cookie that no page can read. A cookie also
-// goes to every other port of this host, where a job may listen: neither half lets anybody in without the other.
+// goes to every other port of this host, where a job may listen, so one half is useless without the other.
 
 const NAME = "login";
 const WAIT_MS = 300;
@@ -15,7 +15,7 @@ function set(newKey) {
 
 export const loginHeaders = () => (key ? { "Gridweave-Login": key } : {});
 
-/** Keep the key of a new login, or "" after the end of one, in all tabs: they share the cookie. */
+/** Store the key of a new login, or "" after a logout, in all tabs, because they share the cookie. */
 export function keepKey(newKey) {
   set(newKey);
   tabs.postMessage({ key });
@@ -26,7 +26,7 @@ tabs.addEventListener("message", ({ data }) => {
   else if (key) tabs.postMessage({ key });
 });
 
-/** Ask the other tabs for the key, if this one has none; resolves to whether there is one now. */
+/** Ask the other tabs for the key if this tab has none; resolves to true if one of them sent it. */
 export function askTabs() {
   if (key) return Promise.resolve(false);
   return new Promise((resolve) => {

@@ -1,8 +1,8 @@
-// Numbers, spans and instants as people read them. Nothing here touches the page.
+// Format numbers, durations and times for people. Nothing here touches the page.
 
 const SPANS = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"], [1000, "s"]];
 
-/** A span of milliseconds, as `span_text` in site/times.py writes it: "58 s", "3 min 45 s", "2 h 10 min". */
+/** A duration in milliseconds as text, like `span_text` in site/times.py: "58 s", "3 min 45 s", "2 h 10 min". */
 export function span(ms) {
   if (ms === null || ms === undefined) return "–";
   const sign = ms < 0 ? "-" : "";
@@ -25,14 +25,14 @@ export function span(ms) {
 const sameDay = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const otherDay = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
-/** An instant in the zone of who looks; the day is left out if it is today. */
+/** A time in the browser's time zone, without the date if it is today. */
 export function when(ms, now = Date.now()) {
   if (ms === null || ms === undefined) return "–";
   const date = new Date(ms);
   return (new Date(now).toDateString() === date.toDateString() ? sameDay : otherDay).format(date);
 }
 
-/** The same instant everywhere: for who points at a time. */
+/** A time in UTC, shown as a tooltip. */
 export const absolute = (ms) => (ms === null || ms === undefined ? "" : new Date(ms).toISOString());
 
 export const count = (number, one, many = `${one}s`) => `${number.toLocaleString()} ${number === 1 ? one : many}`;
@@ -44,7 +44,7 @@ export function bytes(number) {
   return `${number} B`;
 }
 
-/** What a job is called: its name, or its command. */
+/** The name of a job, or its command if it has none. */
 export function title(record) {
   const { request } = record;
   return request.name || (request.program?.argv ?? []).join(" ").slice(0, 80) || request.program?.call?.function || "";
@@ -52,24 +52,24 @@ export function title(record) {
 
 export const places = (list) => list.map(([site, nodes]) => `${site} (${nodes})`).join(" + ") || "–";
 
-/** What a job needs of the nodes that it shares, as it is written behind --resources. */
+/** The needs of a job on shared nodes, as written after --resources. */
 export function needs(resources) {
   const parts = ["cpu", "network", "disk", "memory"].filter((name) => resources[name]);
   return parts.map((name) => `${name}=${resources[name]}`).join(",");
 }
 
-/** What sharing its nodes really did to a job; nothing before its end, or if no such job has run alone. */
-export function really({ real, alone_ms: alone, alone_runs: runs }) {
+/** The measured slowdown of a job on shared nodes; empty until it has ended, or if no such job has run alone. */
+export function measuredSlowdown({ real, alone_ms: alone, alone_runs: runs }) {
   if (real === null) return "";
-  return `; it actually took ${real.toFixed(2)} times as long (alone: ${span(alone)}, ${count(runs, "run")})`;
+  return `; measured: ${real.toFixed(2)} times as long as alone (${span(alone)}, ${count(runs, "run")})`;
 }
 
-/** How a job is, in a word: its outcome once it has ended. */
-/** When the processes of a job ended, by the clocks of its machines, else when its end was heard (site/times.py). */
+/** When the processes of a job ended, by its machines' clocks, or else when the grid learned of it (site/times.py). */
 export function endOf(record) {
-  const { start_ms: start, end_ms: heard, ran_ms: ran } = record;
-  if (start === null || heard === null || !ran) return heard;
-  return start <= ran[1] && ran[1] <= heard ? ran[1] : heard;
+  const { start_ms: start, end_ms: reported, ran_ms: ran } = record;
+  if (start === null || reported === null || !ran) return reported;
+  return start <= ran[1] && ran[1] <= reported ? ran[1] : reported;
 }
 
+/** The state of a job, or its outcome once it has ended. */
 export const stateOf = (record) => (record.state === "ended" ? record.outcome || "ended" : record.state);

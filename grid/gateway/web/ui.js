@@ -1,4 +1,4 @@
-// What all pages are made of: states, times, tables, and data that stays fresh by itself.
+// Components shared by all pages: states, times, tables, and data that refreshes itself.
 
 import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Problem } from "./api.js";
@@ -7,25 +7,25 @@ import { absolute, when } from "./text.js";
 
 export { html, useEffect, useRef, useState };
 
-const news = new Set();
+const listeners = new Set();
 
-/** Tell all that is shown that something happened to a job. */
-export const tell = (event) => news.forEach((heard) => heard(event));
+/** Notify all components of an event of a job. */
+export const notify = (event) => listeners.forEach((listener) => listener(event));
 
-/** Call `heard` with each event while a component is on the page. */
-function useEvents(heard) {
-  const latest = useRef(heard);
-  latest.current = heard;
+/** Call `onEvent` with each event while a component is on the page. */
+function useEvents(onEvent) {
+  const latest = useRef(onEvent);
+  latest.current = onEvent;
   useEffect(() => {
     const listener = (event) => latest.current(event);
-    news.add(listener);
-    return () => news.delete(listener);
+    listeners.add(listener);
+    return () => listeners.delete(listener);
   }, []);
 }
 
 /**
- * Data that is loaded again when something happens (`concerns(event)`), at least every `every` ms, and never while the
- * page is hidden. What was loaded before stays when the gateway is away; `problem` says that it is.
+ * Data that is reloaded after an event for which `concerns(event)` is true, at least every `every` ms, and never while
+ * the page is hidden. If the gateway does not answer, the last data stays, and `problem` is set.
  */
 export function useFresh(load, inputs, { every = 10_000, gap = 1000, concerns = () => true } = {}) {
   const [state, set] = useState({ data: null, problem: null });
@@ -57,7 +57,7 @@ export function useFresh(load, inputs, { every = 10_000, gap = 1000, concerns = 
       }
       return stop.signal.aborted ? undefined : later(pause);
     }
-    // At most one request in `gap`, however much happens.
+    // At most one request per `gap`, even with many events.
     run.current = () => later(Math.max(0, begun + gap - Date.now()));
     const shown = () => document.hidden || run.current();
     document.addEventListener("visibilitychange", shown);
@@ -72,7 +72,7 @@ export function useFresh(load, inputs, { every = 10_000, gap = 1000, concerns = 
   return { ...state, reload: useCallback(() => run.current(), []) };
 }
 
-/** The time now by the grid's clock, renewed every second for what counts down. */
+/** The current time on the grid's clock, updated every `every` ms. */
 export function useNow(every = 1000) {
   const [now, set] = useState(gridNow());
   useEffect(() => {
@@ -87,7 +87,7 @@ export function useNow(every = 1000) {
   return now;
 }
 
-/** By how many milliseconds the grid's clock is ahead of this computer's; 0 while they agree. */
+/** How far the grid's clock is ahead of this computer's, in milliseconds; 0 while they agree. */
 export function useAhead() {
   const [ahead, set] = useState(gridAhead());
   useEffect(() => onClock(() => set(gridAhead())), []);
@@ -99,7 +99,7 @@ const SIGNS = {
   finished: "✓", failed: "✕", limit: "⧗", cancelled: "⊘", refused: "⊘", ended: "■",
 };
 
-/** How a job is: a sign, a word and a colour, so that none of them is needed. */
+/** The state of a job as a sign, a word and a colour, so that one of them is enough. */
 export const State = ({ state }) =>
   html`<span class="state s-${state}"><span aria-hidden="true">${SIGNS[state] ?? "·"}</span> ${state}</span>`;
 
@@ -110,13 +110,13 @@ export const Time = ({ ms, now = gridNow() }) =>
 
 export const JobLink = ({ id }) => html`<a href="#/job/${id}">${id}</a>`;
 
-/** What is wrong, said calmly; nothing if nothing is. */
+/** A problem as a message; nothing without one. */
 export const Trouble = ({ problem }) =>
   problem ? html`<p class="trouble" role="status">${problem.message}</p>` : null;
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
-/** A table that can be scrolled by itself on narrow screens. */
+/** A table that scrolls on its own on narrow screens. */
 export function Table({ label, columns, children }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
     <table>
@@ -126,7 +126,7 @@ export function Table({ label, columns, children }) {
   </div>`;
 }
 
-/** A question before something is done that cannot be undone: `text` says what follows. */
+/** A dialog that asks for confirmation; `text` describes the consequences. */
 export function Confirm({ text, action, onYes, onNo }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
@@ -134,7 +134,7 @@ export function Confirm({ text, action, onYes, onNo }) {
     <p>${text}</p>
     <p class="buttons">
       <button type="button" class="danger" onClick=${onYes}>${action}</button>
-      <button type="button" onClick=${onNo} autofocus>Leave it</button>
+      <button type="button" onClick=${onNo} autofocus>Keep</button>
     </p>
   </dialog>`;
 }

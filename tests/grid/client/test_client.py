@@ -187,7 +187,7 @@ async def test_jobs_that_are_not_taken_in(gateway: GatewayBehindProxy, grid: Cli
         ({"what": ["a\0b"]}, "contains a NUL character"),
         ({"what": ["true"], "nodes": 0}, "nodes is 0; expected a whole number from 1"),
         ({"what": ["true"], "limit": "soon"}, "limit: 'soon' is not a time"),
-        ({"what": ["true"], "limit": 600}, "limit: 600 says no unit"),
+        ({"what": ["true"], "limit": 600}, "limit: 600 has no unit"),
         ({"what": ["true"], "limit": datetime.timedelta()}, "limit_ms is 0"),
         ({"what": ["true"], "working_directory": "data"}, "expected an absolute path"),
         ({"what": Call("nonsense")}, "expected module:function"),
@@ -261,11 +261,11 @@ async def test_jobs_are_changed(gateway: GatewayBehindProxy, grid: Client) -> No
 async def test_a_job_tells_of_itself(grid: Client) -> None:
     """A job can be explained, has a story and a handle that shows its state."""
     job = await grid.submit(["true"], nodes=12)
-    assert repr(job) == "<job 1, not asked yet>"
+    assert repr(job) == "<job 1, unknown>"
     assert (await job.explain()).split is not None
     assert [entry.kind for entry in (await job.history()).entries] == ["submitted"]
     await job.record()
-    assert repr(grid.job(1)) == "<job 1, not asked yet>"
+    assert repr(grid.job(1)) == "<job 1, unknown>"
     assert repr(job) == "<job 1, waiting>"
 
 
@@ -399,7 +399,7 @@ async def test_results(gateway: GatewayBehindProxy, grid: Client) -> None:
     gateway.grid.write(job.id, json.dumps(math.sqrt(2.0)).encode(), stream="result")
     gateway.grid.end(job.id)
     assert await job.result() == math.sqrt(2.0)
-    with pytest.raises(InputError, match="job 1: rank 1 has left no result"):
+    with pytest.raises(InputError, match="job 1: rank 1 has no result"):
         await job.result(rank=1)
     other = await grid.submit(["true"])
     gateway.grid.end(other.id)

@@ -251,11 +251,11 @@ def test_names_of_functions() -> None:
     stale = type(inner)(inner.__code__, {}, "loads")
     stale.__module__, stale.__qualname__ = "json", "loads"
     for function, says in (
-        (lambda item: item, "a lambda cannot be imported on a machine; put it into a module"),
+        (lambda item: item, "a lambda cannot be imported on a machine; move it to a module"),
         (inner, "a function within a function cannot be imported"),
         (script, "script: what a script or notebook defines cannot be imported"),
-        (stale, "json:loads is another object now"),
-        (functools.partial(json.loads), "has no name by which a machine could import it"),
+        (stale, "json:loads is a different object now"),
+        (functools.partial(json.loads), "has no name that a machine could import"),
     ):
         with pytest.raises(InputError, match=says):
             callable_name(function)  # type: ignore[arg-type]

@@ -124,7 +124,7 @@ def test_an_unknown_option_is_named(elsewhere: Elsewhere) -> None:
     with SyncClient(elsewhere.url) as grid:
         with pytest.raises(TypeError, match="unexpected keyword argument 'nodse'; the options of a job are nodes, "):
             grid.submit(["true"], nodse=3)  # type: ignore[call-arg]
-        with pytest.raises(OptionError, match="array: does not go with map"):
+        with pytest.raises(OptionError, match="array: does not work with map"):
             next(grid.map("math:sqrt", [1], array=ArrayPlace(name="sweep", index=3)))
 
 

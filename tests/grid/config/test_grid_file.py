@@ -80,13 +80,13 @@ def test_a_folder_of_nobody_is_refused(tmp_path: Path) -> None:
     """The home of a user that there is not is no place for files."""
     path = tmp_path / "GRID.toml"
     path.write_text('folder = "~nobody-of-that-name/data"\n' + default_text())
-    with pytest.raises(InputError, match="there is no such user here; write the whole path") as told:
+    with pytest.raises(InputError, match="this machine has no such user; write the absolute path") as told:
         assert read_grid(path).folder
     assert str(told.value).startswith(f"{path}: ~nobody-of-that-name/data: ")
 
 
-def test_quotas_are_read_and_wrong_ones_reported() -> None:
-    """Defaults and names come to the plan; a number that makes no sense has its line, and so has an unknown key."""
+def test_quotas_are_read_and_invalid_ones_reported() -> None:
+    """The plan gets the defaults and the named quotas; an impossible number or an unknown key is reported by line."""
     quotas = plan(SITES + "[quotas.each_user]\nnodes = 4\n[quotas.users.anna]\nlimit_hours = 1.5\n").quotas
     assert (quotas.of("user", "anna").nodes, quotas.of("user", "anna").limit_ms) == (4, 5_400_000)
     assert quotas.of("account", "anna").nodes is None
@@ -98,6 +98,12 @@ def test_quotas_are_read_and_wrong_ones_reported() -> None:
             "limit_hours, priority, nodes, waiting_jobs, running_jobs, running_nodes, node_hours, window_hours"
         ),
     ]
+
+
+def test_the_old_name_of_quotas_is_refused_with_the_new_one() -> None:
+    """One line names the table `maxima` of older files and its new name."""
+    refusal = "GRID.toml:9: maxima: is called quotas now; rename the table to [quotas]"
+    assert problems(SITES + "[maxima.users.anna]\nnodes = 2\n[maxima.each_user]\nnode_hour = 3\n") == [refusal]
 
 
 def test_a_wrong_key_is_named_in_tables_that_may_be_a_text() -> None:
@@ -131,7 +137,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "GRID.toml:10: sites.machines: is 3; from 1 to its 2 nodes",
         "GRID.toml:12: grid.mode: is 'local'",
         "GRID.toml:13: grid.margin_ms: is 'a'; a whole number is needed",
-        "GRID.toml:14: grid.data: counts only in simulation",
+        "GRID.toml:14: grid.data: has an effect only in simulations",
         "GRID.toml:16: gateway.port: is 70000",
         "GRID.toml:17: gateway.cert: is given without key",
         "GRID.toml:19: probes.every_s: is 0",

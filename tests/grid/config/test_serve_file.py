@@ -82,6 +82,13 @@ def test_how_long_history_is_kept() -> None:
     assert "site.history_days" in problems(SITE + "history_days = 0\n" + UPLINK)[0]
 
 
+def test_the_old_name_of_quotas_is_refused_with_the_new_one() -> None:
+    """Both kinds of files report the table `maxima` in one line."""
+    for text in (GRID, SITE + UPLINK):
+        (problem,) = problems(text + "[maxima.each_user]\nnodes = 2\n")
+        assert problem.endswith(": maxima: is called quotas now; rename the table to [quotas]")
+
+
 def test_how_long_output_is_kept() -> None:
     """Machines keep as much of each user as the file of their site, or GRID.toml, says."""
     said = "output_days = 7\noutput_bytes = 1000\n"
@@ -92,7 +99,7 @@ def test_how_long_output_is_kept() -> None:
         plan = plan_of(read, folder="", namespace="", labelled=True, first_port=20_000, secret=b"")
         assert plan.sites[0].rules.output == limits
     told = problems(GRID + "[grid]\n" + said)
-    assert [line for line in told if "belongs in the file of each site" in line] == told
+    assert [line for line in told if "set it in the file of each site" in line] == told
     assert len(told) == 2
 
 
@@ -135,11 +142,11 @@ def test_all_that_is_wrong_with_a_site_is_told_at_once() -> None:
         (GRID.replace("http://beta", "http://u:p@beta"), "is not the address of a gateway"),
         (GRID + "ca = 'ca.pem'\n", "is for TLS, but the url says http"),
         (GRID + "cert = 'c.pem'\n", "is given without key"),
-        (GRID + "[gateway]\nhost = '0.0.0.0'\ntokens = false\n", "can be reached from elsewhere"),
+        (GRID + "[gateway]\nhost = '0.0.0.0'\ntokens = false\n", "is reachable from other machines"),
         (GRID + "[gateway]\nclient_ca = 'ca.pem'\n", "client certificates need TLS"),
         (GRID + "[gateway]\ntokens = false\noperator_token_file = 'x'\n", "is given, but tokens = false"),
         (GRID + "[grid]\nmode = 'local'\n", "is 'local', where there is no grid"),
-        (GRID + "[grid]\nrendezvous_ms = 5\n", "is not a key of the grid's side"),
+        (GRID + "[grid]\nrendezvous_ms = 5\n", "is not for the grid's file"),
         (SITE + UPLINK + "[ray]\naddress = ' '\n", "is empty; write auto, HOST:PORT"),
     ],
 )

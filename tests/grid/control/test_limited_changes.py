@@ -283,7 +283,7 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_asked_for_for_ever() -> No
         forecaster = core.forecaster(now_ms, 1)
         assert forecaster is not None
         row = forecaster().sites[0]
-        assert row.reason == f"took it and refused it then: {told.reason}"
+        assert row.reason == f"accepted it and then refused it: {told.reason}"
         assert times == 1 or f"that was refusal {times} of 6, and the site is asked again in " in row.reason
         early = do(core, now_ms + pause_ms - 1, *said(0, SiteChanged(0, 4)))
         assert [c.site for c in early] == [1]
@@ -292,9 +292,9 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_asked_for_for_ever() -> No
         asked = do(core, now_ms, *said(0, SiteChanged(0, 4)))
     (sent,) = do(core, now_ms, *offered(asked, (4, now_ms), (0, None)))
     told, refused = do(core, now_ms, *said(0, Refused(1, sent.request.attempt, why, "job")))
-    assert told.reason == f"{why}; that was refusal 6, and the site is asked no more"
+    assert told.reason == f"{why}; that was refusal 6, and the site is not asked again"
     assert refused.reason.startswith(
-        f"no site can run it: site 0: it took it 6 times and refused it then: {why}; it needs"
+        f"no site can run it: site 0: it accepted the job 6 times and then refused it: {why}; it needs"
     )
 
 

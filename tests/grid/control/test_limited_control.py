@@ -117,7 +117,7 @@ def test_the_bound_of_a_wide_job_is_named() -> None:
     forecast = core.forecast(1_000, 1)
     assert forecast is not None
     assert forecast.reason == (
-        "it is wider than every site, and the nodes of several are not free together; they are asked again now; "
+        "it is wider than every site, and several do not have its nodes free at one time; they are asked again now; "
         "when it has waited for 5 s, in 4 s, they reserve nodes ahead for it"
     )
 
@@ -128,7 +128,7 @@ def test_the_bound_of_a_wide_job_is_named() -> None:
         ([(0, 500), (0, 400)], (("site 1", 4),), 400, "it would wait in the queue of site 1"),
         ([(4, 10), (0, 400)], (("site 0", 4),), 10, "it would start at once on site 0"),
         ([(3, 500), (1, 400)], (("site 0", 3), ("site 1", 1)), 10, "it would be split over site 0 (3) and site 1 (1)"),
-        ([(0, None), (0, None)], (), None, "the sites would be asked when they could start it"),
+        ([(0, None), (0, None)], (), None, "the sites would be asked for quotes"),
     ],
 )
 def test_a_quote_names_the_place_that_the_grid_would_choose(

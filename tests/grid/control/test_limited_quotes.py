@@ -31,7 +31,9 @@ def test_a_job_wider_than_every_site_is_quoted_its_split() -> None:
     quote = core.quote(0, request)
     assert dump_state(core) == before, "a quote has changed the grid"
     cost = "split over north (8) and south (2): 12 min 30 s instead of 10 min (factor 1.25)"
-    assert quote.reason.startswith(f"it needs 10 nodes and the largest site has 8; it would be {cost}, once these are ")
+    assert quote.reason.startswith(
+        f"it needs 10 nodes and the largest site has 8; it would be {cost}, once these nodes are "
+    )
     assert quote.split is not None
     assert quote.split.cost is not None
     assert (quote.split.reason, quote.split.length_ms, quote.split.cost.factor) == (f"it is {cost}", 750_000, 1.25)

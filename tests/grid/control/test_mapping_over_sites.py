@@ -150,7 +150,7 @@ def test_a_job_waits_at_the_grid_for_the_site_on_which_it_ends_first() -> None:
     forecast = core.forecast(0, 2)
     assert forecast is not None
     assert (forecast.start_ms, forecast.length_ms, forecast.places) == (25, 25, (("site 1", 1),))
-    assert "it would start in 25 ms on site 1; the plan is made again whenever something changes" in forecast.reason
+    assert "it would start in 25 ms on site 1; the plan is recomputed whenever something changes" in forecast.reason
     do(core, 0, *said(1, Enqueued(1, 2), Started(1, 2, 0)))
     asked = do(core, 25, *said(1, Ended(1, 2, 25, "finished")))
     assert sent(do(core, 25, *quotes(asked[1:], 25, slow, fast))) == [(2, 1)]
@@ -280,7 +280,5 @@ def test_the_state_of_a_grid_that_maps_survives_being_written_down() -> None:
 @pytest.mark.parametrize("options", [{}, {"control": "none"}, {"mode": "local", "control": "limited"}])
 def test_such_a_selection_needs_sites_that_are_asked(options: dict[str, str]) -> None:
     """Without limited control it is refused, with what would be right."""
-    with pytest.raises(
-        OptionError, match=r"'sjs' goes by what sites expect .* needs control limited, and another mode"
-    ):
+    with pytest.raises(OptionError, match=r"'sjs' uses the quotes of sites; it needs control limited and a mode other"):
         GridPolicy(selection="sjs", **options)

@@ -78,7 +78,7 @@ def test_a_quote_names_the_site_that_would_get_the_job_and_its_start_there() -> 
     do(core, 0, submitted(1, 2))
     questions = core.questions(0, submitted(99, 2))
     assert {site: (each.width, each.length_ms) for site, each in questions.items()} == {0: (2, 100), 1: (2, 100)}
-    why = "it would be sent to site 1, which has the least work of the grid for each node"
+    why = "it would be sent to site 1, which has the least work of the grid per node"
     quote = quoted(core, 2, site_0=Quoted(0, 2, 0), site_1=Quoted(0, 0, 5_000))
     later = f"{why}, and would start there in 5 s; site 0 could start it at once (--site site 0)"
     assert (quote.start_ms, quote.places, quote.reason) == (5_000, (("site 1", 2),), later)
@@ -177,7 +177,7 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_sent_for_ever() -> None:
     while commands:
         command = commands[-1]
         if isinstance(command, ReportRefused):
-            said_by = (f"site {s}: it took it 6 times and refused it then: no" for s in (0, 1))
+            said_by = (f"site {s}: it accepted the job 6 times and then refused it: no" for s in (0, 1))
             assert command.reason == f"no site can run it: {'; '.join(said_by)}"
             break
         sends.append((now_ms, command.site))

@@ -128,10 +128,10 @@ def test_one_order_is_that_order(tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     """Unknown names, another mode or backfilling, an order beside: each is said in a line, with its place in a file."""
     for options, line in (
-        ({"mode": "local"}, "tuning: is of the grid queue; it needs control full, and another mode than local"),
-        ({"control": "limited"}, "tuning: is of the grid queue"),
-        ({"order": "sjf"}, "order: 'sjf' does not go with tuning"),
-        ({"backfill": "conservative"}, "tuning: does not go with backfill conservative"),
+        ({"mode": "local"}, "tuning: applies to the grid queue; it needs control full and a mode other than local"),
+        ({"control": "limited"}, "tuning: applies to the grid queue"),
+        ({"order": "sjf"}, "order: 'sjf' does not work with tuning"),
+        ({"backfill": "conservative"}, "tuning: does not work with backfill conservative"),
     ):
         with pytest.raises(OptionError, match=line):
             GridPolicy(tuning=GridTuning(), **options)
@@ -143,5 +143,5 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     file.write_text(FILE)
     with pytest.raises(ScenarioError, match="slackness_pct: is -1"):
         build_scenario(file, ["grid.tuning.slackness_pct=-1"])
-    with pytest.raises(ScenarioError, match="does not go with tuning"):
+    with pytest.raises(ScenarioError, match="does not work with tuning"):
         build_scenario(file, ["grid.order=sjf"])

@@ -250,7 +250,7 @@ def test_without_tokens_it_listens_on_loopback_alone(host: str) -> None:
     """A place that can be reached from elsewhere is refused, with what to do."""
     with pytest.raises(OptionError, match="gridweave token create"):
         GatewaySettings(host=host)
-    with pytest.raises(OptionError, match="without TLS anyone in between can read the tokens"):
+    with pytest.raises(OptionError, match="without TLS others could read the tokens"):
         GatewaySettings(host=host, tokens="tokens.db")
     assert GatewaySettings(host=host, tokens="tokens.db", plain_http=True).host == host
     assert GatewaySettings(host=host, tokens="tokens.db", cert="grid.pem", key="grid.key").host == host

@@ -61,7 +61,7 @@ def test_a_line_that_was_changed_is_noticed(tmp_path: Path) -> None:
     changes = [(b"".join(lines).replace(b"site2", b"site9"), 4), (b"".join(lines[:1] + lines[2:]), 2)]
     for changed, place in [*changes, (b"".join(lines[1:]), 1), (b"{}\n" + b"".join(lines), 1)]:
         (tmp_path / "a").write_bytes(changed)
-        with pytest.raises(InputError, match=f"a: line {place} does not follow from the one before: that one was"):
+        with pytest.raises(InputError, match=f"a: line {place} does not follow from the one before: the line was"):
             check_audit(tmp_path / "a")
 
 

@@ -98,7 +98,7 @@ async def test_a_link_logs_in_once(served: Served, browser: Browser, tokens: dic
     for code in (made["code"], "x"):
         status, problem = await browser.ask("POST", "/v1/login", {"code": code})
         assert status == 401
-        assert "gridweave open makes another" in str(problem["detail"])
+        assert "run gridweave open for a new one" in str(problem["detail"])
     assert (await served.ask("POST", "/v1/login/code"))[0] == 401
 
 

@@ -171,7 +171,7 @@ async def test_headers_are_heard(headers: dict[str, str], status: int) -> None:
         ("GET", "/v1/jobs/0", 404),
         ("GET", "/v1/jobs/-1", 404),
         ("GET", "/v1/jobs/" + "9" * 500, 404),
-        ("GET", "/v1/jobs/1%2fstory", 404),
+        ("GET", "/v1/jobs/1%2fhistory", 404),
         ("GET", "/v1/jobs/%ff%00", 404),
         ("PUT", "/v1/jobs", 405),
         ("DELETE", "/v1/jobs/1", 405),

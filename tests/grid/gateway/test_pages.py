@@ -86,7 +86,7 @@ async def test_a_job_is_seen_to_wait_run_and_end(served: Served, backend: FakeBa
     """What happens to a job is seen as it happens, without loading the page again; its output, too."""
     await window.go(f"{served.url}/#/jobs")
     page = window.page
-    await expect(page.get_by_text("No job is like that.")).to_be_visible()
+    await expect(page.get_by_text("No jobs match.")).to_be_visible()
     (job_id,) = await served.submit(job(name="weather"))
     await expect(page.get_by_role("row").filter(has_text="weather")).to_contain_text("waiting")
     await page.get_by_role("link", name=str(job_id), exact=True).click()
@@ -99,7 +99,7 @@ async def test_a_job_is_seen_to_wait_run_and_end(served: Served, backend: FakeBa
     await expect(page.locator("pre.output")).to_contain_text("step 2")
     backend.end(job_id)
     await expect(page.locator(".s-finished").first).to_be_visible()
-    await expect(page.get_by_text("What it used")).to_be_visible()
+    await expect(page.get_by_text("Peak memory")).to_be_visible()
 
 
 async def test_a_job_without_a_name_is_called_by_what_it_runs(served: Served, window: Window) -> None:
@@ -111,13 +111,13 @@ async def test_a_job_without_a_name_is_called_by_what_it_runs(served: Served, wi
 
 
 async def test_a_job_is_cancelled_after_a_question(served: Served, backend: FakeBackend, window: Window) -> None:
-    """What follows is said before a job is cancelled; whoever leaves it there changes nothing."""
+    """The page names the consequences before a job is cancelled; declining changes nothing."""
     await fill(served, backend)
     await window.go(f"{served.url}/#/job/2")
     page = window.page
     await page.get_by_role("button", name="Cancel", exact=True).click()
-    await expect(page.get_by_role("dialog")).to_contain_text("1 running job will be told to end")
-    await page.get_by_role("button", name="Leave it").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("1 running job will be terminated")
+    await page.get_by_role("button", name="Keep", exact=True).click()
     assert backend.records_by_id[2].state == "running"
     await page.get_by_role("button", name="Cancel", exact=True).click()
     await page.get_by_role("button", name="Cancel 1 job").click()
@@ -126,11 +126,11 @@ async def test_a_job_is_cancelled_after_a_question(served: Served, backend: Fake
 
 
 async def test_several_jobs_are_held_and_released(served: Served, backend: FakeBackend, window: Window) -> None:
-    """Ticked jobs are held and released together; those in another state are passed over."""
+    """Selected jobs are held and released together; those in another state are passed over."""
     await fill(served, backend)
     await window.go(f"{served.url}/#/jobs")
     page = window.page
-    await page.get_by_label("Tick all").click()
+    await page.get_by_label("Select all").click()
     await page.get_by_role("button", name="Hold").click()
     await expect(page.locator(".s-held")).to_have_count(1)
     assert [record.state for record in backend.records_by_id.values()] == ["ended", "running", "held"]
@@ -184,11 +184,11 @@ async def test_operators_ask_what_would_become_of_the_grid(served: Served, windo
     page = window.page
     await page.get_by_label("drained").first.check()
     await page.get_by_label("Name", exact=True).fill("<b>west</b>")
-    await page.get_by_role("button", name="Ask", exact=True).click()
-    table = page.get_by_role("region", name="If each job takes as long as it may")
-    await expect(table.get_by_role("row").filter(has_text="in the mean")).to_contain_text("2 min")
-    await expect(page.get_by_text("both plays come to longer waits")).to_be_visible()
-    await expect(page.get_by_label("<b>west</b> now: not there").first).to_be_attached()
+    await page.get_by_role("button", name="Simulate", exact=True).click()
+    table = page.get_by_role("region", name="If each job runs up to its limit")
+    await expect(table.get_by_role("row").filter(has_text="Mean wait")).to_contain_text("2 min")
+    await expect(page.get_by_text("both simulations yield longer waits")).to_be_visible()
+    await expect(page.get_by_label("<b>west</b> now: no such site").first).to_be_attached()
     await expect(page.get_by_label("<b>west</b> then: 50.0% of 4 nodes").first).to_be_attached()
 
 
@@ -379,7 +379,7 @@ async def test_jobs_before_and_behind_a_job_are_a_graph(served: Served, window: 
     await expect(graph.get_by_role("listitem")).to_have_count(3)
     told = " ".join((await graph.inner_text()).split())
     assert told.startswith(
-        "It waits for 1 to have finished → job 2, ○ waiting → Wait for it 3 to have started: ○ waiting"
+        "Waits for 1 to have finished → job 2, ○ waiting → Waiting for this job 3 to have started: ○ waiting"
     )
 
 

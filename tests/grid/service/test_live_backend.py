@@ -627,5 +627,5 @@ async def test_output_that_no_machine_has_is_never_an_empty_output(tmp_path: Pat
         shutil.rmtree(tmp_path / "north" / "m0" / "jobs")
         part = await backend.output(job_id, 0, "out", 0, 100)
         assert part is not None
-        assert part.removed == f"the output of job {job_id} is on none of its machines any more"
+        assert part.removed == f"the output of job {job_id} is no longer on any of its machines"
         (tmp_path / "north" / "m0" / "jobs").mkdir()

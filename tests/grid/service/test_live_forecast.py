@@ -128,7 +128,7 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
         assert quote.reason == "it would wait in the queue of north"
         assert [site.reason for site in quote.sites] == [
             "it needs 2 nodes, 0 of 4 nodes are free, and 1 job waits",
-            "does not answer now; has not said when it could start it",
+            "does not answer now; has not sent a quote",
         ]
         grid.away.clear()
         assert await grid.backend.apply_action("cancel", [runs, waits], origin="a test")
@@ -145,7 +145,7 @@ async def test_without_control_a_quote_is_where_the_job_then_goes(tmp_path: Path
         quote = await grid.backend.quote(request)
         assert quote.places == (("south", 1),)
         assert quote.reason == (
-            "it would be sent to south, which has the least work of the grid for each node, and would start there "
+            "it would be sent to south, which has the least work of the grid per node, and would start there "
             "in 2 h; north could start it at once (--site north)"
         )
         north, south = quote.sites
@@ -177,7 +177,7 @@ async def test_a_quote_of_a_mapping_grid_is_what_the_mapping_decides(tmp_path: P
         assert quote.places == (("north", 4),)
         assert quote.start_ms is not None
         assert 2 * HOUR_MS < quote.start_ms - quote.now_ms <= 3 * HOUR_MS, "the job that waits goes first"
-        assert quote.reason.startswith("mapped over the sites with all that waits, it would start in ")
+        assert quote.reason.startswith("mapped over the sites with all waiting jobs, it would start in ")
         (job_id,) = await submit(grid, sleeper(4, 1.5))
         async with asyncio.timeout(PATIENCE_S):
             while (forecast := await grid.backend.forecast(job_id)) is None or not forecast.places:

@@ -109,7 +109,7 @@ async def test_a_signal_ends_it_in_order() -> None:
 
     await serve_gateway(a_gateway(), [work()], said.append)
     assert ended == ["work"]
-    assert said[-1] == "told to end"
+    assert said[-1] == "asked to end"
 
 
 @pytest.mark.asyncio

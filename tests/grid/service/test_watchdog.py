@@ -117,7 +117,7 @@ def test_it_waits_longer_after_each_try_and_begins_anew_when_all_is_steady(tmp_p
     kept = read_kept(NAME)
     assert kept is not None
     assert (kept.tries, kept.mended, kept.gave_up, kept.missing) == (0, 1, False, (HEAD, GATEWAY))
-    assert bench.said[-1] == "brought back: the head of Ray, the gateway"
+    assert bench.said[-1] == "restarted: the head of Ray, the gateway"
 
 
 def test_it_gives_up_aloud(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_it_gives_up_aloud(tmp_path: Path) -> None:
     assert not bench.watchdog.run(os.getpid())
     assert len(bench.tried_s) == MOST_TRIES
     assert max(b - a for a, b in zip(bench.tried_s, bench.tried_s[1:], strict=False)) == LONGEST_PAUSE_S
-    assert bench.said[-1].startswith("GIVEN UP after 20 tries: the head of Ray, the gateway cannot be brought back")
+    assert bench.said[-1].startswith("GIVEN UP after 20 tries: the head of Ray, the gateway cannot be restarted")
     assert "port 8765 is taken" in bench.said[-1]
     write_state(a_state(tmp_path, process_of(os.getpid(), GATEWAY)))
     parts = {part.name: part for part in look(NAME).parts}
     assert not parts[WATCHDOG].well
     assert "gave up head of Ray, gateway after 20 tries: port 8765 is taken" in parts[WATCHDOG].detail
-    assert parts[WATCHDOG].detail.endswith("and `gridweave up --name test` begins again")
+    assert parts[WATCHDOG].detail.endswith("and run `gridweave up --name test`")
 
 
 @pytest.mark.parametrize(("name", "command"), [("default", "`gridweave up`"), (NAME, "`gridweave up --name test`")])
@@ -148,10 +148,10 @@ def test_status_tells_how_a_keeper_is_brought_back(
         return "well" if found.well else found.detail
 
     assert told(*all_run) == "well"
-    assert told(*all_run[:2]) == f"does not run, so that nobody brings back what ends; {command} starts it"
+    assert told(*all_run[:2]) == f"does not run, so nothing restarts what ends; {command} starts it"
     os.kill(child.pid, signal.SIGSTOP)
     until(lambda: told(*all_run) != "well")
-    assert told(*all_run) == f"its process was stopped (SIGSTOP); kill -CONT {child.pid} lets it go on"
+    assert told(*all_run) == f"its process was stopped (SIGSTOP); kill -CONT {child.pid} resumes it"
 
 
 def test_a_real_one_sees_an_end_at_once_and_is_ended_before_the_rest(
@@ -229,7 +229,7 @@ def test_it_gives_up_a_cluster_of_others_that_is_gone(tmp_path: Path) -> None:
     assert AWAY_S <= bench.now_s <= AWAY_S + 2 * LONGEST_PAUSE_S
     assert asked_s[-1] > AWAY_S - 2 * LONGEST_PAUSE_S
     assert not bench.tried_s
-    assert bench.said[-1].startswith("GIVEN UP after 1 d: the head of Ray, the gateway cannot be brought back: no Ray ")
+    assert bench.said[-1].startswith("GIVEN UP after 1 d: the head of Ray, the gateway cannot be restarted: no Ray ")
     kept = read_kept(NAME)
     assert kept is not None
     assert kept.gave_up

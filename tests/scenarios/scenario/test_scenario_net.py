@@ -186,7 +186,7 @@ def test_the_schema_has_the_keys_of_networks() -> None:
         (
             [('"static"', '"static"\nmode = "sharing"')],
             "[net]",
-            "net: is of no use under mode sharing, which splits no",
+            "net: has no effect under mode sharing, which splits no",
         ),
         (
             [("[net]\n", '[net]\ncontention = "dynamic"\n')],
@@ -392,7 +392,7 @@ def test_topologies_are_searched_for_in_order(folders: Path, tmp_path: Path) -> 
 def test_a_missing_topology_is_reported_with_its_source(folders: Path, tmp_path: Path) -> None:
     """A known topology is reported with its source, other names with the folders and shipped files."""
     with pytest.raises(
-        InputError, match=r"not on this machine; get it from http://www.topology-zoo.org/files/Geant2012.gml"
+        InputError, match=r"not installed; download it from http://www.topology-zoo.org/files/Geant2012.gml"
     ):
         find_topology("Geant2012.gml")
     with pytest.raises(InputError, match=r"nowhere.gml: there is no such file, .*gridweave ships europe.toml"):

@@ -46,5 +46,5 @@ def test_a_selection_that_needs_other_control_is_reported(scenario: Path) -> Non
     with pytest.raises(ScenarioError) as caught:
         build_scenario(scenario, ["grid.control=full", "grid.overhead=-1"])
     told = str(caught.value)
-    assert "grid.selection: 'pjs' goes by what sites expect of a job when they are asked; it needs control" in told
+    assert "grid.selection: 'pjs' uses the quotes of sites; it needs control" in told
     assert "grid.overhead: is -1" in told

@@ -118,7 +118,7 @@ async def test_nothing_runs_while_paused(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_a_paused_job_outlives_its_runner(tmp_path: Path) -> None:
-    """A runner that is gone while a job is paused finds it paused again; another lets it go on, or ends it."""
+    """A runner that is gone while a job is paused finds it paused again; another resumes it, or ends it."""
     job = Counting(tmp_path)
     async with Runner(job.root) as runner:
         await runner.start(job.launch())
@@ -230,7 +230,7 @@ asyncio.run(main())
 
 @pytest.mark.asyncio
 async def test_a_runner_that_is_killed_leaves_its_jobs_paused(tmp_path: Path) -> None:
-    """Kill -9 of the runner while a job is paused: it stays so, the next runner finds it so and lets it go on."""
+    """Kill -9 of the runner while a job is paused: it stays so, the next runner finds it so and resumes it."""
     arguments = (sys.executable, "-c", RUNNER, str(Path(__file__).parent), str(tmp_path))
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-// The sites and their nodes, each a cell: free, busy, away, draining; and what waits.
+// The overview of the grid: the sites with one cell per node, and the numbers of waiting and running jobs.
 
 import { get, post } from "../api.js";
 import { count } from "../text.js";
@@ -7,7 +7,7 @@ import { Empty, html, Trouble, useFresh, useState } from "../ui.js";
 
 const MOST_CELLS = 2048;
 
-/** What each node of a site does, in the order of their numbers: the job, "away", or nothing. */
+/** The cells of a site in node order, each with the job on the node and whether its machine is away. */
 function cellsOf(site) {
   const cells = Array.from({ length: Math.min(site.nodes, MOST_CELLS) }, () => ({ job: null, away: false }));
   for (const { job_id: jobId, nodes } of site.busy) {
@@ -33,41 +33,41 @@ function Cell({ cell, node, paused }) {
   const where = `node ${node}${cell.machine ? ` of ${cell.machine}` : ""}`;
   if (cell.away) return html`<span class="cell away" title="${where}: does not answer"></span>`;
   if (cell.job === null) return html`<span class="cell free" title="${where}: free"></span>`;
-  if (cell.job === 0) return html`<span class="cell other" title="${where}: a job of somebody else"></span>`;
-  const stands = paused.includes(cell.job);
-  return html`<a class="cell ${tone(cell.job)} ${stands ? "paused" : ""}" href="#/job/${cell.job}" tabindex="-1"
-    title="${where}: job ${cell.job}${stands ? ", which stands still until its slice" : ""}"></a>`;
+  if (cell.job === 0) return html`<span class="cell other" title="${where}: a job of another user"></span>`;
+  const isPaused = paused.includes(cell.job);
+  return html`<a class="cell ${tone(cell.job)} ${isPaused ? "paused" : ""}" href="#/job/${cell.job}" tabindex="-1"
+    title="${where}: job ${cell.job}${isPaused ? ", paused until its next time slice" : ""}"></a>`;
 }
 
 function condition(site) {
   if (!site.answers) return ["✕ does not answer", "away"];
   if (site.problem) return ["✕ cut off from the grid", "away"];
-  if (site.draining) return ["◐ draining: takes nothing new of the grid", "drain"];
-  return ["● works", "works"];
+  if (site.draining) return ["◐ draining: accepts no new jobs from the grid", "drain"];
+  return ["● running", "works"];
 }
 
 function Site({ site, canOperate, reload }) {
-  const [said, say] = useState("");
+  const [message, setMessage] = useState("");
   const [text, kind] = condition(site);
   const cells = cellsOf(site);
   const busy = site.nodes - site.free;
   const jobs = [...new Set(site.busy.map((busy) => busy.job_id))].filter((jobId) => jobId !== 0);
 
-  async function turn() {
+  async function toggle() {
     try {
       await post(`/v1/sites/${encodeURIComponent(site.name)}/${site.draining ? "resume" : "drain"}`);
-      say("");
+      setMessage("");
       reload();
     } catch (error) {
-      say(error.message);
+      setMessage(error.message);
     }
   }
 
   return html`<section class="card site">
     <h2>${site.name}</h2>
     <p class="condition ${kind}">${text}</p>
-    <p><strong>${busy}</strong> of ${count(site.nodes, "node")} busy; ${site.for_grid} may be the grid's.
-      ${" "}${count(site.running, "job")} running, ${site.waiting} waiting here.</p>
+    <p><strong>${busy}</strong> of ${count(site.nodes, "node")} busy; the grid may use ${site.for_grid}.
+      ${" "}${count(site.running, "job")} running, ${site.waiting} waiting at this site.</p>
     <div class="cells" aria-hidden="true">
       ${cells.map((cell, node) => html`<${Cell} cell=${cell} node=${node} paused=${site.paused} />`)}
       ${site.nodes > MOST_CELLS && html`<span>and ${site.nodes - MOST_CELLS} more</span>`}
@@ -79,8 +79,8 @@ function Site({ site, canOperate, reload }) {
     ${site.problem && html`<p class="trouble">${site.problem}</p>`}
     ${site.fault && html`<p class="hint">Last fault, ${new Date(site.fault.at_ms).toLocaleString()}: ${site.fault.text}</p>`}
     <p class="hint">${site.policy}</p>
-    ${canOperate && html`<p class="buttons"><button type="button" onClick=${turn}>
-      ${site.draining ? "Take jobs again" : "Drain"}</button><span role="status">${said}</span></p>`}
+    ${canOperate && html`<p class="buttons"><button type="button" onClick=${toggle}>
+      ${site.draining ? "Resume" : "Drain"}</button><span role="status">${message}</span></p>`}
   </section>`;
 }
 
@@ -113,11 +113,11 @@ export function GridPage({ who }) {
     <p class="hint">${howPlaced(scheduling)}</p>
     <div class="sites">${sites.map((site) => html`
       <${Site} key=${site.name} site=${site} canOperate=${canOperate} reload=${reload} />`)}</div>
-    ${!sites.length && html`<${Empty}>There is no site yet.<//>`}
+    ${!sites.length && html`<${Empty}>The grid has no sites yet.<//>`}
     <ul class="legend" aria-label="What the cells mean">
-      <li><span class="cell free"></span> free</li><li><span class="cell t1"></span> a job (one colour each)</li>
-      <li><span class="cell other"></span> somebody else’s</li>
-      <li><span class="cell t1 paused"></span> its job stands still</li>
+      <li><span class="cell free"></span> free</li><li><span class="cell t1"></span> a job (each has its own colour)</li>
+      <li><span class="cell other"></span> another user’s job</li>
+      <li><span class="cell t1 paused"></span> its job is paused</li>
       <li><span class="cell away"></span> does not answer</li></ul>
     <${Links} network=${network} sites=${sites} />`;
 }

@@ -1,9 +1,9 @@
-// One job: what became of it, why it waits, what it writes, and what would change its start.
+// One job: its state and history, why it waits, its output, and how changes would move its start.
 
 import { get } from "../api.js";
-import { absolute, count, endOf, needs, places, really, span, stateOf, title, when } from "../text.js";
+import { absolute, count, endOf, measuredSlowdown, needs, places, span, stateOf, title, when } from "../text.js";
+import { Actions } from "../actions.js";
 import { html, JobLink, State, Table, Time, Trouble, useFresh, useNow } from "../ui.js";
-import { Wishes } from "../wishes.js";
 import { Output } from "./output.js";
 import { Used } from "./used.js";
 import { WhatIf } from "./what-if.js";
@@ -27,14 +27,14 @@ function Facts({ record, now }) {
   ];
   if (request.priority) facts.push(["Priority", request.priority]);
   if (request.resources) facts.push(["Needs", needs(request.resources)]);
-  if (record.split) facts.push(["Split", record.split.text + (record.end_ms !== null && ran !== null ? `; it took ${span(ran)}` : "")]);
-  if (record.sharing) facts.push(["Shares nodes", record.sharing.text + really(record.sharing)]);
+  if (record.split) facts.push(["Split", record.split.text + (record.end_ms !== null && ran !== null ? `; actual run time ${span(ran)}` : "")]);
+  if (record.sharing) facts.push(["Shares nodes", record.sharing.text + measuredSlowdown(record.sharing)]);
   if (record.split?.communication) facts.push(["Sends", record.split.communication]);
   if (record.machines.length) facts.push(["Machines", record.machines.join(", ")]);
   return html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
-/** How much of the time that it may take has gone: a bar with its numbers. */
+/** A progress bar: the run time so far, out of the job's limit. */
 function Progress({ record, now }) {
   if (record.state !== "running") return null;
   const ran = Math.max(0, now - record.start_ms);
@@ -43,15 +43,15 @@ function Progress({ record, now }) {
     ${" "}${span(ran)} of ${span(record.request.limit_ms)}; ${left >= 0 ? `${span(left)} left` : "past its limit"}</p>`;
 }
 
-/** Why it waits, site by site: the nodes that it needs against those that are free. */
+/** Why the job waits, with the nodes it needs and the free nodes of each site. */
 function Why({ forecast, record, now }) {
   const most = Math.max(record.request.nodes, ...forecast.sites.map((site) => site.nodes), 1);
   const part = (nodes) => ({ width: `${(100 * nodes) / most}%` });
-  return html`<section class="card"><h2>${record.state === "waiting" || record.state === "held" ? "Why it waits" : "How it stands"}</h2>
+  return html`<section class="card"><h2>${record.state === "waiting" || record.state === "held" ? "Why it waits" : "Forecast"}</h2>
     <p class="reason">${forecast.reason}</p>
     ${forecast.start_ms !== null && html`<p>Starts <strong>${when(forecast.start_ms, now)}</strong>, in
-      ${" "}${span(Math.max(0, forecast.start_ms - now))}, on ${places(forecast.places)}; if every job takes as long as
-      it may and no other comes.</p>`}
+      ${" "}${span(Math.max(0, forecast.start_ms - now))}, on ${places(forecast.places)}, if every job runs up
+      to its limit and no new jobs arrive.</p>`}
     ${forecast.sites.map((site) => html`<div class="need" key=${site.site}>
       <h3>${site.site}</h3>
       <div class="bar" role="img" aria-label="${site.free} of ${site.nodes} nodes free; it needs ${record.request.nodes}">
@@ -59,32 +59,32 @@ function Why({ forecast, record, now }) {
         <span class="needs" style=${{ left: `${(100 * record.request.nodes) / most}%` }}></span>
       </div>
       <p><small>${site.free} of ${count(site.nodes, "node")} free; it needs ${record.request.nodes}.
-        ${" "}${site.start_ms !== null ? `Alone there ${site.start_ms <= now ? "now" : `in ${span(site.start_ms - now)}`}. ` : ""}
+        ${" "}${site.start_ms !== null ? `On this site alone: ${site.start_ms <= now ? "now" : `in ${span(site.start_ms - now)}`}. ` : ""}
         ${site.reason}${site.waits_for.length ? html` Waits for ${site.waits_for.slice(0, 8).map((id) => html`<${JobLink} id=${id} /> `)}` : ""}</small></p>
     </div>`)}
     ${forecast.split && html`<p class="hint">Split: ${forecast.split.reason}</p>`}
   </section>`;
 }
 
-/** What has happened, on a line of time, and in words. */
-function Timeline({ story, now }) {
-  if (!story.length) return null;
-  const [first, last] = [story[0].at_ms, Math.max(story.at(-1).at_ms, story[0].at_ms + 1)];
-  return html`<section class="card"><h2>What happened</h2>
-    <div class="line" aria-hidden="true">${story.map((entry) => html`
+/** The history of the job, as a timeline and as a table. */
+function Timeline({ history, now }) {
+  if (!history.length) return null;
+  const [first, last] = [history[0].at_ms, Math.max(history.at(-1).at_ms, history[0].at_ms + 1)];
+  return html`<section class="card"><h2>History</h2>
+    <div class="line" aria-hidden="true">${history.map((entry) => html`
       <span class="dot" style=${{ left: `${(100 * (entry.at_ms - first)) / (last - first)}%` }}
         title="${entry.kind}: ${absolute(entry.at_ms)}"></span>`)}</div>
-    <${Table} label="What happened" columns=${["When", "After", "What", "More"]}>
-      ${story.map((entry, index) => html`<tr>
+    <${Table} label="History" columns=${["Time", "After", "Event", "Details"]}>
+      ${history.map((entry, index) => html`<tr>
         <td><${Time} ms=${entry.at_ms} now=${now} /></td>
-        <td class="number">${index ? `+${span(entry.at_ms - story[index - 1].at_ms)}` : ""}</td>
+        <td class="number">${index ? `+${span(entry.at_ms - history[index - 1].at_ms)}` : ""}</td>
         <td>${entry.kind}</td><td class="why" dir="auto">${entry.detail}</td></tr>`)}
     <//></section>`;
 }
 
 const SHOWN = 12;
 
-/** Jobs on one side of a graph: each with how it is, or what it must have done. */
+/** The jobs on one side of the graph, each with its state or the condition on it. */
 function Side({ label, jobs }) {
   if (!jobs.length) return null;
   return html`<div><h3>${label}</h3><ul>${jobs.slice(0, SHOWN).map(([id, text]) => html`
@@ -92,7 +92,7 @@ function Side({ label, jobs }) {
     ${jobs.length > SHOWN && html`<p><small>and ${jobs.length - SHOWN} more</small></p>`}</div>`;
 }
 
-/** What it waits for, what waits for it, and the array that it is part of. */
+/** The jobs that this job waits for, the jobs that wait for it, and its array. */
 function Related({ record, followers }) {
   const { after, array } = record.request;
   if (!after.length && !array && !followers.length) return null;
@@ -100,13 +100,13 @@ function Related({ record, followers }) {
   const has = (job) => job.request.after.find((each) => each.job_id === record.job_id)?.has;
   return html`<section class="card"><h2>Related jobs</h2>
     ${(after.length > 0 || followers.length > 0) && html`<div class="graph">
-      <${Side} label="It waits for" jobs=${after.map((each) => [each.job_id, `to have ${each.has}`])} />
+      <${Side} label="Waits for" jobs=${after.map((each) => [each.job_id, `to have ${each.has}`])} />
       ${after.length > 0 && arrow}<div class="self">job ${record.job_id}, <${State} state=${stateOf(record)} /></div>
       ${followers.length > 0 && arrow}
-      <${Side} label="Wait for it" jobs=${followers.map((job) =>
+      <${Side} label="Waiting for this job" jobs=${followers.map((job) =>
         [job.job_id, html`to have ${has(job)}: <${State} state=${stateOf(job)} />`])} /></div>`}
     ${array && html`<p>Index ${array.index} of the array <a href="#/jobs?array=${encodeURIComponent(array.name)}" dir="auto">${array.name}</a>${
-      record.elements.length ? `; ${count(record.elements.length, "element")} ended` : ""}.</p>`}
+      record.elements.length ? `; ${count(record.elements.length, "task")} ended` : ""}.</p>`}
   </section>`;
 }
 
@@ -114,26 +114,26 @@ export function JobPage({ at }) {
   const id = at.target;
   const load = async (signal) => {
     const record = await get(`/v1/jobs/${id}`, {}, { signal });
-    const [story, followers] = await Promise.all([
-      get(`/v1/jobs/${id}/story`, {}, { signal }),
+    const [history, followers] = await Promise.all([
+      get(`/v1/jobs/${id}/history`, {}, { signal }),
       get("/v1/jobs", { follows: record.job_id, limit: 200 }, { signal }),
     ]);
     const forecast = OVER.includes(record.state) || record.state === "running" ? null
       : await get(`/v1/jobs/${id}/forecast`, {}, { signal });
-    return { record, story: story.entries, followers: followers.jobs.reverse(), forecast };
+    return { record, history: history.entries, followers: followers.jobs.reverse(), forecast };
   };
   const { data, problem, reload } = useFresh(load, [id], {
     every: 5000,
-    // Why it waits changes with other jobs; that is looked at now and then.
+    // The reasons for a wait depend on other jobs, too; they are refreshed by the timer.
     concerns: (event) => event.job_id === Number(id),
   });
   const now = useNow();
   if (!data) return html`<h1>Job ${id}</h1><${Trouble} problem=${problem} />`;
-  const { record, story, followers, forecast } = data;
+  const { record, history, followers, forecast } = data;
   return html`<h1>Job ${record.job_id} <small class="name" dir="auto">${title(record)}</small></h1>
     <${Trouble} problem=${problem} />
     <p><${State} state=${stateOf(record)} /> ${record.reason && html`<span class="reason" dir="auto">${record.reason}</span>`}</p>
-    <p><${Wishes} records=${[record]} done=${reload} /></p>
+    <p><${Actions} records=${[record]} done=${reload} /></p>
     <${Progress} record=${record} now=${now} />
     <${Facts} record=${record} now=${now} />
     ${forecast && html`<${Why} forecast=${forecast} record=${record} now=${now} />`}
@@ -141,5 +141,5 @@ export function JobPage({ at }) {
     ${record.starts > 0 && html`<${Output} record=${record} />`}
     ${record.starts > 0 && html`<${Used} record=${record} />`}
     <${Related} record=${record} followers=${followers} />
-    <${Timeline} story=${story} now=${now} />`;
+    <${Timeline} history=${history} now=${now} />`;
 }

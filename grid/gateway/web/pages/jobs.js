@@ -1,18 +1,18 @@
-// All jobs one may see, the newest first: searched, filtered, and what can be done to those that are ticked.
+// The jobs that the user may see, newest first, with filters and with actions on the selected jobs.
 
+import { Actions } from "../actions.js";
 import { get } from "../api.js";
 import { gridNow } from "../clock.js";
 import { endOf, places, span, stateOf, title } from "../text.js";
 import { Empty, html, JobLink, State, Table, Time, Trouble, useFresh, useNow, useState } from "../ui.js";
-import { Wishes } from "../wishes.js";
 
 const STATES = ["held", "waiting", "starting", "running", "ending", "ended", "refused"];
 const OUTCOMES = ["finished", "failed", "limit", "cancelled"];
 const SINCE = [["", "any time"], ["3600000", "the last hour"], ["86400000", "the last day"], ["604800000", "the last week"]];
 const LIMIT = 200;
 
-/** What the address of the page says of which jobs are wanted. */
-function wanted(query) {
+/** The parameters of the request for jobs, from the address of the page. */
+function parametersOf(query) {
   const since = Number(query.get("since"));
   return {
     user: query.get("user"), name: query.get("name"), array: query.get("array"), site: query.get("site"),
@@ -24,16 +24,16 @@ function wanted(query) {
 function Choice({ name, label, value, options }) {
   return html`<label>${label} <select name=${name} value=${value ?? ""}>
     ${options.map((each) => {
-      const [told, text] = Array.isArray(each) ? each : [each, each || "any"];
-      return html`<option value=${told}>${text}</option>`;
+      const [key, text] = Array.isArray(each) ? each : [each, each || "any"];
+      return html`<option value=${key}>${text}</option>`;
     })}</select></label>`;
 }
 
 function Filters({ query, sites, isOperator }) {
   function go(event) {
     event.preventDefault();
-    const said = [...new FormData(event.target.form ?? event.target)].filter(([, value]) => value !== "");
-    location.hash = `#/jobs?${new URLSearchParams(said)}`;
+    const filled = [...new FormData(event.target.form ?? event.target)].filter(([, value]) => value !== "");
+    location.hash = `#/jobs?${new URLSearchParams(filled)}`;
   }
   return html`<form class="filters" onSubmit=${go} onChange=${go} role="search">
     ${isOperator && html`<label>User <input name="user" value=${query.get("user") ?? ""} size="10" /></label>`}
@@ -42,7 +42,7 @@ function Filters({ query, sites, isOperator }) {
     <${Choice} name="state" label="State" value=${query.get("state")} options=${["", ...STATES]} />
     <${Choice} name="outcome" label="Ended" value=${query.get("outcome")} options=${["", ...OUTCOMES]} />
     <${Choice} name="site" label="Site" value=${query.get("site")} options=${["", ...sites]} />
-    <${Choice} name="since" label="There in" value=${query.get("since")} options=${SINCE} />
+    <${Choice} name="since" label="Active in" value=${query.get("since")} options=${SINCE} />
     <button type="submit">Search</button>
   </form>`;
 }
@@ -63,7 +63,7 @@ export function JobsPage({ at, who }) {
   const now = useNow();
   const load = async (signal) => {
     const [page, sites] = await Promise.all([
-      get("/v1/jobs", { ...wanted(at.query), limit: LIMIT }, { signal }),
+      get("/v1/jobs", { ...parametersOf(at.query), limit: LIMIT }, { signal }),
       get("/v1/sites", {}, { signal }),
     ]);
     return { ...page, sites: sites.sites.map((site) => site.name) };
@@ -79,7 +79,7 @@ export function JobsPage({ at, who }) {
   }
   const all = () => tick(chosen.length === data.jobs.length ? new Set() : new Set(data.jobs.map((job) => job.job_id)));
   const heads = [
-    html`<input type="checkbox" aria-label="Tick all" checked=${chosen.length > 0 && chosen.length === data.jobs.length} onClick=${all} />`,
+    html`<input type="checkbox" aria-label="Select all" checked=${chosen.length > 0 && chosen.length === data.jobs.length} onClick=${all} />`,
     ...["Job", "Name", "User", "State", "Nodes", "Where", "Submitted", "Ran"].map((head) => !SORTS[head] ? head
       : html`<button type="button" class="head" aria-pressed=${by === head} onClick=${() => sort(head)}>
         ${head}${by === head ? " ▾" : ""}</button>`),
@@ -88,11 +88,11 @@ export function JobsPage({ at, who }) {
   if (data.below) older.set("below", data.below);
   return html`<h1>Jobs</h1><${Trouble} problem=${problem} />
     <${Filters} query=${at.query} sites=${data.sites} isOperator=${who.scopes.includes("operate")} />
-    <p><${Wishes} records=${chosen} done=${reload} /></p>
-    ${data.jobs.length === 0 ? html`<${Empty}>No job is like that.<//>` : html`
+    <p><${Actions} records=${chosen} done=${reload} /></p>
+    ${data.jobs.length === 0 ? html`<${Empty}>No jobs match.<//>` : html`
     <${Table} label="Jobs" columns=${heads}>
       ${sorted(data.jobs, by).map((job) => html`<tr key=${job.job_id}>
-        <td><input type="checkbox" aria-label="Tick job ${job.job_id}" checked=${ticked.has(job.job_id)}
+        <td><input type="checkbox" aria-label="Select job ${job.job_id}" checked=${ticked.has(job.job_id)}
           onClick=${() => turn(job.job_id)} /></td>
         <td><${JobLink} id=${job.job_id} /></td>
         <td class="name" dir="auto">${title(job)}</td>

@@ -1,11 +1,11 @@
-// The network between the sites: on a map where places are known, else in a circle; and as a table.
+// The network between the sites, drawn as a map, or as a circle if locations are unknown, and listed in a table.
 
 import { count } from "../text.js";
 import { html, Table } from "../ui.js";
 
 const [WIDE, HIGH, EDGE] = [640, 340, 60];
 
-/** Where each node is drawn: by latitude and longitude if all sites have them, else in a circle. */
+/** The position of each node: by latitude and longitude if all sites have them, or else on a circle. */
 function placed(nodes) {
   const known = nodes.filter((node) => node.latitude !== null && node.longitude !== null);
   if (known.length < 2 || nodes.some((node) => node.sites.length && node.latitude === null)) {
@@ -25,29 +25,29 @@ function placed(nodes) {
 }
 
 function speed(bps) {
-  if (bps === null) return "not known";
+  if (bps === null) return "unknown";
   for (const [unit, name] of [[1e12, "Tb/s"], [1e9, "Gb/s"], [1e6, "Mb/s"], [1e3, "kb/s"]]) {
     if (bps >= unit) return `${+(bps / unit).toPrecision(3)} ${name}`;
   }
   return `${Math.round(bps)} b/s`;
 }
 
-const delay = (ms) => (ms === null ? "not known" : `${+ms.toPrecision(3)} ms`);
+const delay = (ms) => (ms === null ? "unknown" : `${+ms.toPrecision(3)} ms`);
 
 function condition(link) {
   if (link.part === 0) return "✕ down";
-  return link.part < 1 ? `◐ ${Math.round(100 * link.part)}% of its bandwidth` : "● works";
+  return link.part < 1 ? `◐ ${Math.round(100 * link.part)}% of its bandwidth` : "● up";
 }
 
-const tells = (link) => `${link.one} and ${link.other}: ${condition(link)}, ${speed(link.bandwidth_bps)}, ${delay(link.latency_ms)}, ${count(link.jobs, "job")} across`;
+const describe = (link) => `${link.one} and ${link.other}: ${condition(link)}, ${speed(link.bandwidth_bps)}, ${delay(link.latency_ms)}, ${count(link.jobs, "job")} across`;
 
-/** A link: thicker the more it carries, and one number where jobs are on it. */
+/** A link as a line: thicker for a larger bandwidth, and with the number of jobs that use it. */
 function Line({ link, at }) {
   const [one, other] = [at.get(link.one), at.get(link.other)];
   if (!one || !other) return null;
   const thick = link.bandwidth_bps === null ? 2 : Math.min(8, Math.max(1.5, Math.log10(link.bandwidth_bps) - 5));
   const kind = link.part === 0 ? "down" : link.jobs ? "used" : "";
-  return html`<g class="link ${kind}"><title>${tells(link)}</title>
+  return html`<g class="link ${kind}"><title>${describe(link)}</title>
     <line x1=${one[0]} y1=${one[1]} x2=${other[0]} y2=${other[1]} stroke-width=${thick} />
     ${link.jobs > 0 && html`<text x=${(one[0] + other[0]) / 2 + 6} y=${(one[1] + other[1]) / 2 - 6}>${count(link.jobs, "job")}</text>`}
   </g>`;
@@ -71,11 +71,11 @@ export function Links({ network, sites }) {
   if (!links.length) return null;
   const at = placed(nodes);
   return html`<section class="card"><h2>Links</h2>
-    <svg class="map" viewBox="0 0 ${WIDE} ${HIGH}" role="img" aria-label="The sites and the links between them; the table below tells the same">
+    <svg class="map" viewBox="0 0 ${WIDE} ${HIGH}" role="img" aria-label="The sites and the links between them; the table below lists them">
       ${links.map((link) => html`<${Line} link=${link} at=${at} />`)}
       ${nodes.map((node) => html`<${Node} node=${node} at=${at} sites=${sites} />`)}
     </svg>
-    <p class="hint">Thicker: more bandwidth. Dashed: down. At each site: busy of all nodes.</p>
+    <p class="hint">Thicker lines have more bandwidth; dashed links are down. Each site shows its busy nodes out of all its nodes.</p>
     <details open=${links.length <= 12}><summary>As a table</summary>
       <${Table} label="Links" columns=${["Between", "State", "Bandwidth", "Latency", "Jobs across"]}>
         ${links.map((link) => html`<tr><td class="name">${link.one} and ${link.other}</td><td>${condition(link)}</td>
@@ -83,10 +83,10 @@ export function Links({ network, sites }) {
           <td class="number">${link.jobs}</td></tr>`)}
       <//></details>
     ${network.paths.length > 0 && html`<details><summary>From site to site</summary>
-      <p class="hint">By these the grid decides what a split costs.</p>
+      <p class="hint">The grid computes the cost of splits from these figures.</p>
       <${Table} label="From site to site" columns=${["From", "To", "Latency", "Bandwidth", ""]}>
         ${network.paths.map((path) => html`<tr><td class="name">${path.origin}</td><td class="name">${path.target}</td>
           <td class="number">${delay(path.latency_ms)}</td><td class="number">${speed(path.bandwidth_bps)}</td>
-          <td>${path.measured ? "measured" : "as written down"}</td></tr>`)}
+          <td>${path.measured ? "measured" : "as configured"}</td></tr>`)}
       <//></details>`}</section>`;
 }

@@ -1,11 +1,11 @@
-// Who comes without a login, or whose login has ended: one field, for a token.
+// The login page, with one field for a token.
 
 import { post } from "../api.js";
 import { keepKey } from "../session.js";
 import { html, useState } from "../ui.js";
 
 export function LoginPage({ problem, done }) {
-  const [said, say] = useState(problem);
+  const [message, setMessage] = useState(problem);
   const [busy, work] = useState(false);
 
   async function go(event) {
@@ -18,7 +18,7 @@ export function LoginPage({ problem, done }) {
       field.value = "";
       done(login.info);
     } catch (error) {
-      say(error.message);
+      setMessage(error.message);
       work(false);
       field.focus();
     }
@@ -29,9 +29,9 @@ export function LoginPage({ problem, done }) {
       <label for="token">Your token</label>
       <input id="token" name="token" type="password" required autocomplete="current-password" autofocus
         spellcheck=${false} aria-describedby="token-help" />
-      <p id="token-help" class="hint">An operator makes one for you: <code>gridweave token create NAME</code>. On the
-        machine of a grid of your own, <code>gridweave open</code> logs you in.</p>
-      ${said && html`<p class="trouble" role="alert">${said}</p>`}
+      <p id="token-help" class="hint">Ask an operator for one (<code>gridweave token create NAME</code>). For a grid of
+        your own, run <code>gridweave open</code> on its machine instead.</p>
+      ${message && html`<p class="trouble" role="alert">${message}</p>`}
       <button type="submit" disabled=${busy}>Log in</button>
     </form></main>`;
 }

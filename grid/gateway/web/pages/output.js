@@ -1,4 +1,4 @@
-// What a rank writes, as it writes it; of very much only the end is kept, and a line of megabytes is cut.
+// The output of a rank, as it is written. Only the end of a long output is kept, and very long lines are cut.
 
 import { follow } from "../api.js";
 import { html, useEffect, useRef, useState } from "../ui.js";
@@ -6,9 +6,9 @@ import { html, useEffect, useRef, useState } from "../ui.js";
 const MOST_KEPT = 200_000;
 const MOST_LINE = 2_000;
 
-/** The end of a text, with lines that are too long cut: a page is not to stand still for one of them. */
+/** The end of a text, with long lines cut, because they would freeze the page. */
 function shortened(text) {
-  const kept = text.length > MOST_KEPT ? `… ${(text.length - MOST_KEPT).toLocaleString()} characters before\n${text.slice(-MOST_KEPT)}` : text;
+  const kept = text.length > MOST_KEPT ? `… ${(text.length - MOST_KEPT).toLocaleString()} characters omitted\n${text.slice(-MOST_KEPT)}` : text;
   return kept.split("\n").map((line) => (line.length > MOST_LINE ? `${line.slice(0, MOST_LINE)} … (${line.length.toLocaleString()} characters)` : line)).join("\n");
 }
 
@@ -16,7 +16,7 @@ export function Output({ record }) {
   const [rank, choose] = useState(0);
   const [stream, turn] = useState("out");
   const [text, write] = useState("");
-  const [said, say] = useState("");
+  const [status, setStatus] = useState("");
   const box = useRef(null);
   const { job_id: jobId, attempt } = record;
 
@@ -40,16 +40,16 @@ export function Output({ record }) {
     };
     async function go() {
       try {
-        say("live");
+        setStatus("live");
         await follow(jobId, { rank, stream, offset: bytes, signal: stop.signal, write: add });
-        say("all of it");
+        setStatus("complete");
       } catch (error) {
         if (stop.signal.aborted) return;
         if (error.status === 410) {
-          say(error.message);
+          setStatus(error.message);
           return;
         }
-        say("cut off; trying again");
+        setStatus("connection lost; retrying");
         timer = setTimeout(go, pause);
         pause = Math.min(2 * pause, 10_000);
       }
@@ -63,7 +63,7 @@ export function Output({ record }) {
     };
   }, [jobId, attempt, rank, stream]);
 
-  // Who has scrolled up wants to read there.
+  // Scroll to the end, unless the user has scrolled up to read.
   const atEnd = box.current ? box.current.scrollHeight - box.current.scrollTop - box.current.clientHeight < 40 : true;
   useEffect(() => {
     if (atEnd && box.current) box.current.scrollTop = box.current.scrollHeight;
@@ -76,8 +76,8 @@ export function Output({ record }) {
         onChange=${(event) => choose(Math.max(0, Math.min(ranks - 1, Number(event.target.value) || 0)))} /></label>
       <label>Stream <select value=${stream} onChange=${(event) => turn(event.target.value)}>
         <option value="out">output</option><option value="err">errors</option></select></label>
-      <span class="hint" role="status">${said}</span>
+      <span class="hint" role="status">${status}</span>
     </p>
-    <pre class="output" ref=${box} tabindex="0" aria-label="Output of rank ${rank}">${text || "Nothing so far."}</pre>
+    <pre class="output" ref=${box} tabindex="0" aria-label="Output of rank ${rank}">${text || "No output yet."}</pre>
   </section>`;
 }

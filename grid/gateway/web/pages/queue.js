@@ -1,4 +1,4 @@
-// What waits, in the order of the queue: when each job starts, and why not sooner.
+// The waiting jobs in queue order: when each one starts, and why not sooner.
 
 import { get } from "../api.js";
 import { count, places, span } from "../text.js";
@@ -19,14 +19,14 @@ export function QueuePage({ who }) {
       ${" "}${data.ending} ending.</p>
     <form class="filters" onSubmit=${(event) => event.preventDefault()}>
       <label>User <select value=${user} onChange=${(event) => only(event.target.value)}>
-        <option value="">everybody</option>${users.map((name) => html`<option value=${name}>${name}</option>`)}
+        <option value="">all</option>${users.map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>
       <label>Site <select value=${site} onChange=${(event) => at(event.target.value)}>
-        <option value="">any, or not known yet</option>${sites.map((name) => html`<option value=${name}>${name}</option>`)}
+        <option value="">all</option>${sites.map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>
     </form>
-    ${jobs.length === 0 ? html`<${Empty}>${data.jobs.length ? "Nothing that is like that waits." : "Nothing waits."}<//>` : html`
-    <${Table} label="Jobs that wait" columns=${["Place", "Job", "User", "Nodes", "Limit", "Waits", "Starts", "Where", "Why not now"]}>
+    ${jobs.length === 0 ? html`<${Empty}>${data.jobs.length ? "No waiting jobs match." : "No jobs are waiting."}<//>` : html`
+    <${Table} label="Waiting jobs" columns=${["Position", "Job", "User", "Nodes", "Limit", "Waited", "Starts", "Where", "Why not now"]}>
       ${jobs.map((job) => html`<tr key=${job.job_id}>
         <td class="number">${data.jobs.indexOf(job) + 1}</td>
         <td>${who.scopes.includes("operate") || job.user === who.user
@@ -42,5 +42,5 @@ export function QueuePage({ who }) {
         <td class="why">${job.reason}</td>
       </tr>`)}
     <//>`}
-    ${data.waiting > data.jobs.length && html`<p class="hint">The first ${data.jobs.length} are shown.</p>`}`;
+    ${data.waiting > data.jobs.length && html`<p class="hint">Only the first ${data.jobs.length} jobs are shown.</p>`}`;
 }

@@ -1,4 +1,4 @@
-// The schedule over all sites: what ran, runs, and is expected to run; zoom and pan, point to hear, click to open.
+// The schedule of all sites: past, running and expected jobs. Zoom and pan, point for details, click to open a job.
 
 import { get } from "../api.js";
 import { gridNow } from "../clock.js";
@@ -14,7 +14,7 @@ async function load(since, signal) {
   const [{ sites }, plan] = await Promise.all([
     get("/v1/sites", {}, { signal }),
     get("/v1/plan", { limit: 1000 }, { signal }).catch((error) => {
-      if (error.status === 422) return { jobs: [] }; // a site's own gateway knows no plan of the grid
+      if (error.status === 422) return { jobs: [] }; // the gateway of a single site has no plan of the grid
       throw error;
     }),
   ]);
@@ -30,21 +30,21 @@ async function load(since, signal) {
   return new Schedule(sites.map((site) => [site.name, site.nodes]), [...jobs.values(), ...kept]);
 }
 
-/** What a rectangle is: a job, or nodes that nothing else may have. */
-function called([id, , , state]) {
+/** The label of a rectangle: a job, a reservation, or nodes under a lease. */
+function labelOf([id, , , state]) {
   if (state === "reservation") return `Reservation ${id}`;
-  return state === "lease" ? `Kept until the agreed start of ${id ? `job ${id}` : "a job of somebody else"}` : `Job ${id}`;
+  return state === "lease" ? `Kept until the agreed start of ${id ? `job ${id}` : "another user’s job"}` : `Job ${id}`;
 }
 
 function Tip({ job, x, y, now }) {
   const [, user, name, state, , start, end, where] = job;
   return html`<div class="tip" style=${{ left: `${x + 12}px`, top: `${y + 12}px` }}>
-    <strong>${called(job)}</strong> ${name && html`<span dir="auto">${name}</span>`}<br />
+    <strong>${labelOf(job)}</strong> ${name && html`<span dir="auto">${name}</span>`}<br />
     ${user && html`<span dir="auto">${user}</span>, `}${KEPT.includes(state) ? "" : html`${isExpected(job, now) ? "expected" : state}<br />`}
     ${places(where)}<br />${when(start, now)} to ${when(end, now)}, ${span(end - start)}</div>`;
 }
 
-/** The canvas, and what mouse and keys do to it. */
+/** The canvas, with the actions of mouse and keys. */
 function Gantt({ schedule, now, open }) {
   const canvas = useRef(null);
   const [tip, point] = useState(null);
@@ -52,7 +52,7 @@ function Gantt({ schedule, now, open }) {
   const paint = useRef(() => {});
   const painting = useRef(null);
 
-  /** Show all of it, up to now. */
+  /** Show the whole schedule, at least up to now. */
   function fit() {
     const to = Math.max(schedule.finish, now);
     const margin = Math.max(1000, (to - schedule.begin) * 0.02);
@@ -145,7 +145,7 @@ function Gantt({ schedule, now, open }) {
   return html`<div class="gantt">
     <canvas ref=${canvas} tabindex="0" role="img" onPointerMove=${moved} onPointerDown=${down} onPointerUp=${up}
       onPointerLeave=${() => point(null)} onKeyDown=${key}
-      aria-label="${count(schedule.jobs.length, "job")} on ${count(schedule.sites.length, "site")} over time; arrow keys move, plus and minus zoom; the table below tells the same"></canvas>
+      aria-label="${count(schedule.jobs.length, "job")} on ${count(schedule.sites.length, "site")} over time; arrow keys move, plus and minus zoom; the table below lists them"></canvas>
     ${tip && html`<${Tip} ...${tip} now=${now} />`}
   </div>`;
 }
@@ -154,7 +154,7 @@ function InWords({ schedule, now }) {
   const last = schedule.jobs.slice(-200).reverse();
   return html`<details><summary>As a table (the last ${last.length})</summary>
     <${Table} label="The schedule" columns=${["Job", "State", "Where", "From", "To"]}>
-      ${last.map((job) => html`<tr key=${job[3] + job[0]}><td>${KEPT.includes(job[3]) ? called(job) : html`<${JobLink} id=${job[0]} />`}</td>
+      ${last.map((job) => html`<tr key=${job[3] + job[0]}><td>${KEPT.includes(job[3]) ? labelOf(job) : html`<${JobLink} id=${job[0]} />`}</td>
         <td>${KEPT.includes(job[3]) ? job[3] : html`<${State} state=${job[3]} />${isExpected(job, now) ? " (expected)" : ""}`}</td><td>${places(job[7])}</td>
         <td><${Time} ms=${job[5]} /></td><td><${Time} ms=${job[6]} /></td></tr>`)}
     <//></details>`;
@@ -169,8 +169,8 @@ export function SchedulePage() {
     <form class="filters"><label>From <select value=${String(back)}
         onChange=${(event) => look(event.target.value === "null" ? null : Number(event.target.value))}>
       ${SPANS.map(([text, ms]) => html`<option value=${String(ms)}>${text}</option>`)}</select></label>
-      <span class="hint">Wheel zooms, dragging moves, a click opens a job. Pale: expected. Striped: reserved, or kept under a lease. A job stands on the lowest
-        nodes that were free, which need not be those that it had.</span></form>
+      <span class="hint">Scroll to zoom, drag to move, click to open a job. Pale jobs are expected; striped nodes are reserved or kept under a lease.
+        Each job is drawn on the lowest free nodes, which need not be its real ones.</span></form>
     ${data && html`<${Gantt} schedule=${data} now=${now} open=${(id) => { location.hash = `#/job/${id}`; }} />
       <${InWords} schedule=${data} now=${now} />`}`;
 }

@@ -1,4 +1,4 @@
-// Who used how much: node-hours of jobs that have run, by user, account, site or day.
+// Node-hours of jobs, by user, account, site or day.
 
 import { jobsOf } from "../api.js";
 import { gridNow } from "../clock.js";
@@ -14,7 +14,7 @@ const BY = {
   day: (job) => [[new Date(job.start_ms).toLocaleDateString(undefined, { dateStyle: "medium" }), 1]],
 };
 
-/** Node-hours and jobs by what `by` says; a job on several sites counts at each with its part of the nodes. */
+/** Node-hours and numbers of jobs, grouped as `by` says; a job on several sites counts at each in proportion to its nodes. */
 function usageOf(jobs, by, now) {
   const found = new Map();
   for (const job of jobs) {
@@ -47,15 +47,15 @@ export function UsagePage() {
     <form class="filters">
       <label>By <select value=${by} onChange=${(event) => group(event.target.value)}>
         ${Object.keys(BY).map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
-      <label>Of the last <select value=${days} onChange=${(event) => look(Number(event.target.value))}>
+      <label>In the last <select value=${days} onChange=${(event) => look(Number(event.target.value))}>
         ${[1, 7, 30, 90].map((number) => html`<option value=${number}>${count(number, "day")}</option>`)}</select></label>
     </form>
-    ${data && !rows.length && html`<${Empty}>No job has run.<//>`}
+    ${data && !rows.length && html`<${Empty}>No jobs have run.<//>`}
     ${rows.length > 0 && html`<${Table} label="Usage" columns=${[by, "Node-hours", "Share", "CPU-hours", "Jobs"]}>
       ${rows.map((row) => html`<tr key=${row.name}><td class="name" dir="auto">${row.name}</td>
         <td class="number">${row.hours.toFixed(2)}</td>
         <td><progress max=${most} value=${row.hours} aria-label="Node-hours of ${row.name}"></progress></td>
         <td class="number">${row.cpuHours.toFixed(2)}</td><td class="number">${row.jobs}</td></tr>`)}
     <//>`}
-    ${data && data.length >= MOST_JOBS && html`<p class="hint">Of the last ${count(MOST_JOBS, "job")}.</p>`}`;
+    ${data && data.length >= MOST_JOBS && html`<p class="hint">Only the last ${count(MOST_JOBS, "job")} are counted.</p>`}`;
 }
