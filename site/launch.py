@@ -37,7 +37,7 @@ class Call(msgspec.Struct, frozen=True):
         ``module:function``; the function may be an attribute of an attribute (``module:Class.method``).
     args, kwargs
         Arguments of the function; any JSON values.
-    each : bool
+    per_item : bool
         Whether to call the function once for each item of `args`, in order; the result is then a line of JSON with one
         `ItemEnd` per item.
     """
