@@ -120,7 +120,7 @@ def test_a_journal_without_experience(shell: Shell, tmp_path: Path) -> None:
         (("--disk-bandwidth", "fast"), "--disk-bandwidth: 'fast' is not an amount of data; write for example 200 MB/s"),
         (("--node-memory", "5 GB/s"), "--node-memory: '5 GB/s' is not an amount of data; write for example 64 GB"),
         (("mysql://host/db",), "JOURNAL: is a URL of mysql"),
-        (("/nowhere/to.journal",), "there is no such journal"),
+        (("/nowhere/to.journal",), "this journal does not exist"),
         ((__file__,), "file is not a database"),
     ],
 )

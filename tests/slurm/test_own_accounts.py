@@ -177,7 +177,7 @@ def test_what_is_wrong_is_told_at_the_start(ground: Ground) -> None:
         # 24.11 says that it is the token; 22.05 cannot tell that from a slurmctld that is down.
         assert f"slurmrestd at {where} rejects the token of {anna}" in ground.problem(**rest)
         path.write_text((tokens / f"{USERS['bert']}.jwt").read_text())
-        assert f"the token of {anna} is one of '{USERS['bert']}'; scontrol" in ground.problem(**rest)
+        assert f"the token of {anna} belongs to '{USERS['bert']}'; scontrol" in ground.problem(**rest)
         path.chmod(0o644)
         assert ground.problem(**rest) == f"{path} can be read by other users; chmod 600"
         path.unlink()

@@ -61,7 +61,7 @@ def test_a_pair_runs_on_one_node_and_explain_and_record_say_so(ray_cluster: None
         ends = [the_end(grid, job_id) for job_id in jobs]
     finally:
         grid.stop()
-    text = f"beside job {jobs[0]}: 2 min 34 s instead of 2 min (factor 1.28)"
+    text = f"on nodes shared with job {jobs[0]}: 2 min 34 s instead of 2 min (factor 1.28)"
     assert [each.sharing.now for each in found if each.sharing] == [(jobs[1],), (jobs[0],)]
     assert found[1].sharing is not None
     assert found[1].sharing.text == forecast.reason == text

@@ -104,6 +104,6 @@ def test_nobody_and_nothing(tmp_path: Path) -> None:
         learn([path], last=0)
     with pytest.raises(OptionError, match="journals"):
         learn([])
-    with pytest.raises(InputError, match="there is no such journal"):
+    with pytest.raises(InputError, match="this journal does not exist"):
         learn([path, tmp_path / "absent.journal"])
     assert not (tmp_path / "absent.journal").exists()

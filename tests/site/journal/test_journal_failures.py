@@ -274,7 +274,7 @@ def test_places_where_nothing_can_be_kept(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="unable to open database file"):
         Journal(tmp_path / "folder", event_type=Event)
-    with pytest.raises(InputError, match="there is no such journal"):
+    with pytest.raises(InputError, match="this journal does not exist"):
         JournalReader(tmp_path / "missing.journal")
     assert not (tmp_path / "missing.journal").exists()
 

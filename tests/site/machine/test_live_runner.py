@@ -561,7 +561,7 @@ async def test_one_runner_per_folder(machine: Machine) -> None:
         with pytest.raises(UnavailableError, match="another runner uses this folder"):
             await machine.runner().open()
     (machine.scratch / "file").write_text("")
-    with pytest.raises(InputError, match="must be a folder on a local disk"):
+    with pytest.raises(InputError, match="expected a folder on a local disk"):
         await Runner(machine.scratch / "file" / "below").open()
 
 

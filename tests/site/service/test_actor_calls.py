@@ -243,7 +243,7 @@ def test_the_actors_of_another_grid_are_not_taken_over(running: RunningActors) -
     same = RunningActors(NAMESPACE, grid_id="ours")
     same.find(["one", "other", "third"])
     assert sorted(same.actors) == ["one", "other"]
-    with pytest.raises(UnavailableError, match=r"has the actors of another grid \(one on .*\); give this one another"):
+    with pytest.raises(UnavailableError, match=r"has the actors of another grid \(one on .*\); give this grid another --name"):
         RunningActors(NAMESPACE, grid_id="theirs").find(["one"])
 
 
@@ -254,5 +254,5 @@ def test_an_actor_of_another_version_is_named(running: RunningActors, monkeypatc
     from gridweave.grid.service import actors
 
     monkeypatch.setattr(actors, "__version__", "99.0")
-    with pytest.raises(UnavailableError, match=r"actor one on .* is of gridweave .*, and this is 99\.0; stop the grid"):
+    with pytest.raises(UnavailableError, match=r"actor one on .* runs gridweave .*, but this is 99\.0; stop the grid"):
         RunningActors(NAMESPACE, grid_id="ours").find(["one"])
