@@ -617,7 +617,7 @@ def test_no_grid(no_configuration: None, shell: Shell, monkeypatch: pytest.Monke
     [
         (["submit", "-t", "10x", "--", "true"], "--time: '10x' is not a time"),
         (["submit", "-t", "0", "--", "true"], "--time: '0' means no limit"),
-        (["submit", "--priority", "nan", "--", "true"], "--priority is nan; a number from"),
+        (["submit", "--priority", "nan", "--", "true"], "--priority is nan; expected a number from"),
         (["submit", "--account", "\udcff", "--", "true"], "is not UTF-8, and cannot be sent"),
         (["submit", "-a", "5-1", "--", "true"], "--array: '5-1' of '5-1' are not indexes"),
         (["submit", "--pack", "--", "true"], "--pack: works only with --array"),
