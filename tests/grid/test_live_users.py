@@ -248,11 +248,11 @@ def test_a_job_that_is_too_wide_without_a_site_that_takes_no_parts_is_refused(co
         ]
     else:
         ((_, request), _) = asked(commands, ReserveNodes)
-        said = [FromLiveSite(NORTH, Refused(1, request.attempt, "it takes no part", "never"))]
+        said = [FromLiveSite(NORTH, Refused(1, request.attempt, "it runs no parts", "never"))]
     do(core, 1, *said)
     record = core.registry.records[1]
     assert record.state == "refused"
-    assert record.reason.startswith("no site can run it: north: it takes no part")
+    assert record.reason.startswith("no site can run it: north: it runs no parts")
     assert "it needs 6 nodes and all sites together have 4" in record.reason
 
 

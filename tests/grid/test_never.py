@@ -143,7 +143,7 @@ def test_a_job_that_its_user_holds_meanwhile_is_taken_out() -> None:
     [("multi-site", True, True), ("multi-site", False, False), ("sharing", True, False)],
 )
 def test_a_site_that_takes_a_part_of_a_job_is_asked_for_that(mode: str, takes_parts: bool, splits: bool) -> None:
-    """What it can never run is the whole; where nothing is split, and if it takes no part either, it is barred."""
+    """What it can never run is the whole; where nothing is split, and if it runs no parts either, it is barred."""
     core = grid("limited", 4, 4, mode=mode, margin_ms=50)
     asked = do(core, 0, submitted(1, 4))
     quotes = [Quoted(c.request.quote_id, 2, None, "", cause="never", takes_parts=takes_parts) for c in asked]
@@ -174,7 +174,7 @@ def play_parts(core: MetaCore, *events: Any, without: tuple[int, ...]) -> list[A
                 takes_parts = command.site not in without
                 answers += said(command.site, Quoted(request.quote_id, 4, None, "4 nodes", takes_parts=takes_parts))
             elif isinstance(request, ReserveNodes) and command.site in without:
-                answers += said(command.site, Refused(request.job_id, request.attempt, "it takes no part", "never"))
+                answers += said(command.site, Refused(request.job_id, request.attempt, "it runs no parts", "never"))
         commands = do(core, 0, *answers) if answers else []
     return found
 
@@ -184,7 +184,7 @@ def test_a_job_that_is_too_wide_for_those_that_take_parts_is_refused(control: st
     """No single site could have it: it is refused as soon as the others have said that they take no part."""
     core = grid(control, 4, 4, 4, mode="multi-site")
     (refused,) = [c for c in play_parts(core, submitted(1, 6), without=(0, 1)) if isinstance(c, ReportRefused)]
-    assert refused.reason.startswith("no site can run it: site 0: it takes no part")
+    assert refused.reason.startswith("no site can run it: site 0: it runs no parts")
     assert "it needs 6 nodes and all sites together have 4" in refused.reason
     assert list(core.waiting()) == []
 
@@ -203,9 +203,9 @@ def test_under_full_control_what_was_said_of_parts_outlasts_a_restart() -> None:
     """And is known no more when sites say again whom they take: they may have changed."""
     core = grid("full", 4, 4, 4, mode="multi-site")
     do(core, 0, submitted(1, 6))
-    do(core, 0, *said(0, Refused(1, 1, "it takes no part", "never")))
+    do(core, 0, *said(0, Refused(1, 1, "it runs no parts", "never")))
     again = restored(core, grid("full", 4, 4, 4, mode="multi-site"))
-    refusal = said(1, Refused(1, 2, "it takes no part", "never"))
+    refusal = said(1, Refused(1, 2, "it runs no parts", "never"))
     assert [type(c) for c in do(again, 0, *refusal)] == [ToSite, ReportRefused]
     do(core, 0, GridJobExclusions(submitted(1, 6)))
     assert [type(c) for c in do(core, 0, *refusal)] == [ToSite]

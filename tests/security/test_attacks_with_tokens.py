@@ -144,7 +144,7 @@ def test_short_tokens_do_not_fill_the_store(tmp_path: Path) -> None:
     parent = store.create("anna").info
     for _ in range(100):
         store.create_short(parent, ("read",), 1)
-    with pytest.raises(OptionError, match="wait until some have ended"):
+    with pytest.raises(OptionError, match="wait until some expire"):
         store.create_short(parent, ("read",), 1)
     now_ms += HOUR_MS
     assert store.create_short(parent, ("read",), 1).info.user == "anna"

@@ -119,7 +119,7 @@ async def test_what_a_job_needs_reaches_the_gateway(grid: Client) -> None:
     assert (await (await grid.submit(["true"])).record()).request.resources is None
     with pytest.raises(OptionError, match=r"resources: 'cpu=2': cpu, network and disk are \(2.0, 0.0, 0.0\)"):
         await grid.submit(["true"], resources="cpu=2")
-    with pytest.raises(InputError, match=r"resources: fractions \(0.5, 0.0, 0.0\) of CPU"):
+    with pytest.raises(InputError, match=r"resources: cpu, network and disk are \(0.5, 0.0, 0.0\)"):
         await grid.submit(["true"], resources=Resources(cpu=0.5))
 
 

@@ -106,7 +106,7 @@ async def test_probes_go_over_tls(tmp_path: Path) -> None:
 async def test_a_key_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     """A key of another secret, site or time opens nothing."""
     async with answering(tmp_path) as there:
-        with pytest.raises(UnavailableError, match="answers with 401, not with a probe"):
+        with pytest.raises(UnavailableError, match="answers with status 401, not with a probe"):
             await measured(there.order(**changes))
 
 
@@ -175,7 +175,7 @@ async def test_what_is_no_probe_is_a_problem(tmp_path: Path) -> None:
         async with session.post(there.gateway.url + PROBE_PATH) as got:
             assert (got.status, got.headers["Allow"]) == (405, "GET")
     async with answering(tmp_path, probes=False) as there:
-        with pytest.raises(UnavailableError, match="answers with 404"):
+        with pytest.raises(UnavailableError, match="answers with status 404"):
             await measured(there.order())
 
 

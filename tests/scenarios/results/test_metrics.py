@@ -456,8 +456,8 @@ def test_no_jobs_have_no_months() -> None:
     ("start_unix_s", "timezone", "problem"),
     [
         (None, "UTC", "need a date for time zero"),
-        (0, "Middle/Earth", "'Middle/Earth' is not known"),
-        (0, "../etc/passwd", "is not known"),
+        (0, "Middle/Earth", "'Middle/Earth' is unknown"),
+        (0, "../etc/passwd", "is unknown"),
         (10**15, "UTC", "beyond the calendar"),
     ],
 )

@@ -225,7 +225,7 @@ def test_summary_without_dates_says_why_there_are_no_months() -> None:
     assert set(summary["metrics_by"]) == {"width", "length"}
     assert "months need a date" in summary["notes"][0]
     workload = make_result().workload.replace(start_unix_s=0, timezone="Middle/Earth")
-    assert "'Middle/Earth' is not known" in make_result(workload=workload).summary()["notes"][0]
+    assert "'Middle/Earth' is unknown" in make_result(workload=workload).summary()["notes"][0]
 
 
 def test_result_without_jobs_can_be_written(tmp_path: Path) -> None:
