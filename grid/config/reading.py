@@ -99,7 +99,7 @@ class ReadGrid:
             raise InputError(f"{self.source}: {path}: this machine has no such user; write the absolute path") from None
 
     def with_places(self, table: T) -> T:
-        """Return a table with absolute paths of its files."""
+        """Return a table with its file paths made absolute."""
         named = {name: getattr(table, name) for name in table.__struct_fields__ if name in _FILES}
         return msgspec.structs.replace(
             table, **{name: self.placed(path) for name, path in named.items() if path is not None}
