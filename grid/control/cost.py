@@ -36,7 +36,7 @@ def split_cost(
     model : NetworkModel, optional
         The links between the sites. Without it the factor is the ratio of the two limits.
     communication : Communication, optional
-        The job's traffic; needed with a model.
+        The job's traffic; required with a model.
     names : sequence of str
         Names of all sites of the grid, in the order of the model's sites.
     traffic : str
@@ -63,7 +63,7 @@ def split_cost(
 
 
 def named(fragments: Iterable[tuple[int, int]], names: Sequence[str]) -> Places:
-    """Replace the site numbers of fragments by names."""
+    """Replace the site numbers of fragments with site names."""
     return tuple((names[site], nodes) for site, nodes in fragments)
 
 

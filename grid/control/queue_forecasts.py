@@ -36,7 +36,7 @@ from gridweave.site.launch import SplitCost
 from gridweave.site.times import span_text, when_text
 
 MOST_SPLITS = 256
-"""Largest number of ends of running jobs at which to look for a split."""
+"""Largest number of running jobs' ends at which to look for a split."""
 
 
 _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
@@ -64,9 +64,9 @@ class Standing:
     queue : GridQueue
         A queue in which no running job is past its expected end.
     closed, shut : mapping from int
-        Sites that the grid does not ask at present, and sites that accept no new jobs, each with the reason.
+        Sites that the grid does not ask at present, and sites that accept no new jobs, each with its reason.
     is_quote : bool
-        Whether the job is only a question, so that the forecast has no job id.
+        Whether the job is hypothetical, so that the forecast has no job id.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Standing:
         self._split = self._split_now()
 
     def _ends_by_site(self) -> list[list[tuple[int, int, int]]]:
-        """Return for each site (end, job, nodes) of its running jobs, by end.
+        """Return, for each site, its running jobs as (end, job, nodes), by end.
 
-        Sites that accept no new jobs are left empty, because ends there free no nodes for the grid.
+        The list of a site that accepts no new jobs is empty, because jobs that end there free no nodes for the grid.
         """
         ends: list[list[tuple[int, int, int]]] = [[] for _ in self._sites]
         for running in self._queue.running:
@@ -137,7 +137,7 @@ class Standing:
     ) -> Forecast:
         """Return the forecast with a start; ``is_reserved_only`` if it is a reservation that may still move."""
         placement = named(fragments, self._names)
-        # Start and sites have their own fields; only the cost of a split belongs into the reason.
+        # Start and sites have their own fields; only the cost of a split belongs in the reason.
         reason = self._reason
         if len(placement) > 1:
             reason += f"; it starts{self._where(placement, length_ms)}"
@@ -188,7 +188,7 @@ class Standing:
     # -- the job ------------------------------------------------------------------------------------------------------
 
     def _why(self) -> tuple[str, str]:
-        """Return why the job is waiting, first without numbers and then with them."""
+        """Return why the job is waiting, as a text without numbers and a text with numbers."""
         need, length = f"it needs {nodes_text(self._job.width)}", span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
             return "its start is reserved", f"its start is reserved: {need} for {length}, and no earlier gap has them"
