@@ -1,4 +1,4 @@
-"""The types of the requests and answers of the gateway (docs/gateway.md), except those of a single discipline.
+"""The gateway's request and response types (docs/gateway.md), except those of individual disciplines.
 
 The same structs are sent as JSON or MessagePack, and the OpenAPI description is generated from them. Times are
 milliseconds since 1970 on the grid's clock; durations are milliseconds. This module does no I/O.
@@ -387,7 +387,7 @@ class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduledJob(msgspec.Struct, frozen=True, array_like=True):
-    """A job in a chart of the schedule, encoded as an array because there may be many.
+    """A job in a chart of the schedule, encoded as an array because there may be many jobs.
 
     Attributes
     ----------
@@ -427,7 +427,7 @@ class SchedulePart(msgspec.Struct, frozen=True, kw_only=True):
 class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
     """The starts of waiting jobs, assuming that each job runs up to its limit and that no new jobs arrive.
 
-    `jobs` lists the jobs with a known start, earliest first; this depends on the level of control (docs/explain.md).
+    `jobs` lists the jobs whose start is known at this level of control (docs/explain.md), earliest first.
 
     Attributes
     ----------
@@ -495,7 +495,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     jobs, started, never : int
-        The numbers of jobs that wait or are submitted, of jobs that start, and of jobs that the grid can never start.
+        The numbers of waiting or submitted jobs, of jobs that start, and of jobs that the grid can never start.
     wait_ms, longest_ms : int
         The mean and the longest wait, from now or from a later submission. A job that does not start counts with its
         wait until the end of the simulation; a job that can never start does not count.
@@ -514,7 +514,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlooks(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of simulating the present grid and the changed grid with the same jobs.
+    """The results of simulating the current grid and the changed grid with the same jobs.
 
     Attributes
     ----------
@@ -528,7 +528,7 @@ class Outlooks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The waits and the utilisation of the present grid and of the changed grid.
+    """The waits and the utilisation of the current grid and of the changed grid.
 
     Attributes
     ----------

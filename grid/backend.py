@@ -103,12 +103,12 @@ class Backend(Protocol):
     async def ask_discipline(self, site: str, question: str, changes: Any = None) -> Any:
         """Return what a site's discipline has learned about `question`, after applying changes unless they are None.
 
-        Questions, answers and changes are plain data that only the discipline understands. None if the discipline does
-        not know the question.
+        Questions, answers and changes are plain data that only the discipline understands. Return None if the
+        discipline does not know the question.
         """
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
-        """Return the first waiting jobs; with `explain`, also when they start and why not sooner."""
+        """Return the first waiting jobs; with `explain`, also when they will start and why not sooner."""
 
     async def learnt(self) -> GridExperience:
         """Return the statistics that the grid has learned from ended jobs."""

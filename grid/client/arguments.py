@@ -1,4 +1,4 @@
-"""Convert arguments of the client to the types of the grid's interface.
+"""Convert client arguments to the types of the grid's API.
 
 Numbers may be numpy numbers, text may be a path, and jobs may be numbers or handles. Any other type raises an
 OptionError that names the argument.
@@ -42,7 +42,7 @@ _REQUEST = msgspec.msgpack.Decoder(JobRequest, strict=False)
 
 
 def whole(name: str, value: Any) -> int:
-    """Return an int, a numpy integer or a text as an int.
+    """Return an int, a numpy integer or a string as an int.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def typed_request(request: Any) -> JobRequest:
 
 
 def encoded(what: object) -> bytes:
-    """Encode an object as MessagePack; raise InputError if a text, number or object in it cannot be sent."""
+    """Encode an object as MessagePack; raise InputError if a string, number or object in it cannot be sent."""
     try:
         return msgspec.msgpack.encode(what, enc_hook=_sent)
     except UnicodeEncodeError as error:

@@ -162,7 +162,7 @@ class JobHandle:
         return self.id in await self._client.cancel([self.id], at_once=at_once)
 
     async def signal(self, name: SignalName | Signals) -> bool:
-        """Send the job's processes a signal, such as ``USR1``; return whether the job was running."""
+        """Send a signal, such as ``USR1``, to the job's processes; return whether the job was running."""
         return self.id in await self._client.signal([self.id], name)
 
     async def requeue(self) -> bool:
@@ -256,7 +256,7 @@ class Client:
     sleep : callable, optional
         Waits between retries.
     connection : Connection, optional
-        How to reach the gateway; replaces the arguments above that say so.
+        How to reach the gateway; overrides the arguments above.
     transport : type, optional
         The class that sends the requests.
 

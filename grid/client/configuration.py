@@ -115,7 +115,7 @@ def configured(
 
     `profile` selects the table ``[profile.NAME]`` of the file instead of its top level; `grid` names a grid on this
     machine instead of a `url`. Raise InputError if the file or the address is invalid, or if two addresses are given;
-    UnavailableError if the named grid, or any grid, is not running here.
+    UnavailableError if the named grid is not running here or, without a name, no grid is.
     """
     if url is not None and grid is not None:
         raise OptionError("grid", f"names the grid {grid!r}, but a URL is given, too; give only one of them")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Waited = asyncio.Task[list[Any]]
 
 TAIL_BYTES = 4_000
-"""Maximum length of the end of a failed rank's standard error, or of an item's traceback, in an error."""
+"""Length of the end of a failed rank's standard error, or of an item's traceback, that an error includes."""
 
 _KEPT = 4
 """Maximum number of results waiting for earlier ones, as a multiple of `at_once`; beyond it, no job is submitted."""
@@ -39,7 +39,7 @@ def called(record: JobRecord) -> Call:
 
 
 def outcomes_of(record: JobRecord, data: bytes) -> list[Any]:
-    """Return the known outcomes of a job's items, in order: results, or errors for the items that raised.
+    """Return the known outcomes of a job's items, in order: results, or errors for items that raised an exception.
 
     Parameters
     ----------

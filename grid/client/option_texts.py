@@ -203,7 +203,7 @@ def parse_checkpoint_signal(name: str, text: str) -> CheckpointSignal:
 
 
 def parse_signal_ahead(name: str, text: str) -> SignalAhead:
-    """Parse, in Slurm's format, the signal to send to a job before its limit.
+    """Parse Slurm's notation of the signal to send to a job before its limit.
 
     ``B:`` sends the signal only to the batch script. ``R:``, for jobs that a reservation ends, has no effect.
 
@@ -221,7 +221,7 @@ def parse_signal_ahead(name: str, text: str) -> SignalAhead:
 
 
 class Exported(NamedTuple):
-    """The content of Slurm's ``--export``: whether to send the whole local environment, and single variables."""
+    """The value of Slurm's ``--export``: whether to send the whole local environment, and individual variables."""
 
     whole_environment: bool
     variables: dict[str, str]

@@ -1,4 +1,4 @@
-"""Streams of events and output that continue after an interrupted connection.
+"""Streams of events and output that resume after the connection was interrupted.
 
 `EndWatch` waits for many jobs with one stream of events, and polls if there is no stream.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import asyncio
 
 Stream = Literal["out", "err", "result"]
-"""A stream of a rank: its standard output, its standard error, or the results of its callable as JSON."""
+"""An output stream of a rank: its standard output, its standard error, or the results of its callable as JSON."""
 
 PART_BYTES = 1 << 20
 _WITH_STREAM_S = 30.0
@@ -81,8 +81,8 @@ async def events(
 ) -> AsyncGenerator[JobEvent, None]:
     """Yield job events indefinitely, each once and in order, even if the connection is interrupted.
 
-    The stream starts after event number `after` (None: now). `connected` is called when the stream has been opened
-    (True) or cut (False). Raise UnavailableError if the gateway is away for longer than the client's patience.
+    The stream starts after event number `after` (None: now). `connected` is called when the stream is opened (True) or
+    cut (False). Raise UnavailableError if the gateway is unreachable for longer than `Patience` allows.
     """
     query = [("kind", kind) for kind in kinds] + [("job", str(job)) for job in jobs]
     query += [("user", user)] if user is not None else []
@@ -181,7 +181,7 @@ Connected = Callable[[bool], None]
 
 
 class EndWatch:
-    """Waits for the ends of jobs.
+    """Waits for jobs to end.
 
     Parameters
     ----------

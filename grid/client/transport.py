@@ -349,7 +349,7 @@ def run_brief(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def brief_sleep(pause_s: float) -> None:
-    """Block for some seconds."""
+    """Block for `pause_s` seconds."""
     time.sleep(pause_s)
 
 

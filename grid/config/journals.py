@@ -17,7 +17,7 @@ GRID_JOURNAL, SITE_JOURNAL = "grid.journal", "site.journal"
 
 
 def grid_place(folder: str | Path, url: str = "") -> str:
-    """Return the location of the meta-scheduler's journal: a URL, or a file in the folder of the grid."""
+    """Return the location of the meta-scheduler's journal: a URL, or a file in the grid's folder."""
     return url or str(Path(folder) / GRID_JOURNAL)
 
 

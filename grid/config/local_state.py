@@ -402,7 +402,7 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
 
 
 def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
-    """End the jobs that agents left running on this machine, and wait until they have ended; call without agents.
+    """End the jobs that agents left running on this machine, and wait for the ends; no agent may be running.
 
     Agents that start later report `reason` to their sites. `patience_s` is the time limit per machine.
     """

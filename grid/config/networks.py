@@ -143,7 +143,7 @@ def beside(folder: Path | None, name: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadNetwork:
-    """A network that has been read."""
+    """A parsed network."""
 
     table: NetTable  # with the sites attached
     topology: Topology  # has the sites of the file, in the same order

@@ -1,4 +1,4 @@
-"""The tables of GRID.toml and of the files of serve, as typed structs; scenarios share the tables of sites and grids.
+"""Typed structs for the tables of GRID.toml and ``gridweave serve`` files; scenarios share the site and grid tables.
 
 `GridFile`, `ServedGrid` and `ServedSite` determine which keys each kind of file may have.
 """
@@ -471,7 +471,7 @@ class GridFile(Table, frozen=True, kw_only=True):
 
 
 class ServedGrid(Table, frozen=True, kw_only=True):
-    """A whole file of serve for the grid."""
+    """The whole ``gridweave serve`` file of the grid."""
 
     refused: ClassVar[Refused] = (
         _RENAMED
@@ -500,7 +500,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
 
 
 class ServedSite(Table, frozen=True, kw_only=True):
-    """A whole file of serve for a site."""
+    """The whole ``gridweave serve`` file of a site."""
 
     refused: ClassVar[Refused] = _RENAMED | {
         ("site", "at"): "is only for the grid's file; leave it out",

@@ -129,8 +129,8 @@ class CoAllocator:
     Parameters
     ----------
     margin_ms : int
-        The smallest margin: how far ahead sites agree on the start of a job with several fragments. It must be long
-        enough for a request, its answer and the commitment to arrive, even if some are lost and repeated.
+        The smallest margin: how far in advance sites agree on the start of a split job. It must be long enough for a
+        request, its answer and the commitment to arrive, even if some messages are lost and sent again.
 
     Attributes
     ----------
@@ -204,7 +204,7 @@ class CoAllocator:
     def begin(
         self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int, *, includes_job: bool = False
     ) -> list[GridCommand]:
-        """Ask the sites for the nodes of a job.
+        """Request a job's nodes from the sites.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class CoAllocator:
         ]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], AttemptChange | None]:
-        """Apply a site's answer; return the commands to send, and the change in the attempt, or None."""
+        """Apply a site's answer; return the commands to send and the change in the attempt, if any."""
         if isinstance(answer, (Quoted, SiteChanged)):
             return [], None
         attempt = self.attempts.get(answer.job_id)
@@ -292,7 +292,7 @@ class CoAllocator:
         return [ToSite(site, commit) for site, _ in attempt.fragments]
 
     def _came_too_soon(self) -> None:
-        """Double the margin, because messages take longer than it allows."""
+        """Double the margin, because messages take longer than the current margin."""
         self.margin_ms = min(2 * self.margin_ms, MOST_MARGINS * self._least_margin_ms)
 
     def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:

@@ -55,7 +55,7 @@ class ControlOptions(NamedTuple):
 
 
 class ControlState(CoreState, frozen=True, kw_only=True):
-    """The state that every level of control has."""
+    """The state common to all levels of control."""
 
     draws: GeneratorState | None
     shut: dict[int, str] = msgspec.field(default_factory=dict)
@@ -64,7 +64,7 @@ class ControlState(CoreState, frozen=True, kw_only=True):
 
 
 ExcludedSites = tuple[int, ...]
-"""The sites that do not accept the user of a job."""
+"""The sites that do not accept a job's user."""
 
 Never = Mapping[int, str]
 """The sites that can never run a job, each with the reason."""
@@ -164,9 +164,9 @@ class Control(ABC):
         return self._draw(copy.deepcopy(self._rng))
 
     def cut_off(self, now_ms: int, site: int, why: str) -> None:
-        """Record why no messages are exchanged with a site; an empty reason ends this.
+        """Record why no messages are exchanged with a site; an empty reason reconnects the site.
 
-        A site that has itself reported that it is closed stays closed.
+        A site that had reported itself closed stays closed.
         """
         before = self.cut_off_sites.pop(site, None)
         if before is not None and self._shut.get(site) == before:
@@ -186,10 +186,10 @@ class Control(ABC):
 
     @abstractmethod
     def site_shares(self, site: int) -> None:
-        """Record that jobs share the nodes of a site by hardware threads."""
+        """Record that jobs on a site share nodes by hardware threads."""
 
     def _too_long(self, job: Job) -> dict[int, str]:
-        """Return the sites for which the estimate of a job is too long, each with the reason."""
+        """Return the sites whose limit on estimates a job exceeds, each with the reason."""
         sites = sorted(site for site, longest_ms in self._longest_ms.items() if job.estimate_ms > longest_ms)
         asked = f"the job may take {span_text(job.estimate_ms)}; give it a lower limit"
         return {site: f"it runs jobs of at most {span_text(self._longest_ms[site])}, and {asked}" for site in sites}
@@ -216,7 +216,7 @@ class Control(ABC):
 
     @abstractmethod
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, or remove it from the queue."""
+        """Cancel a job: end it, or remove it from the queue."""
 
     @abstractmethod
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
@@ -226,7 +226,7 @@ class Control(ABC):
     def evicted(self, job_id: int) -> int:
         """Count an eviction of a job, before the site's answer is applied; return the count, or 0 for an unknown job.
 
-        Each later attempt sends the count to the sites.
+        Later attempts report the count to the sites.
         """
 
     @abstractmethod
@@ -234,7 +234,7 @@ class Control(ABC):
         """Apply a change or a measurement of the links."""
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass reconsider all waiting jobs, after a change of the policy or of options of the links."""
+        """Have the next pass reconsider all waiting jobs, after a change of the policy or the network options."""
         return
 
     @abstractmethod
@@ -243,7 +243,7 @@ class Control(ABC):
 
     @abstractmethod
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Make decisions, after all events of this time have been applied."""
+        """Make scheduling decisions; call after all events at `now_ms` have been applied."""
 
     @property
     def model(self) -> NetworkModel | None:
@@ -310,7 +310,7 @@ class Control(ABC):
 
     @abstractmethod
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
 
 
 class PutOff(msgspec.Struct, frozen=True):
@@ -365,7 +365,7 @@ class Delegation(msgspec.Struct):
     unanswered: dict[int, int] = msgspec.field(default_factory=dict)
 
     def avoids(self, site: int, now_ms: int) -> bool:
-        """Whether the job must not go to a site now."""
+        """Whether the job must not be sent to a site now."""
         refusals = self.refusals.get(site)
         return site in self.excluded or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
 
@@ -374,7 +374,7 @@ class Delegation(msgspec.Struct):
         return not (self.cancelled or self.held or self.avoids(site, now_ms))
 
     def leaves_alone(self, site: int, now_ms: int) -> bool:
-        """Whether the job must not move to a site even if the site has changed: the site delayed it at least twice."""
+        """Whether the job must not move to a site, even a changed one, because the site delayed it at least twice."""
         put_off = self.put_off.get(site)
         return put_off is not None and put_off.times > 1 and now_ms < put_off.again_ms
 
@@ -436,7 +436,7 @@ class DelegatingControl(Control):
 
     @staticmethod
     def _delegation_of(now_ms: int, asked: GridJobSubmitted, draw: float, never: Never = NOWHERE) -> Delegation:
-        """Return the record of a job that is submitted now."""
+        """Return the record of a newly submitted job."""
         args = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
         return Delegation(*args, excluded=asked.excluded, never=dict(never))
 
@@ -548,7 +548,7 @@ class DelegatingControl(Control):
         self._count_those_left(delegation)
 
     def _count_those_left(self, delegation: Delegation) -> None:
-        """Record that a job can never be placed if all sites large enough are excluded or can never run it."""
+        """Mark a job as unplaceable if every site that is large enough is excluded or can never run it."""
         if delegation.unplaceable:
             return
         out = {
@@ -594,5 +594,5 @@ class DelegatingControl(Control):
         return (job_id for job_id, delegation in self._jobs.items() if delegation.state in waits)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         assert self._retry_at_ms is not None or not any(d.state == BACKLOG for d in self._jobs.values()), "no retry"

@@ -1,4 +1,4 @@
-"""The cost of a split, as numbers and as the sentence that forecasts, records and histories show."""
+"""The cost of a split, as numbers and as a sentence for forecasts, records and histories."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def named(fragments: Iterable[tuple[int, int]], names: Sequence[str]) -> Places:
 
 
 def bound_text(max_split_factor: float) -> str:
-    """Return the bound on split factors as a clause."""
+    """Return the upper bound on split factors as a clause."""
     return f"grid.max_split_factor allows {max_split_factor:g}"
 
 
 def factor_on_links(
     model: NetworkModel, communication: Communication, placement: Places, names: Sequence[str]
 ) -> float:
-    """Return the factor by which a job takes longer on these sites; the model may use other names for the sites."""
+    """Return the factor by which a job takes longer on these sites; the model may use different site names."""
     nodes = {model.topology.sites[names.index(site)]: width for site, width in placement}
     return model.split_factor(communication, nodes)
 

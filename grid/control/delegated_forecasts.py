@@ -1,4 +1,4 @@
-"""Forecasts for jobs in the queues of sites, from the answers of the sites and the grid's own state."""
+"""Forecasts for jobs in sites' queues, based on the sites' answers and the grid's own state."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def sent_quote(
 ) -> Forecast:
     """Return a quote without control: the job's site, its start there, and the site that could start it first.
 
-    `site` is the site that would get the job, `offers` has the sites' quotes, and `why` is the reason for that choice.
+    `site` is the site that would get the job, `offers` are the sites' quotes, and `why` is the reason for that choice.
     """
     now_ms, offer = forecast.now_ms, offers.get(site)
     reason = f"it would be sent to {names[site]}, which {why}"

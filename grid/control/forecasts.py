@@ -43,7 +43,7 @@ class Copy(Protocol):
 
     @property
     def margin_ms(self) -> int:
-        """How far ahead the common start of a split job is agreed."""
+        """How far in advance sites agree on the start of a split job."""
 
     @property
     def attempts(self) -> dict[int, Attempt]:
@@ -67,10 +67,10 @@ class Copy(Protocol):
         """Apply an answer from a site."""
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Make decisions, after all events of this time have been applied."""
+        """Make scheduling decisions; call after all events at `now_ms` have been applied."""
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when to call `run` even without an event."""
+        """Return when `run` must be called even without an event, or None."""
 
 
 def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> Forecast:

@@ -107,7 +107,7 @@ class FullControl(Control):
         # The sites that are too small for a job and take no part of it, each with its reason, by job.
         self._never: dict[int, dict[int, str]] = {}
         self._apart: LimitedControl | None = None
-        # The nodes of jobs apart from the queue, by job and site; the queue counts them as unavailable.
+        # The nodes of jobs kept apart from the queue, by job and site; the queue counts them as unavailable.
         self._apart_nodes: dict[tuple[int, int], int] = {}
 
     def state(self) -> FullControlState:
@@ -229,7 +229,7 @@ class FullControl(Control):
         return forecasters
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
-        """See `Control`; only jobs apart from the queue depend on the sites' answers."""
+        """See `Control`; only jobs kept apart from the queue depend on the sites' answers."""
         return self._those_apart().questions(now_ms, asked) if asked.excluded else {}
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
@@ -253,7 +253,7 @@ class FullControl(Control):
         return lambda: [*queued(), *apart()][:most_jobs]
 
     def knows(self, job_id: int) -> bool:
-        """Whether a job is in the queue, in an attempt, or apart from the queue."""
+        """Whether a job is in the queue, in an attempt, or kept apart from the queue."""
         return job_id in self._number or self._is_apart(job_id)
 
     def site_changed(self, site: int, change: SiteChanged) -> None:
@@ -276,7 +276,7 @@ class FullControl(Control):
             self._apart.cut_off(now_ms, site, why)
 
     def site_shares(self, site: int) -> None:
-        """See `Control`; the grid then also asks the site for offers to the first jobs of the queue."""
+        """See `Control`; the grid then also asks the site for offers for the first jobs in the queue."""
         self._offers.add(site)
         self._changed = True
 
@@ -289,7 +289,7 @@ class FullControl(Control):
         return self._apart is not None and self._apart.knows(job_id)
 
     def _those_apart(self) -> LimitedControl:
-        """Return the level that places the jobs apart from the queue; create it on the first call."""
+        """Return the level of control for jobs kept apart from the queue; the first call creates it."""
         if self._apart is None:
             self._apart = LimitedControl(self._nodes, self.policy, self._options)
             for site in self._shut.keys() | self._longest_ms.keys():
@@ -308,7 +308,7 @@ class FullControl(Control):
         return []
 
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Place a job with excluded sites apart from the queue: now if it is waiting, otherwise when it returns."""
+        """Keep a job with excluded sites apart from the queue: from now if it is waiting, otherwise once it returns."""
         job_id = event.job.job_id
         if self._is_apart(job_id):
             return self._those_apart().bar(now_ms, event)
@@ -400,7 +400,7 @@ class FullControl(Control):
         return commands if change is None else commands + self._take_note(now_ms, change)
 
     def _nodes_apart(self, site: int) -> int:
-        """Return how many nodes of a site are used by jobs apart from the queue."""
+        """Return how many nodes of a site are used by jobs kept apart from the queue."""
         return sum(nodes for (_, other), nodes in self._apart_nodes.items() if other == site)
 
     def _heard(self, offers: SharedOffers, site: int, answer: Answer) -> bool:
@@ -416,7 +416,7 @@ class FullControl(Control):
         return False
 
     def _note_apart(self, apart: LimitedControl, site: int, answer: Answer) -> None:
-        """Update the nodes of a job apart from the queue, which are unavailable to the queue."""
+        """Update the nodes of a job kept apart from the queue, which are unavailable to the queue."""
         if not isinstance(answer, (Reserved, Started, Ended, LeaseEnded)):
             return
         key = answer.job_id, site
@@ -487,7 +487,7 @@ class FullControl(Control):
     def _waits_again(
         self, now_ms: int, job_id: int, excluded: GridJobSubmitted | None, change: AttemptChange
     ) -> list[GridCommand]:
-        """Return a job to the queue, or place it apart if a site no longer accepts it or can never run it."""
+        """Return a job to the queue, or keep it apart if a site no longer accepts it or can never run it."""
         if excluded is None and change.never is None:
             self._queue.requeue(now_ms, job_id)
             return []
@@ -581,7 +581,7 @@ class FullControl(Control):
         return start_ms is not None and start_ms <= now_ms
 
     def waiting(self) -> Iterator[int]:
-        """Yield the waiting jobs in the order in which they are considered: the queue first, then the jobs apart."""
+        """Yield the waiting jobs in the order in which they are considered: the queue first, then jobs kept apart."""
         yield from (job.job_id for job in self._queue.waiting)
         if self._apart is not None:
             yield from self._apart.waiting()
@@ -612,7 +612,7 @@ class FullControl(Control):
             self._queue.set_others(site, self._queue.others(site) - taken)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         self._queue.check_invariants()
         assert self._queue.shut == set(self._shut), "the queue and the level disagree on the shut sites"
         assert all(self._queue.free(site) <= 0 for site in self._shut), "a shut site has free nodes"

@@ -57,7 +57,7 @@ from gridweave.site.messages import (
 from gridweave.site.times import growing_pause_ms
 
 LEASE_MS = 3_600_000
-"""How long a delegated job may wait at a site without news from the grid; renewed after a third of this time."""
+"""Lease of a delegated job: how long it may wait at a site without news from the grid; renewed after a third of it."""
 
 MOST_MAPPED = 1_000
 """The largest number of waiting jobs mapped over the sites at once, in order of submission."""
@@ -160,7 +160,7 @@ class LimitedControl(DelegatingControl):
             del self._asked[quote_id]
 
     def _wait_no_more(self, delegation: Delegation) -> None:
-        """Stop waiting for quotes for a job; the mapping is due if no job of the same time is still waiting."""
+        """Stop waiting for a job's quotes; the mapping is due if no job asked at the same time is still waiting."""
         until_ms = self._patience_ms.pop(delegation.job.job_id, None)
         if until_ms is not None and self.policy.maps and until_ms not in self._patience_ms.values():
             self._map_is_due = True
@@ -263,7 +263,7 @@ class LimitedControl(DelegatingControl):
             self._retry_at_ms = now_ms
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Decide on placements, splits, moves and retries after all events of an instant; renew due leases."""
+        """Decide on placements, splits, moves and retries after all events at `now_ms`; renew leases that are due."""
         requests, changes = self._attempts.expire(now_ms)
         commands: list[GridCommand] = [*requests]
         for change in changes:
@@ -730,7 +730,7 @@ class LimitedControl(DelegatingControl):
         return settled(forecast)
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
-        """See `Control`; the forecast uses the sites' quotes if the question has any."""
+        """See `Control`; the forecast uses the sites' quotes if `question` contains any."""
         asked, offers = question.asked, question.offers
         why_never = self.why_never(asked.job, asked.excluded, sends=asked.sends)
         split = None if why_never is not None else self._wide_split(now_ms, asked)
@@ -784,7 +784,7 @@ class LimitedControl(DelegatingControl):
         return None if placement is None else self._one_job.split_reason(asked.job, sends, *placement, self._names)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         super().check_invariants()
         split = {job_id for job_id, delegation in self._jobs.items() if delegation.state == SPLIT}
         assert split == set(self._attempts.attempts), "a split job is lost"

@@ -35,14 +35,14 @@ from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GridNetwork:
-    """The network of a grid, with the options that use it (docs/grid.md, "With a network").
+    """A grid's network, with the options that depend on it (docs/grid.md, "With a network").
 
     Parameters
     ----------
     model : NetworkModel
         The links at full speed; the model has the grid's sites in the grid's order.
     earliest_end : bool
-        Whether to split a job where it ends first, instead of over the fewest sites.
+        Whether a split uses the sites where the job ends first, instead of the fewest sites.
     staging : int
         NO_DATA, BLOCKING or PREFETCH of `gridweave.grid.kernels.links`.
     exact_up_to : int
@@ -139,7 +139,7 @@ class KnownLinks:
         self._least = least_crossing(self.arrays.paths)
 
     def copy(self) -> KnownLinks:
-        """Return a copy with its own arrays for the results of kernels."""
+        """Return a copy with its own arrays for kernel results."""
         new = copy.copy(self)
         new._sends = self._sends.copy()
         apart = copied(self.arrays._replace(paths=None))  # type: ignore[arg-type]

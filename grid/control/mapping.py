@@ -21,7 +21,7 @@ SEVERAL = -1
 
 
 class SiteOffer(NamedTuple):
-    """A site's offer for a job if the grid had no other job there: the earliest start, the nodes and the length."""
+    """A site's offer for a job, ignoring the grid's other jobs there: the earliest start, the nodes and the length."""
 
     from_ms: int
     nodes: int

@@ -169,7 +169,7 @@ class NoControl(DelegatingControl):
         ]
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         super().check_invariants()
         area = [0] * len(self._nodes)
         for sent in self._jobs.values():

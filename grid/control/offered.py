@@ -1,4 +1,4 @@
-"""Compare the sites' quotes for a job by its expected end, under limited control (docs/control.md)."""
+"""Compare the sites' quotes for a job by the job's expected end, under limited control (docs/control.md)."""
 
 from __future__ import annotations
 

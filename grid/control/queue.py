@@ -236,7 +236,7 @@ class GridQueue:
         return None if shadow_ms == NEVER_MS else int(shadow_ms), fragments, kept.tolist()
 
     def reserved(self, job_id: int) -> tuple[int, PlacedJob] | None:
-        """Return the reserved start of a waiting job and its fragments; None without a reservation."""
+        """Return a waiting job's reserved start and fragments; None if the job has no reservation."""
         slot = self._slots.of[job_id]
         start_ms = int(self._state.jobs["promised_ms"][slot])
         if self._plan is None or start_ms in (UNPLACED_MS, NEVER_MS):
@@ -249,7 +249,7 @@ class GridQueue:
     def gaps_ms(self, job_id: int, now_ms: int) -> list[int | None]:
         """Return the earliest start of a waiting job on each single site, given the other jobs' reservations.
 
-        None for a site that never has enough nodes. Valid only for queues that reserve a start for every job.
+        None marks a site that never has enough nodes. Valid only for queues that reserve a start for every job.
         """
         assert self._plan is not None, "nothing is reserved"
         slot, plan = np.int64(self._slots.of[job_id]), self._plan
@@ -345,7 +345,7 @@ class GridQueue:
             self._state.counters["settled"] = UNKNOWN
 
     def kept_sites(self) -> dict[int, set[int]]:
-        """Return the sites on which nodes are reserved, by waiting job."""
+        """Return, by waiting job, the sites on which nodes are reserved for the job."""
         if not self.n_waiting:
             return {}
         if self._plan is None:
@@ -366,7 +366,7 @@ class GridQueue:
         return bool(shares_now(self._state, self._codes, slot, np.int64(now_ms), np.int64(end_ms)))
 
     def take_over(self, job_id: int, fragments: Fragments, end_ms: int) -> None:
-        """Move a waiting job to the running jobs on these nodes, although no pass of this queue has placed it."""
+        """Start a waiting job on these nodes, although no pass of this queue has placed it."""
         if self._n_fragments > self._most_fragments:
             self._compact()
         state, slot, first = self._state, self._slots.of[job_id], self._n_fragments
@@ -480,7 +480,7 @@ class GridQueue:
         self._replan()
 
     def _keys(self, order: str, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the sort keys of jobs in an order."""
+        """Return jobs' sort keys for an order."""
         jobs = self._state.jobs[slots]
         queued_jobs = [self._slots.jobs[slot] for slot in slots.tolist()]
         return order_keys(
@@ -650,7 +650,7 @@ class GridQueue:
         self._name_numbers()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         counters = self._state.counters[0]
         slots = running_slots(self._state).tolist()
         held = np.zeros(len(self._nodes), np.int64)

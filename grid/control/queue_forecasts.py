@@ -1,7 +1,7 @@
-"""Explain why a job is waiting in the grid queue: for each site, and for the split that could start earliest.
+"""Explain why a job is waiting in the grid queue: at each site, and for the earliest possible split.
 
 The reasons come from the numbers that the kernels have stored: free nodes, the shadow time, the nodes kept for the head
-and the reservations. This module repeats no decision rule (docs/explain.md).
+and the reservations. This module does not repeat any decision rule (docs/explain.md).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ MOST_SPLITS = 256
 
 
 _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
-"""Split a waiting job over free nodes at a time; return its fragments and its length."""
+"""A function that splits a waiting job over free nodes at a given time, and returns its fragments and length."""
 
 
 class _Alone(NamedTuple):
     """The earliest start of a job on one site, if the job were next there.
 
-    ``start_ms`` may be unknown (None). ``delay_ms`` is the wait for the job's data, None without a path to
-    the data. The jobs in ``waits_for`` end by the start and free ``more`` nodes.
+    ``start_ms`` may be unknown (None). ``delay_ms`` is the wait for the job's data, None without a path to the data.
+    The jobs in ``waits_for`` end no later than the start and free ``more`` nodes.
     """
 
     start_ms: int | None
@@ -253,7 +253,7 @@ class Standing:
         return _Alone(None if delay_ms is None else start_ms, delay_ms, more, tuple(ends))
 
     def _has_capacity(self, site: int) -> bool:
-        """Whether the grid can ask a site for the job now, and the site has the nodes."""
+        """Whether a site has enough free nodes for the job and may be asked now."""
         alone = self._alone[site]
         return site not in self._closed and alone.delay_ms is not None and self._free[site] >= self._job.width
 
@@ -287,7 +287,7 @@ class Standing:
         return free + (self._hindrance(site) or ": it could start there now")
 
     def _hindrance(self, site: int) -> str | None:
-        """Return why the job cannot start on a site that has the nodes; None if it can."""
+        """Return why the job cannot start on a site with enough free nodes; None if it can."""
         now_ms, estimate_ms = self._now_ms, self._job.estimate_ms
         if self._gaps_ms:
             gap_ms = self._gaps_ms[site]
@@ -305,7 +305,7 @@ class Standing:
         return f", {self._kept[site]} of them kept for job {self._head}{self._head_due()}"
 
     def _later(self, site: int) -> str:
-        """Return which nodes come free at a site and when, as a clause."""
+        """Return how many nodes become free at a site and when, as a clause."""
         alone, count = self._alone[site], max(0, self._queue.others(site))
         others = f"; others have {count}" if count else ""
         if alone.start_ms is None:
@@ -330,7 +330,7 @@ class Standing:
     # -- split --------------------------------------------------------------------------------------------------------
 
     def _split_now(self) -> SplitReason | None:
-        """Return the split that could start earliest if the job were next; None if the grid makes no splits."""
+        """Return the split that could start earliest if the job were next; None if the grid does not split jobs."""
         width = self._job.width
         if not self._policy.splits or width < 2 or len(self._sites) < 2:
             return None

@@ -11,7 +11,7 @@ from gridweave.site.messages import Quoted
 
 
 class SentWork(msgspec.Struct, frozen=True, array_like=True):
-    """A job that was sent to a site; quotes requested before that do not include it."""
+    """A job sent to a site; quotes requested earlier do not account for it."""
 
     quote_id: int  # the last quote requested before the job was sent
     sent_ms: int
@@ -31,7 +31,7 @@ class WorkSent:
         self.by_site.clear()
 
     def add(self, now_ms: int, site: int, job: Job, quote_id: int) -> None:
-        """Record a job sent to a site, with the id of the last quote requested before."""
+        """Record a job sent to a site, with the id of the last quote requested before that."""
         kept = [entry for entry in self.by_site.get(site, ()) if entry.sent_ms + self._keep_ms >= now_ms]
         self.by_site[site] = [*kept, SentWork(quote_id, now_ms, job.width, job.width * job.estimate_ms)]
 

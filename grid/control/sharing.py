@@ -94,7 +94,7 @@ class SharedOffers:
         return {site: offer for site, offer in self._offers.get(job_id, {}).items() if offer.slowdown}
 
     def changed(self, site: int) -> None:
-        """Drop the offers of a site and its open questions, because it has changed."""
+        """Drop the offers and open questions of a site that has changed."""
         if site in self.sites:
             self._offers = {
                 job: {at: offer for at, offer in offers.items() if at != site} for job, offers in self._offers.items()
@@ -123,7 +123,7 @@ class SharedOffers:
         return bool(silent)
 
     def _due_ms(self) -> Iterator[tuple[int, int]]:
-        """Yield the numbers of the open questions that jobs wait for, each with the time at which it expires."""
+        """Yield the number and the expiry time of each open question that jobs are waiting for."""
         return ((n, asked.asked_ms + self._retry_ms) for n, asked in self._asked.items() if not asked.is_late)
 
     def next_wakeup_ms(self) -> int | None:
@@ -131,7 +131,7 @@ class SharedOffers:
         return min((due_ms for _, due_ms in self._due_ms()), default=None)
 
     def ask(self, now_ms: int, queue: GridQueue) -> list[GridCommand]:
-        """Ask sites for offers for the first waiting jobs, except sites that have already answered or been asked."""
+        """Request offers for the first waiting jobs from all sites that have not answered or been asked already."""
         asked = {(question.job_id, question.site) for question in self._asked.values()}
         commands: list[GridCommand] = []
         for job in self._thought_of(queue):
@@ -169,7 +169,7 @@ class SharedOffers:
         return ends_ms
 
     def _best(self, now_ms: int, queue: GridQueue, job: Job) -> AcceptedOffer | None:
-        """Return the offer with the earliest end of a job, or None; ties go to the first site."""
+        """Return the offer with which a job ends earliest, or None; ties go to the first site."""
         best: AcceptedOffer | None = None
         for site, offer in sorted(self._offers.get(job.job_id, {}).items()):
             delay_ms = queue.delay_ms(job.job_id, site, now_ms) if offer.slowdown else None
