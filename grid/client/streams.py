@@ -244,11 +244,11 @@ class EndWatch:
             self._task = None
 
     def _is_reported(self, job_id: int) -> bool:
-        # The stream has no events of the jobs of sites' own users.
+        # The stream has no events about jobs of the sites' own users.
         return self._is_open and job_id < OWN_IDS
 
     async def _listen(self) -> None:
-        # Without a stream polling still works; if the gateway is away, polling raises the error.
+        # Without a stream, polling still works; if the gateway is unreachable, polling raises the error.
         with contextlib.suppress(GridweaveError):
             async for event in self._follow(self._connected):
                 if event.kind in OVER:

@@ -173,9 +173,9 @@ class LauncherTable(Table, frozen=True, kw_only=True):
 class LiveSiteTable(Site, frozen=True, kw_only=True):
     """One of ``[[sites]]`` of GRID.toml: the keys of a scenario, and the keys of live sites."""
 
-    machines: Nodes = 1  # the number of its Ray nodes; its nodes are divided among them
-    virtual: bool = True  # whether its nodes are only counted; otherwise each has its own cores of its machine
-    journal: str = ""  # URL of its journal; by default a file in the folder
+    machines: Nodes = 1  # number of the site's Ray nodes, among which its nodes are divided
+    virtual: bool = True  # whether nodes are only counted; otherwise each node has its own cores of the machine
+    journal: str = ""  # URL of the site's journal; by default a file in the folder
     launcher: LauncherTable = LauncherTable()
 
 
@@ -191,7 +191,7 @@ class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
     # The same as ``grid.output_days`` and ``grid.output_bytes`` in GRID.toml.
     output_days: _Days = KEEP_OUTPUT.days
     output_bytes: _Count = KEEP_OUTPUT.bytes_per_user
-    # The name or address at which other sites reach its machine. The default is the address from which it reaches the
+    # The name or address at which other sites reach the machine. The default is the address from which it reaches the
     # grid, or its address in the Ray cluster that it joins.
     host: str | None = None
     journal_password_file: str | None = None  # file with the password of the journal's database
@@ -375,7 +375,7 @@ class ProbesTable(Table, frozen=True, kw_only=True):
 class GatewayTable(Table, frozen=True, kw_only=True):
     """The table ``[gateway]``: the address, access and limits of the gateway."""
 
-    host: str = "127.0.0.1"  # the address on which it listens
+    host: str = "127.0.0.1"  # the address on which the gateway listens
     # 0 for any free port. The default is the usual port; a grid on one machine uses a free port if that is in use.
     port: _Port | None = None
     tokens: bool = True  # whether clients need a token
@@ -412,7 +412,7 @@ _SETTINGS = set(GatewaySettings.__struct_fields__) - {"tokens"}
 class RayTable(Table, frozen=True, kw_only=True):
     """The table ``[ray]``: the local Ray, or the address of a cluster that a site joins."""
 
-    port: _Port = 0  # port of its head; 0 for any free port
+    port: _Port = 0  # port of the Ray head; 0 for any free port
     # The first of the ports reserved for the rendezvous of ranks, 200 for each machine.
     first_port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
     # ``machine`` if each machine of a site has its own Ray node, which can fail alone; ``one`` if all share the head.

@@ -112,9 +112,9 @@ class Control(ABC):
         self._network = options.network
         # The sites that have reported that they accept no new jobs of the grid, with the reason.
         self._shut: dict[int, str] = {}
-        # The sites with which no messages are exchanged, with the reason; `_shut` has them, too.
+        # The sites with which no messages are exchanged, with the reason; they are in `_shut`, too.
         self.cut_off_sites: dict[int, str] = {}
-        # The longest estimate that a job may have at a site, for sites that have reported one.
+        # The longest estimate that a job may have at a site, for sites that have reported a limit.
         self._longest_ms: dict[int, int] = {}
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
@@ -361,7 +361,7 @@ class Delegation(msgspec.Struct):
     mapped: PlannedPlace | None = None
     # Since when no site has accepted the job, or None.
     waits_since_ms: int | None = None
-    # The sites that have yet to answer a question for the job, each with the id of that question.
+    # The sites that have yet to answer a question about the job, each with the id of that question.
     unanswered: dict[int, int] = msgspec.field(default_factory=dict)
 
     def avoids(self, site: int, now_ms: int) -> bool:

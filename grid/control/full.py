@@ -64,8 +64,8 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     held: list[int]
     unplaceable: dict[int, str] = msgspec.field(name="hopeless")
     closed: dict[int, tuple[int, int]]
-    # The submissions of jobs that still have an attempt but now have excluded sites. For jobs apart from the queue,
-    # `apart` is the state of their level, and `apart_nodes` has (job, site, nodes).
+    # The submissions of jobs that still have an attempt but now have excluded sites. For jobs kept apart,
+    # `apart` is the state of their level of control, and `apart_nodes` contains (job, site, nodes).
     excluded: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict, name="barred")
     apart: LimitedControlState | None = None
     apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
@@ -99,12 +99,12 @@ class FullControl(Control):
         self._closed: dict[int, tuple[int, int]] = {}
         self._refusals: dict[int, str] = {}
         self._others: dict[int, int] = {}
-        # (job, site) of the parts that ended at this instant; a job whose last part ends frees all its nodes itself.
+        # (job, site) of the parts that ended in this step; a job whose last part ends frees all its nodes itself.
         self._parts_over: list[tuple[int, int]] = []
         self._changed = False
         self._options = options._replace(rng=None)
         self._excluded: dict[int, GridJobSubmitted] = {}
-        # The sites that are too small for a job and take no part of it, each with its reason, by job.
+        # The sites that are too small for a job and accept no part of it, each with its reason, by job.
         self._never: dict[int, dict[int, str]] = {}
         self._apart: LimitedControl | None = None
         # The nodes of jobs kept apart from the queue, by job and site; the queue counts them as unavailable.
@@ -269,7 +269,7 @@ class FullControl(Control):
         self._open(site)
         self._queue.set_shut(site, site in self._shut)
         if site not in self._shut:
-            # Its free nodes counted as unavailable until now, and an unchanged site sends no report.
+            # The site's free nodes counted as unavailable until now, and an unchanged site sends no report.
             self._queue.set_others(site, self._others.get(site, 0) + self._nodes_apart(site))
         self._changed = True
         if self._apart is not None:

@@ -102,7 +102,7 @@ class LimitedControl(DelegatingControl):
         self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
         self._sent = WorkSent(nodes, options.retry_ms)
-        # Whether `run` must map the waiting jobs: all quotes requested at some instant have arrived or are overdue.
+        # Whether `run` must map the waiting jobs: all quotes requested at the same time have arrived or are overdue.
         self._map_is_due = False
 
     @property
@@ -236,7 +236,7 @@ class LimitedControl(DelegatingControl):
         attempt = self._attempts.attempts.get(job_id)
         if attempt is None:
             return self._jobs[job_id].job.width
-        # Ends are applied before other answers of the same instant, even the end of a part that has just started.
+        # Ends are applied before other answers of the same time, even the end of a part that has just started.
         return 0 if site in attempt.ended else dict(attempt.fragments).get(site, 0)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
@@ -739,7 +739,7 @@ class LimitedControl(DelegatingControl):
             return settled(forecast)
         job = self._delegation_of(now_ms, asked, self._next_draw(), self._too_long(asked.job))
         for site, quote in offers.items():
-            # As if each site had answered the last question of the grid.
+            # As if each site had answered the grid's last question.
             self._note_quote(now_ms, site, job, msgspec.structs.replace(quote, quote_id=self._quote_id + 1))
         if job.unplaceable:
             return settled(msgspec.structs.replace(forecast, state="refused", reason=job.unplaceable))

@@ -97,7 +97,7 @@ class GridQueue:
             self._codes = self._codes._replace(net=self._links.arrays)
         self._weighs = self._codes.adaptive
         self._no_offers(FIRST_SLOTS)
-        # The remaining work of the jobs that run past their estimate, by job.
+        # The remaining work of the jobs that are running past their estimate, by job.
         self._late: dict[int, RunsLate] = {}
         self._state = empty_grid(self._nodes, slots=FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
@@ -683,7 +683,7 @@ class GridQueue:
         assert sorted([*rows, *spare]) == list(range(len(plan.reserved))), "a row of the plan is lost or doubled"
         for site, n_steps in enumerate(plan.n_steps.tolist()):
             assert (np.diff(plan.step_ms[site, :n_steps]) > 0).all(), "a profile is out of order"
-            # A pass brings the profiles up to date, but no pass runs while no job waits.
+            # A pass brings the profiles up to date, but no pass runs while no job is waiting.
             if waiting and plan.counters["stale"][0] != REPLAN and site < len(self._nodes):
                 least = min(0, int(self._state.free[site]))
                 assert (plan.step_free[site, :n_steps] >= least).all(), "a site is overbooked"

@@ -69,7 +69,7 @@ class SharedOffers:
         self._nodes, self._retry_ms = list(nodes), retry_ms
         self._offers: dict[int, dict[int, KnownOffer]] = {}
         self._asked: dict[int, AskedOffer] = {}
-        # Questions are numbered -1, -2, ...; the questions for jobs apart from the queue have positive numbers.
+        # Questions are numbered -1, -2, ...; the questions about jobs kept apart from the queue have positive numbers.
         self._last = 0
 
     def state(self) -> SharedOffersState:
