@@ -1,4 +1,4 @@
-"""The types of the requests and answers of the gateway (docs/gateway.md), except those of a single discipline.
+"""The gateway's request and response types (docs/gateway.md), except those of individual disciplines.
 
 The same structs are sent as JSON or MessagePack, and the OpenAPI description is generated from them. Times are
 milliseconds since 1970 on the grid's clock; durations are milliseconds. This module does no I/O.
@@ -38,8 +38,8 @@ from gridweave.site.query_messages import QueuedJob as QueuedJob  # noqa: PLC041
 from gridweave.site.query_messages import SiteInfo as SiteInfo  # noqa: PLC0414
 
 Scope = Literal["read", "submit", "cancel", "operate"]
-"""The permissions of a token: see the sites, the queue and its user's jobs; submit jobs; cancel, hold and release its
-user's jobs; do everything, for all users."""
+"""The permissions of a token, in this order: see the sites, the queue and its user's jobs; submit jobs; cancel, hold
+and release its user's jobs; do everything, for all users."""
 
 SCOPES: tuple[Scope, ...] = ("read", "submit", "cancel", "operate")
 """All scopes; ``operate`` includes the others."""
@@ -52,7 +52,7 @@ USUAL_DAYS = 90.0
 """The default lifetime of a token, in days."""
 
 MOST_HOURS = 24.0
-"""The longest lifetime of a token that was created with a token without the scope ``operate``, in hours."""
+"""The longest lifetime, in hours, of a token created by a client without the scope ``operate``."""
 
 Count = Annotated[int, Meta(ge=0)]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -66,8 +66,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     request : JobRequest
         The job. Its ``user`` is replaced by the token's user, unless the token belongs to an operator.
     key : str, optional
-        Idempotency key, unique per user. By default it is made from the header ``Idempotency-Key`` and the index of
-        the job in the request; without that header it is random.
+        Idempotency key, unique per user. By default derived from the header ``Idempotency-Key`` and the job's index in
+        the request; random without that header.
     """
 
     request: JobRequest
@@ -100,13 +100,13 @@ class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers to submitted jobs, in the order of submission."""
+    """One answer per submitted job, in the order of submission."""
 
     answers: list[SubmitAnswer]
 
 
 class JobIds(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of jobs."""
+    """A list of job numbers."""
 
     job_ids: list[JobId]
 
@@ -148,14 +148,14 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageOverTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The resource use of a job over time, in its last attempt.
+    """A job's resource use over time, in its last attempt.
 
     Attributes
     ----------
     pieces : list of UsageCurve
-        One per machine, in the order of their ranks; empty if no measurements are kept any more.
+        One curve per machine, in rank order; empty if the measurements have been deleted.
     is_whole : bool
-        Whether all machines of the job are included: false if there are too many, or if one does not answer.
+        Whether all machines of the job are included: false if the job has too many, or if one is not responding.
     """
 
     job_id: int
@@ -164,13 +164,13 @@ class UsageOverTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The last message of a stream of events, with the reason for its end (``event: end`` of server-sent events).
+    """The last message of an event stream, with the reason why the stream ended (``event: end`` of server-sent events).
 
     Attributes
     ----------
     reason : str
         ``slow`` if the client read too slowly, ``revoked`` if its token is no longer valid, ``stopping`` if the gateway
-        stops.
+        is shutting down.
     after : int
         The number of the last event that was sent or skipped; resume after this number.
     """
@@ -186,7 +186,7 @@ class Sites(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FragmentLimit(msgspec.Struct, frozen=True):
-    """The largest number of fragments of jobs up to a width."""
+    """The largest number of fragments for jobs of up to `width` nodes."""
 
     width: int
     fragments: int
@@ -201,16 +201,16 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         The time on the grid's clock.
     mode, control, order, backfill, head_reservation, selection : str
     overhead : tuple of float
-        The overheads for 2, 3, ... fragments; the last one is for all larger numbers, too.
+        The overheads for 2, 3, ... fragments; the last one also applies to all larger numbers.
     lower_bound : int
     max_fragments : tuple of FragmentLimit
     links : bool
         Whether the grid has a model of the links between its sites, which determines the cost of a split.
     margin_ms : int
-        How far ahead sites agree on the start of a job on several sites.
+        How far in advance sites agree on the start of a multi-site job.
     start_ms, end_ms : int, optional
-        The delay from the placement of a job to running processes, and from their end until the grid learns of it: as
-        set in ``[live]`` of GRID.toml, or measured on the last jobs; None if no job has ended yet.
+        The delay from a job's placement until its processes are running, and from their end until the grid is notified:
+        set in ``[live]`` of GRID.toml, or measured on recent jobs; None if no job has ended yet.
     """
 
     now_ms: int
@@ -269,14 +269,14 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     one, other : str
         The nodes.
     latency_ms, bandwidth_bps : float, optional
-        The present figures in the direction from `one` to `other`; None if unknown. They are the configured figures,
-        with a larger bandwidth if more was measured. A link that is a whole path has the measured figures.
+        The current values in the direction from `one` to `other`; None if unknown. These are the configured values,
+        with a larger bandwidth if more was measured. A link that represents a whole path has the measured values.
     part : float
-        The fraction of its bandwidth that the link has now; 0 if it is down.
+        The fraction of the link's bandwidth that is available now; 0 if the link is down.
     jobs : int
         The number of running jobs with fragments on both sides of the link.
     measured : bool
-        Whether some of the figures were measured.
+        Whether some of the values were measured.
     name : str
         A name that distinguishes links between the same nodes.
     loss, jitter_ms : float
@@ -310,13 +310,13 @@ class NetworkPath(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     latency_ms, bandwidth_bps : float, optional
-        The mean one-way latency, None without a path; the bandwidth of one job, None without a limit.
+        The mean one-way latency, None if there is no path; the bandwidth available to one job, None if unlimited.
     measured : bool
-        Whether measurements have corrected the configured figures.
+        Whether measurements have corrected the configured values.
     jitter_ms : float
         The variation of the latency.
     written_latency_ms, written_bandwidth_bps : float, optional
-        The figures that follow from the configured links alone.
+        The values computed from the configured links alone.
     """
 
     origin: str
@@ -344,14 +344,14 @@ class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearntSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured cost of splits of the jobs of a user, a class and a width (docs/experience.md).
+    """The measured cost of splitting jobs of one user, class and width (docs/experience.md).
 
     Attributes
     ----------
     whole_runs, split_runs : int
-        The numbers of runs on one site and of split runs, by jobs that declare no communication.
+        The numbers of runs on one site and of split runs, counting only jobs that declare no communication.
     factor, modelled : float
-        The measured factor by which split runs took longer, None if runs of one kind are missing; the modelled factor.
+        The measured factor by which split runs took longer, None without runs of both kinds; the model's factor.
     used : bool
         Whether the grid uses the measured factor: there are enough runs, and they vary little.
     """
@@ -387,7 +387,7 @@ class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduledJob(msgspec.Struct, frozen=True, array_like=True):
-    """A job in a chart of the schedule, encoded as an array because there may be many.
+    """A job in a chart of the schedule, encoded as an array because there may be many jobs.
 
     Attributes
     ----------
@@ -398,7 +398,7 @@ class ScheduledJob(msgspec.Struct, frozen=True, array_like=True):
     end_ms : int, optional
         The end of the job; for a running or waiting job the latest possible end.
     places : tuple of (str, int)
-        The sites and their numbers of nodes.
+        The job's sites, with the number of nodes at each.
     """
 
     job_id: int
@@ -427,12 +427,12 @@ class SchedulePart(msgspec.Struct, frozen=True, kw_only=True):
 class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
     """The starts of waiting jobs, assuming that each job runs up to its limit and that no new jobs arrive.
 
-    `jobs` has the jobs with a known start, by start; the level of control determines which these are (docs/explain.md).
+    `jobs` lists the jobs whose start is known at this level of control (docs/explain.md), earliest first.
 
     Attributes
     ----------
     waits_at : dict of int to str
-        The site of each job that waits in the queue of a site; the start of such a job is the site's forecast.
+        The site of each job that is waiting in a site's queue; the start of such a job is the site's forecast.
     """
 
     now_ms: int
@@ -441,7 +441,7 @@ class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OtherPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes of the scheduling policy; None for no change (`gridweave.grid.policy.GridPolicy`)."""
+    """Changes to the scheduling policy (`gridweave.grid.policy.GridPolicy`); a field that is None stays as it is."""
 
     mode: str | None = None
     order: str | None = None
@@ -458,18 +458,18 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes
     ----------
     nodes : dict from str to int
-        The changed numbers of nodes, by site; an unknown name is a new site.
+        The new numbers of nodes, by site; an unknown name adds a site.
     drain : tuple of str
         Sites that accept no new jobs.
     cut : tuple of (str, str)
         Pairs of sites, or of nodes of the network, without a working link between them.
     policy : OtherPolicy
     again : bool
-        Whether to submit the jobs of the last hours again, in both simulations.
+        Whether to submit the jobs of the last `hours` again, in both simulations.
     load : float
         The rate of these submissions in the changed grid, as a multiple of the original rate.
     hours : float
-        The length of the simulation, and how far back the submitted jobs are taken from.
+        The length of the simulation, and of the past period whose jobs are submitted again.
     """
 
     nodes: dict[str, Count] = {}
@@ -495,10 +495,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     jobs, started, never : int
-        The numbers of jobs that wait or are submitted, of jobs that start, and of jobs that the grid could never start.
+        The numbers of waiting or submitted jobs, of jobs that start, and of jobs that the grid can never start.
     wait_ms, longest_ms : int
-        The mean and the longest wait, from now on or from the submission. A job that does not start counts with its
-        wait until the end of the simulation; a job that could never start does not count.
+        The mean and the longest wait, from now or from a later submission. A job that does not start counts with its
+        wait until the end of the simulation; a job that can never start does not count.
     used : float
         The utilisation of all nodes by jobs of the grid, from 0 to 1.
     sites : tuple of UsedSite
@@ -514,12 +514,12 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlooks(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of simulating the present grid and the changed grid with the same jobs.
+    """The results of simulating the current grid and the changed grid with the same jobs.
 
     Attributes
     ----------
     length : float
-        The assumed run time of jobs with unknown run time, as a fraction of their limits.
+        The assumed run time of jobs whose run time is unknown, as a fraction of their limits.
     """
 
     length: float
@@ -528,14 +528,14 @@ class Outlooks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The waits and the utilisation of the present grid and of the changed grid.
+    """The waits and the utilisation of the current grid and of the changed grid.
 
     Attributes
     ----------
     plays : tuple of Outlooks
-        The results if each job runs up to its limit; and, if enough jobs have ended, with run times like theirs.
+        The results if each job runs up to its limit and, if enough jobs have ended, the results with similar run times.
     sure : str
-        The certainty of the results.
+        How certain the results are, in one sentence.
     assumed : tuple of str
         The assumptions of the simulation.
     """
@@ -547,13 +547,13 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the output of a rank.
+    """A part of a rank's output.
 
     Attributes
     ----------
     data : bytes
     offset : int
-        The offset of the first byte.
+        The offset of the first byte within the output.
     is_last : bool
         Whether this is the end of the output: the job has ended, and no data follows.
     removed : str
@@ -567,7 +567,7 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Limits on the jobs that may be submitted with a token; an empty field is no limit.
+    """Limits on the jobs that may be submitted with a token; an empty field means no limit.
 
     Attributes
     ----------
@@ -613,7 +613,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShortToken(msgspec.Struct, frozen=True, kw_only=True):
-    """Create a short-lived token from another one, with the same user and limits, e.g. for a job that submits jobs.
+    """Create a short-lived token from another token, with the same user and limits, e.g. for a job that submits jobs.
 
     Attributes
     ----------
@@ -719,22 +719,22 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     job_ids : list of int
-        The jobs to which the action applied, without jobs that have ended or are in the wrong state.
+        The jobs to which the action applied, excluding jobs that have ended or are in the wrong state.
     """
 
     job_ids: list[int] = []
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the grid works.
+    """Whether the grid is working.
 
     Attributes
     ----------
     status : str
-        ``ok``, or ``unavailable`` while the meta-scheduler does not answer.
+        ``ok``, or ``unavailable`` if the meta-scheduler is not responding.
     version : str
     sites : dict from str to bool
-        Whether each site answers.
+        Whether each site is responding.
     """
 
     status: str

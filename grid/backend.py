@@ -31,9 +31,9 @@ class Backend(Protocol):
 
     Notes
     -----
-    All methods raise UnavailableError without an answer. The action may then have been done or not, and the call can be
-    repeated. Unless stated otherwise, an unknown site or job raises InputError. A job's number shows whether it belongs
-    to the grid or to a site's own users.
+    All methods raise UnavailableError if there is no answer. The action may or may not have been carried out; it is
+    safe to repeat the call. Unless stated otherwise, an unknown site or job raises InputError. A job's number shows
+    whether it belongs to the grid or to a site's own users.
     """
 
     async def submit(
@@ -44,7 +44,7 @@ class Backend(Protocol):
         Parameters
         ----------
         origin : str
-            User and request id, which are kept in the history of each job.
+            User and request id, recorded in each job's history.
         """
 
     async def apply_action(
@@ -57,31 +57,31 @@ class Backend(Protocol):
         """
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        """Return the records of jobs in this order, even if they ended long ago; unknown jobs are left out."""
+        """Return the records of jobs in the given order, including jobs that ended long ago; skip unknown jobs."""
 
     async def jobs(self, query: JobQuery) -> JobPage:
         """Return the jobs that match a query, newest first."""
 
     async def history(self, job_id: int) -> list[HistoryEntry]:
-        """Return the history of a job at the grid and its sites, by time; empty if the job is unknown."""
+        """Return a job's history at the grid and its sites, oldest event first; empty if the job is unknown."""
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
-        """Return the job events after a number; if there are none, wait up to `timeout_s` for one.
+        """Return the job events after event number `after`; if there are none, wait up to `timeout_s` for one.
 
-        ``after=-1`` returns at once, with no events and the number of the last one.
+        With ``after=-1``, return no events but the number of the last one, without waiting.
         """
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Forecast when a job starts and explain why it waits; None if it is unknown."""
+        """Forecast when a job will start and explain why it is waiting; None if the job is unknown."""
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Forecast when a job would start if it were submitted now, optionally in place of a waiting job."""
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return the known starts of waiting jobs, with their sites; at most `limit` jobs."""
+        """Return the start and sites of waiting jobs whose start is known; at most `limit` jobs."""
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Simulate the grid with other settings; return the waits and the utilisation. Nothing changes."""
+        """Simulate the grid with other settings; return the waits and the utilisation. The grid does not change."""
 
     async def output(
         self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
@@ -92,23 +92,23 @@ class Backend(Protocol):
         """
 
     async def sites(self) -> list[SiteInfo]:
-        """Return the state of all sites, including sites that do not answer."""
+        """Return the state of all sites, including sites that are not responding."""
 
     async def drain(self, site: str, draining: bool) -> None:
         """Stop a site from accepting jobs of the grid, or let it accept them again."""
 
     async def give_up(self, site: str, machine: str) -> GivenUp:
-        """Declare a machine lost, so that its jobs run again; refused if the machine is unknown or answers."""
+        """Declare a machine lost and run its jobs again; refused if the machine is unknown or is responding."""
 
     async def ask_discipline(self, site: str, question: str, changes: Any = None) -> Any:
         """Return what a site's discipline has learned about `question`, after applying changes unless they are None.
 
-        Questions, answers and changes are plain data that only the discipline understands. None if it does not know
-        the question.
+        Questions, answers and changes are plain data that only the discipline understands. Return None if the
+        discipline does not know the question.
         """
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
-        """Return the first waiting jobs; with `explain`, also when they start and why not sooner."""
+        """Return the first waiting jobs; with `explain`, also when they will start and why not sooner."""
 
     async def learnt(self) -> GridExperience:
         """Return the statistics that the grid has learned from ended jobs."""
@@ -120,4 +120,4 @@ class Backend(Protocol):
         """Return the scheduling settings of the grid."""
 
     async def health(self) -> Health:
-        """Return whether the grid works; raises nothing."""
+        """Return whether the grid is working; never raises."""

@@ -1,7 +1,7 @@
-"""Convert arguments of the client to the types of the grid's interface.
+"""Convert client arguments to the types of the grid's API.
 
-Numbers may be numpy's, texts may be paths, and jobs may be numbers or handles. Any other type raises an OptionError
-that names the argument.
+Numbers may be numpy numbers, text may be a path, and jobs may be numbers or handles. Any other type raises an
+OptionError that names the argument.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REQUEST = msgspec.msgpack.Decoder(JobRequest, strict=False)
 
 
 def whole(name: str, value: Any) -> int:
-    """Return a whole number that is an int, a numpy integer or a text.
+    """Return an int, a numpy integer or a string as an int.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def real(name: str, value: Any) -> float:
-    """Return a number that is an int, a float or one of numpy's."""
+    """Return an int, a float or a numpy number as a float."""
     value = python_scalar(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
@@ -64,7 +64,7 @@ def real(name: str, value: Any) -> float:
 
 
 def text(name: str, value: Any) -> str:
-    """Return a text that is a str or a path."""
+    """Return a str or a path as a str."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else python_scalar(value)
     if isinstance(value, str):
         return value
@@ -96,7 +96,7 @@ def _is_iterable(value: Any) -> bool:
 
 
 def job_number(name: str, value: Any) -> int:
-    """Return the number of a job that is given by its number, a handle or a record."""
+    """Return the number of a job, given as a number, a handle or a record."""
     return whole(name, getattr(value, "id", getattr(value, "job_id", value)))
 
 
@@ -115,7 +115,7 @@ def afters(value: Any) -> tuple[After, ...]:
 
 
 def environment_of(value: Any) -> dict[str, str]:
-    """Return environment variables as text; values may be numbers and paths."""
+    """Return environment variables as text; values may also be numbers or paths."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -146,7 +146,7 @@ def typed_request(request: Any) -> JobRequest:
 
 
 def encoded(what: object) -> bytes:
-    """Encode an object as MessagePack; InputError if it contains a text, a number or an object that cannot be sent."""
+    """Encode an object as MessagePack; raise InputError if a string, number or object in it cannot be sent."""
     try:
         return msgspec.msgpack.encode(what, enc_hook=_sent)
     except UnicodeEncodeError as error:
@@ -158,7 +158,7 @@ def encoded(what: object) -> bytes:
 
 
 def _sent(value: Any) -> Any:
-    """Convert an object that MessagePack cannot encode, such as a path or a numpy number, to one that it can."""
+    """Convert an object that MessagePack cannot encode, such as a path or a numpy number, to a plain value."""
     plain = os.fspath(value) if isinstance(value, os.PathLike) else python_scalar(value)
     if plain is value:
         raise TypeError(f"{value!r:.100} cannot be sent: a {type(value).__name__} is not allowed there")
@@ -173,5 +173,5 @@ def in_path(name: Any, argument: str = "site") -> str:
 
 
 def job_path(job: AnyJob, part: str = "") -> str:
-    """Return the URL path of a job, or of one `part` of what the gateway has about it."""
+    """Return the URL path of a job, or of a `part` below it, such as ``/history``."""
     return f"/v1/jobs/{job_number('job_id', job)}{part}"

@@ -51,9 +51,9 @@ class JobHandle:
     id : int
         The job's number.
     key : str
-        The idempotency key it was submitted with; empty if unknown.
+        The idempotency key of the submission; empty if unknown.
     state : str or None
-        The state in the last record that was fetched; None before the first.
+        The state in the most recently fetched record; None if no record has been fetched.
     """
 
     def __init__(self, client: Client, job_id: int, *, key: str = "") -> None:
@@ -76,12 +76,12 @@ class JobHandle:
         Parameters
         ----------
         timeout_s : float, optional
-            Longest time to wait.
+            Maximum time to wait.
 
         Raises
         ------
         TimeoutError
-            If the job has not ended by then; it keeps running.
+            If the job has not ended by then; the job keeps running.
         """
         import asyncio  # imported here because commands that make one request do without it (`BriefTransport`)
 
@@ -96,7 +96,7 @@ class JobHandle:
         Raises
         ------
         JobFailedError
-            If the job ended otherwise; with the exit code and the last standard error output of the rank that failed.
+            If the job ended in any other way; contains the failed rank's exit code and the end of its standard error.
         TimeoutError
             If the job has not ended in time.
         """
@@ -117,7 +117,7 @@ class JobHandle:
         -------
         object
             The result after a round trip through JSON, so a tuple has become a list. For a job of `Client.map` with
-            several items, the list of their results.
+            several items, the list of the items' results.
 
         Raises
         ------
@@ -136,8 +136,8 @@ class JobHandle:
         Returns
         -------
         list
-            For each item, the function's result or the JobFailedError with what the function raised. Items that the job
-            did not get to have the JobFailedError of the job.
+            For each item, the function's result, or a JobFailedError with the exception that the function raised. Items
+            that the job did not reach get the job's JobFailedError.
 
         Raises
         ------
@@ -158,15 +158,15 @@ class JobHandle:
         return outcomes + [await self._failure(record)] * missing if missing else outcomes
 
     async def cancel(self, *, at_once: bool = False) -> bool:
-        """Cancel the job and return whether it had not ended yet; `at_once` gives it no time to exit by itself."""
+        """Cancel the job and return whether it had not ended yet; with `at_once`, kill it without a grace period."""
         return self.id in await self._client.cancel([self.id], at_once=at_once)
 
     async def signal(self, name: SignalName | Signals) -> bool:
-        """Send the job's processes a signal, such as ``USR1``; return whether the job was running."""
+        """Send a signal, such as ``USR1``, to the job's processes; return whether the job was running."""
         return self.id in await self._client.signal([self.id], name)
 
     async def requeue(self) -> bool:
-        """Have the job save its work, stop and run again; return whether it was running and may be restarted."""
+        """Checkpoint, stop and requeue the job; return whether it was running and may be restarted."""
         return self.id in await self._client.requeue([self.id])
 
     async def hold(self) -> bool:
@@ -186,7 +186,7 @@ class JobHandle:
         return await self._client.history(self.id)
 
     async def output(self, *, rank: int = 0, stream: Stream = "out", attempt: int | None = None) -> bytes:
-        """Return what a rank has written so far.
+        """Return a rank's output so far.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class JobHandle:
         return b"".join([data async for data in parts])
 
     async def logs(self, *, follow: bool = False, rank: int = 0, stream: Stream = "out") -> AsyncGenerator[str, None]:
-        """Yield the lines that a rank has written; with `follow`, keep yielding new ones until the job has ended.
+        """Yield the lines of a rank's output; with `follow`, keep yielding new lines until the job has ended.
 
         Parameters
         ----------
@@ -236,9 +236,9 @@ class Client:
     Parameters
     ----------
     url, token : str, optional
-        Address of the gateway and the token for it. By default taken from the environment (``GRIDWEAVE_URL``,
-        ``GRIDWEAVE_TOKEN``) or the configuration, else those of the grid that `gridweave up` has started on this
-        machine (docs/client.md).
+        The gateway's address and the token for it. By default from the environment (``GRIDWEAVE_URL``,
+        ``GRIDWEAVE_TOKEN``) or the configuration, else from the grid that `gridweave up` has started on this machine
+        (docs/client.md).
     ca : str or pathlib.Path, optional
         A file with the certificates to trust instead of the system's.
     site : str, optional
@@ -246,26 +246,26 @@ class Client:
     plain_http : bool, optional
         Whether the token may be sent unencrypted to another machine, which is an error otherwise.
     profile : str, optional
-        A table of the configuration.
+        The profile of the configuration file to use.
     grid : str, optional
         The name of a grid that `gridweave up` has started on this machine, instead of a URL.
     patience : Patience, optional
         How long to retry.
     rng : numpy.random.Generator, optional
-        Varies the pauses between retries.
+        Randomizes the pauses between retries.
     sleep : callable, optional
         Waits between retries.
     connection : Connection, optional
-        Replaces all arguments about reaching the gateway.
+        How to reach the gateway; overrides the arguments above.
     transport : type, optional
-        Sends the requests.
+        The class that sends the requests.
 
     Raises
     ------
     InputError
         If an argument or the configuration is invalid.
     UnavailableError
-        If no grid is named, and none runs on this machine.
+        If no grid is named and none is running on this machine.
 
     Notes
     -----
@@ -332,7 +332,7 @@ class Client:
         return self._at_sites[site]
 
     def _with_folder(self, options: JobOptions) -> JobOptions:
-        """Have a job work in the current folder, as the command does, if the grid's machines can see it."""
+        """Make the current folder the job's working directory, as the command does, if the machines share it."""
         if options.get("working_directory") is not None or not self.connection.shares_folders:
             return options
         return {**options, "working_directory": os.getcwd()}
@@ -350,20 +350,20 @@ class Client:
         site : str, optional
             Submit directly to this site, as one of its own users.
         key : str, optional
-            The same key gives the same job, however often it is submitted. By default a new key, which makes the
-            retries of this one call safe.
+            Idempotency key: submitting again with the same key returns the same job. By default a new key, which makes
+            this call's own retries safe.
         **options : JobOptions
-            What the job asks for, such as ``nodes=4, limit="10m", name="solve"``. docs/options.md lists all of them.
+            The job's options, such as ``nodes=4, limit="10m", name="solve"``. docs/options.md lists all of them.
 
             nodes : int
                 Number of nodes (1); at least the width of the widest form.
             limit : str or datetime.timedelta
                 Wall time limit (1 h).
             environment : mapping
-                Added to the environment of the machines' service; numbers and paths become text.
+                Variables added to those of the machines' service; numbers and paths are converted to text.
             working_directory : str or pathlib.Path
-                An absolute path on the machines. By default the current folder on a grid of this machine
-                (`gridweave up`), elsewhere a folder of the job's own.
+                An absolute path on the machines. By default the current folder if the grid runs on this machine
+                (`gridweave up`), otherwise a new folder for the job.
 
         Raises
         ------
@@ -376,7 +376,7 @@ class Client:
     async def submit_many(
         self, requests: JobRequest | Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None
     ) -> list[JobHandle]:
-        """Submit many jobs, 500 in each request; once this returns, all of them are durable.
+        """Submit many jobs, in requests of up to 500; once this returns, all of them are durable.
 
         Parameters
         ----------
@@ -391,8 +391,8 @@ class Client:
         Raises
         ------
         RefusedError
-            If the grid declined a job; the error names the first one by its place. All others have been submitted, and
-            the same keys find them again.
+            If the grid declined a job; the error gives the position of the first declined job. All other jobs have been
+            submitted; submitting with the same keys returns them.
         """
         site = arguments.text("site", site) if site else self.connection.site
         if site is not None and (own := await self._at_site(site)) is not None:
@@ -435,33 +435,33 @@ class Client:
         return_exceptions: bool = False,
         **options: Unpack[JobOptions],
     ) -> Results:
-        """Call a function with each of many items, in one job per item or per `pack` items.
+        """Call a function for each item, in one job per item or per `pack` items.
 
         Parameters
         ----------
         function : callable or str
-            One that the machines can import (``module:function``), with one argument.
+            A function of one argument that the machines can import, or its name (``module:function``).
         items : iterable
-            Whatever JSON can express; it may be endless.
+            The items, which must be valid JSON values; may be infinite.
         at_once : int
-            Most jobs that are under way at the same time.
+            Maximum number of unfinished jobs at any time.
         pack : int
-            Items in one job, which calls the function with one after another in one Python process: for calls that are
-            shorter than the start of a job. An item that raises does not stop the others, unless the job has several
-            nodes; either way the job has failed.
+            Number of items in one job, which calls the function for them in turn in one Python process; for calls that
+            take less time than starting a job. An exception for one item does not stop the other items, unless the job
+            has several nodes; either way the job counts as failed.
         return_exceptions : bool
-            Whether the JobFailedError of an item takes the place of its result, instead of being raised.
+            Whether to return an item's JobFailedError in place of its result instead of raising it.
         **options : JobOptions
-            For each job, as for `submit`; `array` is not possible, as the jobs are an array already. With several
-            ``nodes`` each node calls the function, and the result is that of rank 0. ``name`` is by default that of the
-            function. The machines look for the module in ``working_directory`` and on PYTHONPATH.
+            For each job, as for `submit`, except `array`: the jobs already form an array. With several ``nodes`` each
+            node calls the function, and rank 0 provides the result. ``name`` is by default the function's name. The
+            machines look for the module in ``working_directory`` and on PYTHONPATH.
 
         Returns
         -------
         Results
-            ``async for`` yields the results in the order of the items, as they come; ``await`` returns a list of them.
-            An item that failed raises its JobFailedError in place of the result, after all results before it, and the
-            jobs under way are cancelled.
+            ``async for`` yields the results in the order of the items, as they become available; ``await`` returns them
+            as a list. A failed item raises its JobFailedError after all earlier results, and cancels the unfinished
+            jobs.
         """
         called = callable_name(function)
         if options.get("array") is not None:
@@ -474,7 +474,7 @@ class Client:
     # -- jobs
 
     def job(self, job_id: AnyJob) -> JobHandle:
-        """Return a handle of a job by its number, without asking the grid."""
+        """Return a handle for a job by its number, without a request to the grid."""
         return JobHandle(self, arguments.job_number("job_id", job_id))
 
     async def jobs(
@@ -499,7 +499,7 @@ class Client:
         own, user, name, array, site, state, outcome, since_ms, until_ms, below
             As for `gridweave.grid.api.JobQuery`.
         limit : int, optional
-            Most jobs to yield; all by default.
+            Maximum number of jobs to yield; all by default.
         """
         left = None if limit is None else arguments.whole("limit", limit)
         while left is None or left > 0:
@@ -529,7 +529,7 @@ class Client:
         return await self._ends.ended(arguments.job_number("job_id", job_id))
 
     async def apply_action(self, kind: ActionKind, job_ids: AnyJobs) -> list[int]:
-        """Carry out an action on jobs; return the jobs that were changed.
+        """Apply an action to jobs; return the jobs to which it applied.
 
         Parameters
         ----------
@@ -540,13 +540,13 @@ class Client:
         return await self._apply_action(kind, job_ids, api.JobIds)
 
     async def cancel(self, job_ids: AnyJobs, *, at_once: bool = False) -> list[int]:
-        """Cancel jobs and return those that had not ended; `at_once` gives them no time to exit by themselves."""
+        """Cancel jobs and return the jobs that had not ended; with `at_once`, kill them without a grace period."""
         return await self.apply_action("kill" if at_once else "cancel", job_ids)
 
     async def signal(self, job_ids: AnyJobs, name: SignalName | Signals) -> list[int]:
-        """Send the processes of jobs a signal, such as ``USR1`` or `signal.SIGUSR1`; return the jobs that were running.
+        """Send a signal, such as ``USR1`` or `signal.SIGUSR1`, to jobs' processes; return the jobs that were running.
 
-        Processes on a machine that does not answer at that moment do not get the signal.
+        Processes on machines that are not responding do not get the signal.
         """
         return await self._apply_action("signal", job_ids, api.SignalJobs, signal=arguments.signal_name("name", name))
 
@@ -561,15 +561,15 @@ class Client:
         return done
 
     async def requeue(self, job_ids: AnyJobs) -> list[int]:
-        """Have running jobs save their work, stop and run again, here or elsewhere; return the jobs that will."""
+        """Checkpoint, stop and requeue running jobs, on any site; return the jobs that will be requeued."""
         return await self.apply_action("requeue", job_ids)
 
     async def hold(self, job_ids: AnyJobs) -> list[int]:
-        """Keep jobs from starting; return those that were waiting."""
+        """Keep jobs from starting; return the jobs that were waiting."""
         return await self.apply_action("hold", job_ids)
 
     async def release(self, job_ids: AnyJobs) -> list[int]:
-        """Put held jobs back into the queue; return those that were held."""
+        """Put held jobs back into the queue; return the jobs that were held."""
         return await self.apply_action("release", job_ids)
 
     async def explain(self, job_id: AnyJob) -> api.Forecast:
@@ -581,7 +581,7 @@ class Client:
         return await self.transport.call("GET", arguments.job_path(job_id, "/history"), api.JobHistory)
 
     async def usage(self, job_id: AnyJob) -> api.UsageOverTime:
-        """Return a job's resource use over time on each machine, which keeps it as long as the job's output."""
+        """Return a job's resource use over time on each machine; it is kept as long as the job's output."""
         return await self.transport.call("GET", arguments.job_path(job_id, "/usage"), api.UsageOverTime)
 
     async def events(
@@ -592,16 +592,16 @@ class Client:
         kinds: str | Iterable[str] = (),
         user: str | None = None,
     ) -> AsyncGenerator[api.JobEvent, None]:
-        """Yield events of jobs without end, each once and in order, even if the connection is cut in between.
+        """Yield job events indefinitely, each once and in order, even if the connection is interrupted.
 
         Parameters
         ----------
         after : int, optional
-            The number of the last event that is already known; by default events start now.
+            The number of the last event already received; by default, only new events are yielded.
         jobs, kinds
-            Only events of these jobs and of these kinds (docs/live.md); one or several.
+            Yield only events of these jobs and kinds (docs/live.md); one or several.
         user : str, optional
-            Only events of this user's jobs.
+            Yield only events of this user's jobs.
         """
         named = arguments.many("kinds", kinds, str, "a kind of event or several")
         numbers = tuple(arguments.job_numbers("jobs", jobs))
@@ -622,28 +622,28 @@ class Client:
         Parameters
         ----------
         explain : bool
-            Whether to add when each job will start and why not sooner, for as many jobs as take a second to work out.
+            Whether to add when each job will start and why not sooner, for as many jobs as fit into one second.
         """
         query = {"limit": str(arguments.whole("limit", limit))} | ({"explain": "true"} if explain else {})
         return await self.transport.call("GET", "/v1/queue", api.Queue, query=query)
 
     async def scheduling(self) -> api.Scheduling:
-        """Return the grid's policy, and the time on its clock."""
+        """Return the grid's scheduling policy and the time on its clock."""
         return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
 
     async def network(self) -> nx.MultiDiGraph[str]:
-        """Return the network between the sites as it is now, as a graph of networkx.
+        """Return the current network between the sites as a networkx graph.
 
-        Edges have ``latency_ms``, ``bandwidth_bps``, ``loss`` and ``jitter_ms`` as they are in force, measurements
-        included, and ``up``, ``name``, ``cable`` (the same number on edges that fail together), ``jobs`` (how many
-        running jobs cross the edge) and ``measured``. Nodes have ``sites``, ``latitude`` and ``longitude`` where these
-        are known. ``graph.graph["measured"]`` lists the paths between sites that measurements have corrected, each as a
-        dictionary with the attributes of `NetworkPath`. The graph is a copy: changes to it do not reach the grid.
+        Edges have the current ``latency_ms``, ``bandwidth_bps``, ``loss`` and ``jitter_ms``, measurements included, and
+        ``up``, ``name``, ``cable`` (the same number on edges that fail together), ``jobs`` (the number of running jobs
+        that use the edge) and ``measured``. Nodes have ``sites``, ``latitude`` and ``longitude`` if known.
+        ``graph.graph["measured"]`` lists the paths between sites that measurements have corrected, each as a dictionary
+        with the attributes of `NetworkPath`. The graph is a copy: changing it does not affect the grid.
         """
         return graph_of(await self.known_network())
 
     async def known_network(self) -> api.KnownNetwork:
-        """Return the network of `network` as plain data."""
+        """Return the current network between the sites as plain data."""
         return await self.transport.call("GET", "/v1/network", api.KnownNetwork)
 
     async def quote(self, what: Runnable = ("true",), **options: Unpack[JobOptions]) -> api.Forecast:
@@ -670,9 +670,9 @@ class Client:
         await self.transport.call("POST", f"/v1/sites/{arguments.in_path(site)}/resume", api.Done)
 
     async def give_up(self, site: str, machine: str) -> None:
-        """Run the jobs of a lost machine again; if the machine is alive after all, they run twice.
+        """Declare a machine lost and run its jobs again; if the machine is still alive, the jobs run twice.
 
-        RefusedError if the site has no such machine, or the machine is not away.
+        Raise RefusedError if the site has no such machine, or if the machine is responding.
         """
         path = f"/v1/sites/{arguments.in_path(site)}/machines/{arguments.in_path(machine)}/give-up"
         await self.transport.call("POST", path, api.Done)
@@ -683,17 +683,17 @@ class Client:
         Parameters
         ----------
         question : str
-            Such as ``experience``; the gateway has a route for each question.
+            The question, such as ``experience``; the gateway has a route for each.
         kind : type
             The type of the answer, such as `SiteExperience`.
         changes : Struct, optional
-            Such as `ExperienceChanges`.
+            The changes, such as `ExperienceChanges`.
         """
         path = f"/v1/sites/{arguments.in_path(site)}/{arguments.in_path(question)}"
         return await self.transport.call("GET" if changes is None else "POST", path, kind, body=changes)
 
     async def learnt_splits(self) -> list[api.LearntSplit]:
-        """Return the measured cost of splits by user, class and width, and whether the grid uses it."""
+        """Return the measured cost of splitting jobs by user, class and width, and whether the grid uses it."""
         return (await self.transport.call("GET", "/v1/experience", api.GridExperience)).splits
 
     async def learnt_needs(self) -> list[api.NeedsExperience]:
@@ -705,9 +705,9 @@ class Client:
         return await self.transport.call("GET", "/v1/whoami", api.TokenInfo)
 
     async def login_link(self) -> str:
-        """Return an address that opens the grid's pages in a browser, logged in as this client.
+        """Return a URL that opens the grid's pages in a browser, logged in as this client.
 
-        The address works once and expires soon. Where no token is needed, it is the plain address of the pages.
+        The URL works once and expires soon. If the client has no token, it is the plain URL of the pages.
         """
         url = self.connection.url.rstrip("/")
         if not self.connection.token:
@@ -718,9 +718,9 @@ class Client:
     async def short_token(
         self, scopes: Sequence[api.ShortScope] = api.USUAL_SCOPES, *, hours: float = api.MOST_HOURS
     ) -> api.MadeToken:
-        """Return a new token of the same user, valid for some hours, e.g. for a job that submits jobs.
+        """Create a token for the same user that is valid for some hours, e.g. for a job that submits jobs.
 
-        OptionError if a scope is unknown, or `hours` is not above 0 or beyond a day.
+        Raise OptionError if a scope is unknown, or if `hours` is not above 0 and at most 24.
         """
         asked = arguments.many("scopes", scopes, str, "a scope or several")
         hours = arguments.real("hours", hours)
@@ -736,7 +736,7 @@ class Client:
         return await self.transport.call("POST", "/v1/tokens/short", api.MadeToken, body=body)
 
     async def health(self) -> api.Health:
-        """Return the health of the grid; UnavailableError if it does not work."""
+        """Return the health of the grid; raise UnavailableError if the grid is not working."""
         return await self.transport.call("GET", "/readyz", api.Health)
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:

@@ -1,7 +1,7 @@
-"""Find the grid's address and the token for it: in arguments, the environment, a file, or from a grid on this machine.
+"""Find the grid's address and token in the arguments, the environment, a file, or a grid on this machine.
 
-The first of these sources wins. A token is only ever sent to the address that it belongs to: if the command line names
-another address than the configuration file, the file's token is not used.
+The first source that names an address wins. A token is only ever sent to the address that it belongs to: if the command
+line names another address than the configuration file, the file's token is not used.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     plain_http : bool
         Whether the token may be sent unencrypted to another machine.
     warnings : tuple of str
-        What the user should know about the configuration.
+        Warnings about the configuration, to show to the user.
     sites : dict
-        The known gateways of single sites; jobs for such a site are submitted there.
+        The known gateways of individual sites; jobs for these sites are submitted to them directly.
     grid : str
-        The name of the grid that `gridweave up` has started on this machine, if the address is from there.
+        The name of the local grid (`gridweave up`) that the address comes from; empty if it comes from elsewhere.
     shares_folders : bool
-        Whether the grid's machines are this one, and so see its folders.
+        Whether the grid's jobs run on this machine, and so can use its folders.
     """
 
     url: str
@@ -95,7 +95,7 @@ _SITE_KEYS_IN_FILE = (*(name for name in _KEYS if name != "site"), TOKEN_FILE)
 
 
 def configuration_file(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the configuration file: ``GRIDWEAVE_CONFIG``, or ``gridweave/config.toml`` in the user's folder."""
+    """Return the configuration file: ``GRIDWEAVE_CONFIG``, or ``gridweave/config.toml`` in the configuration folder."""
     named = (os.environ if environment is None else environment).get(FILE_VARIABLE)
     return Path(named) if named else platformdirs.user_config_path("gridweave") / "config.toml"
 
@@ -114,8 +114,8 @@ def configured(
     """Return how to reach the grid; arguments win over the environment, and the environment over the file.
 
     `profile` selects the table ``[profile.NAME]`` of the file instead of its top level; `grid` names a grid on this
-    machine instead of a `url`. InputError if the file or the address is invalid, or two addresses are given;
-    UnavailableError if no grid is named and none runs on this machine, or the named one does not run.
+    machine instead of a `url`. Raise InputError if the file or the address is invalid, or if two addresses are given;
+    UnavailableError if the named grid is not running here or, without a name, no grid is.
     """
     if url is not None and grid is not None:
         raise OptionError("grid", f"names the grid {grid!r}, but a URL is given, too; give only one of them")
@@ -132,14 +132,14 @@ def configured(
 
 
 def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
-    """Merge layers, the first of which wins; a grid on this machine is used if no layer has an address."""
+    """Merge layers, where earlier layers win; use a grid on this machine if no layer has an address."""
     if not any(layer.url for layer in layers):
         layers.append(_layer_of(grid_here()))
     place = next((number for number, layer in enumerate(layers) if layer.url), None)
     if place is None:
         raise UnavailableError(NO_GRID)
     chosen = _clean_url(layers[place].url or "")
-    # The other values of a layer with another address belong to another grid.
+    # A layer with another address describes another grid, so its token and other values must not be used.
     below = (layer for layer in layers[place + 1 :] if layer.url is None or layer.url.rstrip("/") == chosen)
     heard = [*layers[: place + 1], *below]
     here = layers[place].here
@@ -164,9 +164,9 @@ def gateway_here(connection: Connection) -> LocalProcess | None:
 
 
 def followed(connection: Connection) -> Connection:
-    """Return how to reach a grid on this machine now; its gateway may have restarted at another address.
+    """Update a connection to a grid on this machine, whose gateway may have restarted at another address.
 
-    UnavailableError if the grid has no gateway now: whatever listens at the old address must not get the token.
+    Raise UnavailableError if the gateway is not running: another server at the old address must not get the token.
     """
     if not connection.grid:
         return connection
@@ -180,7 +180,7 @@ def _capitals(site: str) -> str:
 
 
 def _sites_in(environment: Mapping[str, str]) -> dict[str, _Layer]:
-    """Return the gateways of sites that the environment names, by the site's name in capitals."""
+    """Return the sites' gateways that environment variables name, by the site's name in capitals."""
     layers = {}
     for variable in environment:
         named = re.fullmatch(SITE_VARIABLE.format("([A-Z0-9_]+)", "URL"), variable)
@@ -191,7 +191,7 @@ def _sites_in(environment: Mapping[str, str]) -> dict[str, _Layer]:
 
 
 def _site_connections(layers: Sequence[Mapping[str, _Layer]]) -> dict[str, Connection]:
-    """Return how to reach the gateways of sites; the first layer that names a site wins."""
+    """Return the connections to the sites' own gateways; the first layer that names a site wins."""
     connections: dict[str, Connection] = {}
     for layer in layers:
         for name, site_layer in layer.items():
@@ -271,7 +271,7 @@ def _over(upper: _Layer, lower: _Layer) -> _Layer:
 
 
 def _layer_of(grid: LocalGridState | None) -> _Layer:
-    """Return how to reach a grid on this machine; UnavailableError if its gateway does not run."""
+    """Return the layer for a grid on this machine; raise UnavailableError if the grid's gateway is not running."""
     if grid is None:
         return _Layer()
     if not grid.has_gateway:
@@ -291,8 +291,8 @@ def named_grid(name: str | None, environment: Mapping[str, str] | None = None) -
 def grid_here(name: str | None = None) -> LocalGridState | None:
     """Return a grid that `gridweave up` has started on this machine, by default ``default`` or the only one.
 
-    Without a name, None if no grid runs. UnavailableError if the named grid does not run; OptionError if several grids
-    run, none is named, and none is called ``default``.
+    Return None if there is no name and no grid is running. Raise UnavailableError if the named grid is not running;
+    OptionError if there is no name and several grids are running, none of them called ``default``.
     """
     if name is not None:
         grid = running_grid(name)
@@ -405,7 +405,7 @@ def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: s
 
 
 def _line(text: str, key: str, prefix: str = "") -> int:
-    """Return the line number of a key, from 1, or else that of its table."""
+    """Return the line number of a key, from 1; if the key is not found, the line number of its table."""
     table = f"[{prefix.rstrip('.')}]"
     lines = [line.strip() for line in text.splitlines()]
     first = next((number for number, line in enumerate(lines) if prefix and line.startswith(table)), 0)

@@ -1,6 +1,6 @@
 """The options of a job, each defined once.
 
-`JobOptions` and `SubmitOptions` list all options, with an `Option` for each. Everything else is made from them: the
+`JobOptions` and `SubmitOptions` list all options, with an `Option` for each. Everything else is derived from them: the
 options of ``gridweave submit`` and ``gridweave quote``, the lines ``#GRIDWEAVE`` and ``#SBATCH`` of a script, the
 keyword arguments of `Client.submit`, the names in error messages, and docs/options.md. To add an option, add an entry
 here and the code that acts on its value.
@@ -20,16 +20,16 @@ from gridweave.site.job import ArrayPlace, JobForm, Resources, TaskGroup, Where
 from gridweave.site.needs.text import parse_resources
 
 IfLost = Literal["requeue", "fail"]
-"""What happens to a job when a machine fails under it."""
+"""What to do with a job if one of its machines fails."""
 
 OpenMode = Literal["append", "truncate"]
-"""What happens to an output file that exists already."""
+"""What to do with an output file that already exists."""
 
 Limit = str | datetime.timedelta
-"""A wall time limit, as people write it (``10m``) or as a time span."""
+"""A wall time limit, as text (``10m``) or as a timedelta."""
 
 Needs = Resources | str
-"""The needs of a job on shared nodes, as a struct or as a text such as ``cpu=0.6``; an empty text means none given."""
+"""A job's resource needs on shared nodes, as a struct or as text such as ``cpu=0.6``; an empty text sets none."""
 
 DEFAULT_LIMIT = "1h"
 
@@ -52,7 +52,7 @@ def _data(flag: str, text: str) -> Option:
 class JobOptions(TypedDict, total=False):
     """The options of a job, as keyword arguments of `Client.submit`; an absent option has its default.
 
-    Texts and numbers are checked when the job is submitted. Numbers may be those of numpy, texts may be paths.
+    Values are checked when the job is submitted. Numbers may be numpy numbers, and text may be a path.
     """
 
     nodes: Annotated[
@@ -238,7 +238,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class SubmitOptions(JobOptions, total=False):
-    """The further options of ``gridweave submit``, which the lines of a script can set, too."""
+    """Additional options of ``gridweave submit``, which can also be set by option lines in a script."""
 
     site: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""`Client.map`: call a function with many items, in jobs of one item or of several, and yield the results."""
+"""`Client.map`: call a function for each of many items, in jobs of one or several items, and yield the results."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     Waited = asyncio.Task[list[Any]]
 
 TAIL_BYTES = 4_000
-"""The last part of a failed rank's standard error, or of an item's traceback, that an error contains."""
+"""Length of the end of a failed rank's standard error, or of an item's traceback, that an error includes."""
 
 _KEPT = 4
-"""Results that arrive out of order are kept, up to this many times `at_once`; beyond it, no new job is submitted."""
+"""Maximum number of results waiting for earlier ones, as a multiple of `at_once`; beyond it, no job is submitted."""
 
 _ITEM_END = msgspec.json.Decoder(ItemEnd)
 
@@ -39,12 +39,12 @@ def called(record: JobRecord) -> Call:
 
 
 def outcomes_of(record: JobRecord, data: bytes) -> list[Any]:
-    """Return the known outcomes of a job's items, in order: results, or errors for the items that raised.
+    """Return the known outcomes of a job's items, in order: results, or errors for items that raised an exception.
 
     Parameters
     ----------
     data : bytes
-        The result stream of a rank, one line per item; a line that was cut off ends it.
+        The result stream of a rank, one line per item; reading stops at an incomplete line.
     """
     outcomes: list[Any] = []
     with suppress(msgspec.DecodeError):
@@ -89,7 +89,7 @@ class Submits(Protocol):
 class Results:
     """The results of `Client.map`: ``async for`` yields them in order, ``await`` returns a list of them.
 
-    Jobs are submitted only once iterating or awaiting begins, which is possible once.
+    Jobs are submitted only when iterating or awaiting begins. The results can be iterated or awaited only once.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Results:
             await self._abandon(window, jobs)
 
     async def _refill(self, window: deque[Waited], jobs: dict[Waited, MappedJob]) -> int:
-        """Submit new jobs up to the limits, several in one request where possible; return how many."""
+        """Submit new jobs up to the limits, several per request where possible; return their number."""
         import asyncio
 
         under_way = sum(not task.done() for task in window)
@@ -178,7 +178,7 @@ class Results:
         return msgspec.structs.replace(self._plain, program=program, array=place)
 
     async def _abandon(self, window: deque[Waited], jobs: dict[Waited, MappedJob]) -> None:
-        """Cancel the jobs whose results are no longer wanted."""
+        """Cancel the jobs whose results are no longer needed."""
         import asyncio
 
         left = [jobs[task].id for task in window if not task.done()]
@@ -186,7 +186,7 @@ class Results:
             task.cancel()
         await asyncio.gather(*window, return_exceptions=True)
         with suppress(GridweaveError):  # the caller needs the error that ended the map, not one from cleaning up
-            if self._is_submitting:  # the request failed or was interrupted, so the grid knows better which jobs exist
+            if self._is_submitting:  # the request failed or was interrupted, so only the grid knows which jobs exist
                 left = [record.job_id async for record in self._grid.jobs(array=self._array, state=OPEN)]
             if left:
                 await self._grid.cancel(left)

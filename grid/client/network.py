@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def graph_of(network: KnownNetwork) -> nx.MultiDiGraph[str]:
-    """Return a network as the graph that `gridweave.netmodel.model.NetworkModel.of_graph` reads.
+    """Convert a network to a graph that `gridweave.netmodel.model.NetworkModel.of_graph` accepts.
 
     Unknown values are left out: an edge between two sites without measurements has no ``latency_ms``.
     """

@@ -1,4 +1,4 @@
-"""How an option of a job is written: on the command line, in ``#GRIDWEAVE`` and in ``#SBATCH`` lines."""
+"""The syntax of a job option on the command line, in ``#GRIDWEAVE`` lines and in ``#SBATCH`` lines."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gridweave.errors import check_known
 
 @dataclass(frozen=True, kw_only=True)
 class Sbatch:
-    """How an option is written in ``#SBATCH`` lines.
+    """The syntax of an option in ``#SBATCH`` lines.
 
     Parameters
     ----------
     names : tuple of str
         The long name, then the letter if there is one.
     parse : callable, optional
-        Parses a text, if Slurm writes the value differently from our command line. Its first argument is the name of
-        the option for an error. By default whole numbers are counts from 1 up.
+        Parses the value, if Slurm's format differs from our command line's. Its first argument is the option's name for
+        error messages. By default, whole numbers must be at least 1.
     value : object
-        The value, for options that take no value in Slurm.
+        The value to set, for options that take no value in Slurm.
     note : str
         For docs/options.md: the accepted values, and how the option differs from ours.
     """
@@ -34,31 +34,31 @@ class Sbatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """How an option of a job is written, wherever a user can write it.
+    """A job option, with its syntax wherever a user can set it.
 
     Parameters
     ----------
     flags : tuple of str
-        Flags on the command line and in ``#GRIDWEAVE`` lines; empty if the option cannot be written there.
+        Flags on the command line and in ``#GRIDWEAVE`` lines; empty if the option cannot be set there.
     value : type
-        Type of the value behind a flag; bool for flags without a value.
+        Type of the flag's value; bool for flags without a value.
     many : type, optional
-        For repeatable flags, the collection of their values: tuple or dict. The values of a script and of the command
-        line then add up.
+        For repeatable flags, the collection of their values: tuple or dict. Values from a script and from the command
+        line are then combined.
     metavar, help, default : str
         For the help: the name of the value, the description of the option, and the default in words.
     least, most : int, optional
         Bounds of a whole number.
     choices : tuple of str
-        The allowed words.
+        The allowed values.
     parse : callable, optional
-        Parses a text; its first argument is the name of the option for an error. By default the value is the text.
+        Parses the value; its first argument is the option's name for error messages. By default the text itself.
     sbatch : tuple of Sbatch
-        How the option is written in ``#SBATCH`` lines; empty if it cannot be written there.
+        The option's syntax in ``#SBATCH`` lines; empty if it cannot be set there.
     field : str
         The field of a `JobRequest`, or of its `Program`, that the option sets. Errors about the field name the flag.
     quoted : bool
-        Whether ``gridweave quote`` has the option.
+        Whether ``gridweave quote`` accepts the option.
     is_site : bool
         Whether the value is the name of a site, which a shell can complete.
     """
@@ -80,11 +80,11 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The flag that help and errors name."""
+        """The flag that help texts and errors use for the option."""
         return self.flags[0].partition("/")[0] if self.flags else ""
 
     def read(self, name: str, written: Any) -> Any:
-        """Parse what a user has written; errors call the option `name`."""
+        """Parse a value that a user has written; errors refer to the option as `name`."""
         if self.many is not None:
             return self.many(self._read_one(name, text) for text in written)
         return self._read_one(name, written)

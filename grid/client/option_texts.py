@@ -1,6 +1,6 @@
-"""Read the values of a job's options as people write them, on the command line and in the lines of a script.
+"""Parse the values of job options from the command line and from option lines in scripts.
 
-Each function takes the name of the option as the user wrote it, for its error, and the text.
+Each function takes the option's name as the user wrote it, for error messages, and the text to parse.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gridweave.site.times import parse_time_ms
 from gridweave.values import Kinds, named_values, parse_bytes
 
 MOST_IN_ARRAY = 100_000
-"""Most jobs in one array."""
+"""Maximum number of jobs in one array."""
 
 Has = Literal["started", "ended", "finished", "failed"]
-"""What must have happened to a job before another one that waits for it may start."""
+"""What must have happened to a job before a job that depends on it may start."""
 
 _NO_LIMIT = ("UNLIMITED", "INFINITE")
 _ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
@@ -34,7 +34,7 @@ _SIGNAL_MARKS = re.compile(r"([RB]+):(.*)", re.IGNORECASE | re.DOTALL)
 
 
 def parse_limit(name: str, text: str, *, bare: Literal["s", "m"] = "s") -> timedelta:
-    """Return a wall time limit; every job needs one, so 0 and words for "no limit" are errors.
+    """Parse a wall time limit; every job needs one, so 0 and words for "no limit" are errors.
 
     Examples
     --------
@@ -49,12 +49,12 @@ def parse_limit(name: str, text: str, *, bare: Literal["s", "m"] = "s") -> timed
 
 
 def parse_limit_of_slurm(name: str, text: str) -> timedelta:
-    """Return a wall time limit as Slurm reads it: a plain number is in minutes."""
+    """Parse a wall time limit in Slurm's format: a plain number is in minutes."""
     return parse_limit(name, text, bare="m")
 
 
 def parse_count(name: str, text: str) -> int:
-    """Return a whole number from 1 up, with at most nine digits.
+    """Parse a whole number of at least 1 with at most nine digits.
 
     Examples
     --------
@@ -78,7 +78,7 @@ _TASK_GROUP: Kinds = {"tasks": int, "cpu": float, "memory": float}
 
 
 def parse_form(name: str, text: str) -> JobForm:
-    """Return a form of a job.
+    """Parse a form of a job.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def parse_form(name: str, text: str) -> JobForm:
 
 
 def parse_task_group(name: str, text: str) -> TaskGroup:
-    """Return a group of identical tasks.
+    """Parse a group of identical tasks.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def parse_task_group(name: str, text: str) -> TaskGroup:
 
 
 def parse_data(name: str, text: str) -> tuple[str, int]:
-    """Return the site that holds a job's data, and the size of the data in bytes.
+    """Parse the site that holds a job's data, and the size of the data in bytes.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def parse_data(name: str, text: str) -> tuple[str, int]:
 
 
 def checked_data(name: str, text: str) -> str:
-    """Return the text of a site and a size unchanged, after checking that it can be read."""
+    """Check that a text is a valid site and size, and return the text unchanged."""
     parse_data(name, text)
     return text
 
@@ -143,23 +143,23 @@ def checked_data(name: str, text: str) -> str:
 
 
 class CheckpointSignal(NamedTuple):
-    """The signal at which a job saves its work, and the seconds it then has to exit; None: the default."""
+    """The signal on which a job saves its work, and the seconds it then has to exit (None: the default)."""
 
     signal: SignalName
     seconds: int | None
 
 
 class SignalAhead(NamedTuple):
-    """The signal that a job gets ahead of its limit.
+    """A signal to send to a job before its limit.
 
     Attributes
     ----------
     to_script : bool
-        Whether the batch script gets it; otherwise its steps do.
+        Whether the batch script gets the signal; otherwise the script's steps do.
     seconds : int, optional
-        How long before the limit; None: 60.
+        How long before the limit to send the signal; 60 if None.
     text : str
-        The signal and the seconds as written, with the letters before the colon.
+        The option's value as written, including any letters before the colon.
     """
 
     to_script: bool
@@ -169,7 +169,7 @@ class SignalAhead(NamedTuple):
 
 
 def parse_signal(name: str, text: str) -> SignalName:
-    """Return a signal that is named with or without ``SIG``, or numbered.
+    """Parse a signal's name, with or without ``SIG``, or its number.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def parse_signal(name: str, text: str) -> SignalName:
 
 
 def parse_checkpoint_signal(name: str, text: str) -> CheckpointSignal:
-    """Return a signal and the seconds after it.
+    """Parse a signal with an optional number of seconds.
 
     Examples
     --------
@@ -203,9 +203,9 @@ def parse_checkpoint_signal(name: str, text: str) -> CheckpointSignal:
 
 
 def parse_signal_ahead(name: str, text: str) -> SignalAhead:
-    """Return the signal that a job gets ahead of its limit, as Slurm writes it.
+    """Parse Slurm's notation of the signal to send to a job before its limit.
 
-    ``B:`` sends it to the batch script alone. ``R:``, for jobs that a reservation ends, has no effect.
+    ``B:`` sends the signal only to the batch script. ``R:``, for jobs that a reservation ends, has no effect.
 
     Examples
     --------
@@ -221,14 +221,14 @@ def parse_signal_ahead(name: str, text: str) -> SignalAhead:
 
 
 class Exported(NamedTuple):
-    """What ``--export`` of Slurm sends along: the whole environment here or nothing, and single variables."""
+    """The value of Slurm's ``--export``: whether to send the whole local environment, and individual variables."""
 
     whole_environment: bool
     variables: dict[str, str]
 
 
 def parse_variable(name: str, text: str) -> tuple[str, str]:
-    """Return a variable and its value; a name alone takes the value that the variable has here."""
+    """Parse a variable and its value; a name alone copies the variable's local value."""
     variable, has_value, value = text.partition("=")
     if not variable:
         raise OptionError(name, f"{text!r} has no name; write NAME=VALUE, or NAME to copy its value from here")
@@ -240,7 +240,7 @@ def parse_variable(name: str, text: str) -> tuple[str, str]:
 
 
 def parse_export(name: str, text: str) -> Exported:
-    """Return what ``--export`` of Slurm says."""
+    """Parse the value of Slurm's ``--export``."""
     words = [word for word in text.split(",") if word]
     if not words:
         raise OptionError(name, "has no value; write ALL, NONE, or NAME=VALUE, several with commas")
@@ -252,7 +252,7 @@ def parse_export(name: str, text: str) -> Exported:
 
 
 class ArrayIndexes(NamedTuple):
-    """The indexes of an array's jobs, ascending, and how many of the jobs may run at once (0: all of them)."""
+    """The indexes of an array's jobs in ascending order, and how many jobs may run at once (0: all of them)."""
 
     indexes: list[int]
     at_once: int
@@ -266,7 +266,7 @@ class AfterJobs(NamedTuple):
 
 
 def _indexes(part: str) -> range:
-    """Return the indexes of ``1-9:4``; none if the text is not of this form."""
+    """Parse indexes in the form ``1-9:4``; empty if the text does not have this form."""
     span = _SPAN.fullmatch(part)
     if span is None or (span[3] and int(span[3]) < 1):
         return range(0)
@@ -274,7 +274,7 @@ def _indexes(part: str) -> range:
 
 
 def parse_array(name: str, text: str) -> ArrayIndexes:
-    """Return the indexes of an array.
+    """Parse the indexes of an array.
 
     Examples
     --------
@@ -301,7 +301,7 @@ def parse_array(name: str, text: str) -> ArrayIndexes:
 
 
 def parse_after(name: str, text: str) -> AfterJobs:
-    """Return the jobs to wait for, and what must have happened to them.
+    """Parse the jobs to wait for, and what must have happened to them.
 
     Examples
     --------
@@ -324,7 +324,7 @@ _HAS_OF_SLURM: dict[str, Has] = {
 
 
 def parse_dependency(name: str, text: str) -> tuple[AfterJobs, ...]:
-    """Return what ``--dependency`` of Slurm says.
+    """Parse the value of Slurm's ``--dependency``.
 
     Examples
     --------

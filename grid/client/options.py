@@ -1,4 +1,4 @@
-"""Look up the options of a job, and read their values from a command line or from the lines of a script."""
+"""Look up job options, and parse their values from a command line or from option lines in a script."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ OPTIONS: Mapping[str, Option] = {
     key: next(part for part in hint.__metadata__ if isinstance(part, Option))
     for key, hint in get_type_hints(SubmitOptions, include_extras=True).items()
 }
-"""All options of a job, by the key under which their values are kept."""
+"""All job options, by key."""
 
 JOB_OPTIONS: Mapping[str, Option] = {key: OPTIONS[key] for key in JobOptions.__annotations__}
 """The keyword arguments of `Client.submit` that describe a job."""
 
 FLAGS: Mapping[str, str] = {key: option.flag for key, option in OPTIONS.items() if option.flag}
-"""The flag by which errors name an option."""
+"""The flag that errors use for an option, by the option's key."""
 
 FLAG_OF_FIELD: Mapping[str, str] = {
     option.field: option.flag for option in OPTIONS.values() if option.field and option.flag
 }
-"""The flag that sets a field of a `JobRequest` or of its `Program`."""
+"""The flag that sets a field of a `JobRequest` or of its `Program`, by field."""
 
 
 class SbatchName(NamedTuple):
-    """The option that a name in an ``#SBATCH`` line stands for, and how the line writes it."""
+    """The key of the option that a name in an ``#SBATCH`` line sets, and the option's syntax there."""
 
     key: str
     how: Sbatch
@@ -42,14 +42,14 @@ SBATCH: Mapping[str, SbatchName] = {
 
 
 def read_flags(flags: Mapping[str, Any]) -> SubmitOptions:
-    """Return the values of a command line's options, by key; None and an empty list mean that an option is absent.
+    """Parse a command line's options and return their values by key; None and an empty list mean an absent option.
 
     Raises
     ------
     OptionError
-        If a value cannot be read; it names the flag.
+        If a value is invalid; the error names the flag.
     ProblemsError
-        If several values cannot be read.
+        If several values are invalid.
     """
     values: dict[str, Any] = {}
     problems: list[OptionError] = []
@@ -67,7 +67,7 @@ def read_flags(flags: Mapping[str, Any]) -> SubmitOptions:
 
 
 def read_sbatch(name: str, text: str) -> SubmitOptions:
-    """Return the value of an option in an ``#SBATCH`` line, by key; OptionError if the text is invalid.
+    """Parse an option of an ``#SBATCH`` line and return its value by key; raise OptionError if it is invalid.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def read_sbatch(name: str, text: str) -> SubmitOptions:
 
 
 def joined(below: SubmitOptions, above: SubmitOptions) -> SubmitOptions:
-    """Merge the options of two sources: `above` wins where both have a value, but repeatable options add up.
+    """Merge the options of two sources: `above` wins where both set a value, but repeatable options are combined.
 
     Examples
     --------
@@ -98,12 +98,12 @@ def joined(below: SubmitOptions, above: SubmitOptions) -> SubmitOptions:
 
 
 def flag(key: str) -> str:
-    """Return the flag of an option, for an error."""
+    """Return the flag of an option, for error messages."""
     return FLAGS[key]
 
 
 def off_flag(key: str) -> str:
-    """Return the flag that switches an option off, for an error.
+    """Return the flag that switches an option off, for error messages.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Turn jobs as Python describes them into requests to the grid."""
+"""Convert jobs described in Python into requests to the grid."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gridweave.site.launch import Call
 from gridweave.site.needs.text import parse_resources
 
 Runnable = JobRequest | Program | Call | Sequence[str | Path]
-"""What can be submitted: a complete request, a program, a Python callable, or a command and its arguments."""
+"""A job to submit: a complete request, a program, a Python callable, or a command and its arguments."""
 
 MOST_AT_ONCE = 500
-"""Most jobs in one request."""
+"""Maximum number of jobs in one request."""
 
 MOST_BYTES = 4 << 20
-"""Most bytes in one request, unless a single job is larger."""
+"""Maximum size of one request in bytes, unless a single job is larger."""
 
 
 class EncodedJobs(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class EncodedJobs(msgspec.Struct, frozen=True):
 
 
 def limit_ms(limit: Limit) -> int:
-    """Return a wall time limit in ms.
+    """Convert a wall time limit to ms.
 
     Examples
     --------
@@ -55,14 +55,14 @@ def limit_ms(limit: Limit) -> int:
 
 
 def job_request(what: Runnable, options: JobOptions) -> JobRequest:
-    """Return the request for a job with these options; a request that is complete stays as it is.
+    """Return the request for a job with these options; a complete request is returned unchanged.
 
     Raises
     ------
     TypeError
-        If there is no such option.
+        If an option is unknown.
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
     """
     if unknown := options.keys() - JOB_OPTIONS.keys():
         valid_options = ", ".join(JOB_OPTIONS)
@@ -95,7 +95,7 @@ def _resources(needs: Needs) -> Resources | None:
 
 
 def _traffic(options: JobOptions) -> Traffic | None:
-    """Return what a job sends, or None if no option says; the grid interprets the communication."""
+    """Return a job's communication and data, or None if no option sets them; the grid parses the communication."""
     communication = options.get("communication", "")
     data: dict[str, Any] = {}
     for what, written in (("input", options.get("input_data")), ("output", options.get("output_data"))):
@@ -106,9 +106,9 @@ def _traffic(options: JobOptions) -> Traffic | None:
 
 
 def checked(request: JobRequest, *, has_token: bool) -> JobRequest:
-    """Return a request with the user's name, unless the token identifies the user.
+    """Check a request, and add the user's name unless the token identifies the user.
 
-    InputError if no site could run the job, or a value has the wrong type.
+    Raise InputError if no site could run the job, or if a value has the wrong type.
     """
     request = typed_request(request)
     if problem := request_problem(request):
@@ -125,7 +125,7 @@ def login_name() -> str:
 
 
 def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
-    """Encode jobs as MessagePack, in order, and split them into parts that fit into one request each."""
+    """Encode jobs as MessagePack and split them, in order, into parts that each fit into one request."""
     parts: list[list[msgspec.Raw]] = []
     free_bytes = 0
     for job in jobs:
@@ -147,9 +147,9 @@ def _found(module: str, path: str) -> Any:
 
 
 def callable_name(function: Callable[..., Any] | str) -> str:
-    """Return ``module:function`` of a function that the machines can import, too.
+    """Return ``module:function`` for a function that the machines can import.
 
-    InputError if they cannot: for a lambda, a function within a function, or one defined in a script or a notebook.
+    Raise InputError if they cannot, as for lambdas, nested functions, and functions defined in a script or a notebook.
 
     Examples
     --------
@@ -192,7 +192,7 @@ def _program(what: Program | Call | Sequence[str | Path], options: JobOptions) -
 
 
 def _command(what: Any) -> tuple[str, ...]:
-    """Return a command and its arguments as text; each may be a path."""
+    """Return a command and its arguments as text; each part may also be a path."""
     if callable(what):
         raise InputError(f"{what!r:.200} is not a command; write gridweave.Call('module:function') to run a function")
     if isinstance(what, Iterable) and not isinstance(what, str | bytes):

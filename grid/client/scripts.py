@@ -1,8 +1,8 @@
 """Send a script with its job, as an argument of a short shell program that runs it on the machines.
 
-The machines need not share a file system with the user's computer. So a few lines of shell write the script into the
-folder of the rank and run it by its own first line (``#!``). The same lines open the files of output and input, whose
-names can contain the job's number, which is not known before.
+The machines need not share a file system with the user's computer. So a few shell lines write the script into the
+rank's folder and run it with the interpreter in its first line (``#!``). The same lines open the output and input
+files, whose names can contain the job's number, which is not known at submission.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gridweave.errors import InputError
 from gridweave.grid.client.options import flag
 
 MOST_BYTES = 100_000
-"""Longest script: Linux accepts 131,072 bytes in one argument."""
+"""Maximum size of a script: Linux accepts 131,072 bytes in one argument."""
 
 _SHELL = "/bin/sh"
 _MARK = "gridweave"
@@ -47,7 +47,7 @@ unset gridweave_array
 
 
 def slurm_lines(name: str) -> str:
-    """Return shell lines that set those of Slurm's variables that are known only when a job of this name runs.
+    """Return shell lines that set the Slurm variables whose values are known only once the job is running.
 
     Inside a real allocation, the variables that identify the job keep Slurm's values: with gridweave's number,
     ``scancel "$SLURM_JOB_ID"`` would cancel an unrelated job.
@@ -60,7 +60,7 @@ if [ "${GRIDWEAVE_ATTEMPT:-1}" -gt 1 ]; then
   export SLURM_RESTART_COUNT="$((GRIDWEAVE_ATTEMPT - 1))"
 fi
 """
-"""Shell lines that set the variable by which Slurm says that a job has started again."""
+"""Shell lines that set the variable in which Slurm counts the restarts of a job."""
 
 _REFUSE = """\
 gridweave_refuse() {
@@ -69,7 +69,7 @@ gridweave_refuse() {
   exit 126
 }
 """
-"""Shell function that ends the rank with a reason; the machine reads the reason from the file."""
+"""Shell function that ends the rank and writes the reason to a file, which the machine reads."""
 
 _OPEN_OUTPUT = """\
 file={file}
@@ -130,7 +130,7 @@ def shipped(
     output, error : str, optional
         Files on the machines, with patterns as in Slurm. Without `error`, standard error goes to `output`.
     name : str
-        Of the job, for patterns.
+        Name of the job or script, for patterns in file names.
     read, text : str, optional
         Standard input: a file on the machines, or a text that is sent along.
     open_mode : str, optional
@@ -150,7 +150,7 @@ def shipped(
             return argv
         return (_SHELL, "-c", before + f'exec {_env(odd)}"$@"\n', _MARK, *saved, *argv)
     check_script(script, name)
-    # A script without a first line that names its interpreter is one of the shell.
+    # A script whose first line names no interpreter is a shell script.
     run = f'exec {_env(odd)}{"" if script.startswith("#!") else _SHELL + " "}"$script" "$@"\n'
     return (_SHELL, "-c", before + _RUN_SCRIPT + run, f"{_MARK}: {name}", *saved, script, *argv)
 
@@ -178,14 +178,14 @@ def check_script(text: str, name: str) -> None:
 
 
 def _env(odd: Mapping[str, str] | None) -> str:
-    """Return an ``env`` command, ending in a blank, that sets variables which the shell does not pass on."""
+    """Return an ``env`` command, ending in a space, that sets variables which the shell does not pass on."""
     if not odd:
         return ""
     return " ".join(["env", *(shlex.quote(f"{name}={value}") for name, value in odd.items())]) + " "
 
 
 def _redirection(output: str | None, error: str | None, name: str, open_mode: str | None) -> str:
-    """Return shell lines that open the files for output and error, and create their folders.
+    """Return shell lines that open the output and error files, and create their folders.
 
     By default a job that runs again appends to its files, so that the output of each attempt can be read.
     """
@@ -206,7 +206,7 @@ def _opened(output: str | None, error: str | None, name: str, how: str) -> str:
 
 
 def _file(pattern: str, name: str) -> str:
-    """Return a file name as a word of shell, in which patterns become variables or their values."""
+    """Return a file name as a shell word, with its patterns replaced by variables or values."""
     word, end = "", 0
     for match in _PATTERN.finditer(pattern):
         word += _quoted(pattern[end : match.start()])

@@ -1,6 +1,6 @@
-"""Streams of events and output that continue after the connection was cut.
+"""Streams of events and output that resume after the connection was interrupted.
 
-`EndWatch` waits for many jobs with one stream of events, and polls where there is no stream.
+`EndWatch` waits for many jobs with one stream of events, and polls if there is no stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import asyncio
 
 Stream = Literal["out", "err", "result"]
-"""What a rank has written to standard output or standard error, or the results of its callable as JSON."""
+"""An output stream of a rank: its standard output, its standard error, or the results of its callable as JSON."""
 
 PART_BYTES = 1 << 20
 _WITH_STREAM_S = 30.0
@@ -79,10 +79,10 @@ async def events(
     user: str | None = None,
     connected: Callable[[bool], None] = lambda is_open: None,
 ) -> AsyncGenerator[JobEvent, None]:
-    """Yield events of jobs without end, each once and in order, even if the connection is cut in between.
+    """Yield job events indefinitely, each once and in order, even if the connection is interrupted.
 
-    The stream starts behind the event `after` (None: now). `connected` is called whenever the stream was opened (True)
-    or cut (False). UnavailableError if the gateway is away for longer than the client's patience.
+    The stream starts after event number `after` (None: now). `connected` is called when the stream is opened (True) or
+    cut (False). Raise UnavailableError if the gateway is unreachable for longer than `Patience` allows.
     """
     query = [("kind", kind) for kind in kinds] + [("job", str(job)) for job in jobs]
     query += [("user", user)] if user is not None else []
@@ -126,9 +126,9 @@ async def output(
     part: tuple[int, int] | None = None,
     attempt: int | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what a rank has written, each byte once; with `follow`, keep yielding until the job has ended.
+    """Yield a rank's output, each byte once; with `follow`, keep yielding new output until the job has ended.
 
-    `part` limits the output to a first byte and a number of bytes. `attempt` is by default the last one.
+    `part` limits the output, given as its first byte and number of bytes. `attempt` is the last attempt by default.
     """
     path = f"/v1/jobs/{job_id}/output"
     offset, end = (0, sys.maxsize) if part is None else (part[0], sum(part))
@@ -155,7 +155,7 @@ async def output(
 
 
 async def text_lines(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[str, None]:
-    """Yield the lines of an output without line ends; bytes that are not UTF-8 are replaced."""
+    """Yield the lines of an output without line ends, and replace bytes that are not UTF-8."""
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     rest = ""
     async with aclosing(parts):
@@ -181,17 +181,17 @@ Connected = Callable[[bool], None]
 
 
 class EndWatch:
-    """Waits for the ends of jobs.
+    """Waits for jobs to end.
 
     Parameters
     ----------
     follow : callable
-        Returns the stream of events, and calls its argument whenever the stream was opened or cut.
+        Returns the stream of events, and calls its argument when the stream has been opened or interrupted.
     records : callable
-        Fetches the records of jobs; jobs that are asked for during a request share the next one.
+        Fetches the records of jobs; jobs requested while a request is in progress share the next request.
     first_poll_s, longest_poll_s : float
-        Without a stream, a record is fetched after the first time; the pause then grows by half each time, up to the
-        longest. With a stream that has the job's events, a record is fetched every 30 s.
+        The first and the longest pause between fetches of a record without a stream; each pause is 1.5 times the one
+        before. With a stream that has the job's events, the record is fetched every 30 s.
     """
 
     def __init__(
@@ -244,11 +244,11 @@ class EndWatch:
             self._task = None
 
     def _is_reported(self, job_id: int) -> bool:
-        # The stream has no events of the jobs of sites' own users.
+        # The stream has no events about jobs of the sites' own users.
         return self._is_open and job_id < OWN_IDS
 
     async def _listen(self) -> None:
-        # Without a stream polling still works; if the gateway is away, polling raises the error.
+        # Without a stream, polling still works; if the gateway is unreachable, polling raises the error.
         with contextlib.suppress(GridweaveError):
             async for event in self._follow(self._connected):
                 if event.kind in OVER:
@@ -257,7 +257,7 @@ class EndWatch:
         self._connected(False)
 
     def _connected(self, is_open: bool) -> None:
-        """Make every waiter fetch its record once: the stream has no events from before it was opened."""
+        """Make every waiter fetch its record once, because the stream has no events from before it was opened."""
         self._is_open = is_open
         for events in self._waiting.values():
             for news in events:

@@ -1,6 +1,6 @@
 """`SyncClient` and `SyncJobHandle`: the blocking versions of `Client` and `JobHandle`.
 
-Each method has the name and the arguments of the asynchronous one, and waits for its result.
+Each method has the same name and arguments as its asynchronous counterpart, and waits for the result.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _each(
 def _as(
     method: Callable[Concatenate[Original, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[_Blocking[Original], P], None]]:
-    """Return a decorator that gives a method the parameters of another one."""
+    """Return a decorator that gives a method the parameters of `method`."""
 
     def with_parameters(own: Callable[..., None]) -> Callable[Concatenate[_Blocking[Original], P], None]:
         return functools.wraps(method)(own)
@@ -159,12 +159,12 @@ class SyncJobHandle(_Blocking[JobHandle]):
 
     @property
     def key(self) -> str:
-        """The idempotency key it was submitted with; empty if unknown."""
+        """The idempotency key of the submission; empty if unknown."""
         return self._original.key
 
     @property
     def state(self) -> JobState | None:
-        """The state in the last record that was fetched; None before the first."""
+        """The state in the most recently fetched record; None if no record has been fetched."""
         return self._original.state
 
     record = _awaited(JobHandle.record)
@@ -234,7 +234,7 @@ class SyncClient(_Blocking[Client]):
     map = _each(Client.map)
 
     def job(self, job_id: AnyJob) -> SyncJobHandle:
-        """Return a handle of a job by its number, without asking the grid."""
+        """Return a handle for a job by its number, without a request to the grid."""
         return SyncJobHandle(self._original.job(job_id), self._loop)
 
     jobs = _each(Client.jobs)

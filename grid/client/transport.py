@@ -1,6 +1,6 @@
 """Send requests as MessagePack over HTTP, retry where that is safe, and turn refusals into typed errors.
 
-`Patience` says how long to wait between retries, and when to give up. `BriefTransport` uses only Python's own HTTP
+`Patience` sets how long to wait between retries, and when to give up. `BriefTransport` uses only Python's own HTTP
 client: for a command that makes one request, loading aiohttp and asyncio takes longer than the grid takes to answer.
 """
 
@@ -51,16 +51,16 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     total_s : float
-        Longest time for a request, with all its tries and the pauses between them.
+        Maximum time for a request, including all attempts and the pauses between them.
     connect_s : float
-        The same, if the gateway was never reached.
+        Maximum time for a request if no attempt reaches the gateway.
     try_s : float
-        Longest time for one try.
+        Maximum time for one attempt.
     silence_s : float
-        A stream without data for this long counts as cut; the gateway sends something every 15 s.
+        A stream without data for this long counts as interrupted; the gateway sends something every 15 s.
     first_pause_s, longest_pause_s : float
-        Pauses between tries. Each is twice as long as the one before, up to the longest, and then shortened by a random
-        factor between 1/2 and 1, so that clients that were cut off together do not return together.
+        Pauses between attempts. Each is twice as long as the one before, up to the longest, and then shortened by a
+        random factor between 1/2 and 1, so that clients that lost their connections together do not retry together.
     """
 
     total_s: float = 60.0
@@ -72,13 +72,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pauses:
-    """The pauses between tries; without a generator, a new one draws their random factors."""
+    """The pauses between attempts; without `rng`, a new generator draws their random factors."""
 
     def __init__(self, patience: Patience, rng: np.random.Generator | None = None, sleep: Sleep | None = None) -> None:
         self.patience, self._sleep, self._rng = patience, sleep, rng
 
     async def sleep(self, pause_s: float) -> None:
-        """Wait."""
+        """Wait for `pause_s` seconds."""
         if self._sleep is None:
             import asyncio  # imported here because a single request that succeeds does without it
 
@@ -86,7 +86,7 @@ class Pauses:
         await self._sleep(pause_s)
 
     def length_s(self, tries: int) -> float:
-        """Return the pause after a number of tries, from 1."""
+        """Return the pause after this many attempts (at least 1)."""
         if self._rng is None:
             import numpy as np  # imported here because a request that succeeds at once does without it
 
@@ -124,18 +124,18 @@ MSGPACK = "application/msgpack"
 PROBLEM_MSGPACK = "application/problem+msgpack"
 _ACCEPT = f"{MSGPACK}, {PROBLEM_MSGPACK}"
 _CONNECTIONS = 32
-"""Most connections for requests. Streams do not count, so a client that reads many can still make requests."""
+"""Maximum number of connections for requests. Streams do not count, so they never block requests."""
 
 
 def cut_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors of a request or a stream after which another try may succeed."""
+    """Return the exception types after which retrying a request or a stream may succeed."""
     import aiohttp
 
     return aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError
 
 
 class GatewayAnswer(NamedTuple):
-    """An HTTP answer, from the gateway or from whatever else listens at its address."""
+    """An HTTP response from the gateway, or from another server at its address."""
 
     status: int
     reason: str
@@ -152,9 +152,9 @@ Query = Mapping[str, str] | list[tuple[str, str]]
 
 
 class TryAgain(GridweaveError):  # noqa: N818 - it never leaves this module
-    """A failure after which another try may succeed, `after_s` later at the earliest.
+    """A failure after which a retry may succeed, at the earliest after `after_s`.
 
-    `error` is raised if there is no time for another try. `was_reached` is True if the gateway may have received the
+    `error` is raised if there is no time for a retry. `was_reached` is True if the gateway may have received the
     request.
     """
 
@@ -176,16 +176,16 @@ class Transport:
 
     @functools.cached_property
     def _turns(self) -> asyncio.Semaphore:
-        """Gives connections to requests in the order in which they asked.
+        """Limits the number of connections for requests, and serves waiting requests in order of arrival.
 
-        aiohttp's own pool gives a released connection back to the same caller, so others may wait indefinitely.
+        aiohttp's own pool gives a released connection back to the same caller, so other callers may wait indefinitely.
         """
         import asyncio
 
         return asyncio.Semaphore(_CONNECTIONS)
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
-        """Return the session with this limit on connections (0: none); the first call creates it."""
+        """Return the session with this limit on connections (0: no limit); the first call creates it."""
         if connections not in self._sessions:
             import aiohttp  # imported here because commands that make one request do without it (`BriefTransport`)
 
@@ -209,7 +209,7 @@ class Transport:
     ) -> T:
         """Send a request, with retries, and return the answer.
 
-        UnavailableError if there was no answer in time; the gateway may have carried out the request nevertheless.
+        Raise UnavailableError if there was no answer in time; the gateway may still have carried out the request.
         """
         data = encoded(body) if body is not None else None
         encoded(query)  # raises InputError for a text that no URL can contain
@@ -226,7 +226,7 @@ class Transport:
     async def exchange(
         self, method: str, path: str, query: Query, data: bytes | None, headers: Mapping[str, str]
     ) -> GatewayAnswer:
-        """Send a request once and return the answer; raise TryAgain or one of `cut_errors` without one."""
+        """Send a request once and return the answer; raise TryAgain or one of `cut_errors` if there is no answer."""
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=self.patience.try_s)
@@ -243,7 +243,7 @@ class Transport:
     async def stream(
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a stream; if it is cut later, the caller gets one of `cut_errors` and has to reopen it."""
+        """Open a stream; if it is interrupted later, the caller gets one of `cut_errors` and has to reopen it."""
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.patience.try_s, sock_read=self.patience.silence_s)
@@ -304,7 +304,7 @@ class Transport:
             await session.close()
 
     def _cut(self, error: BaseException) -> TryAgain:
-        """Return or raise the error that a failed connection stands for."""
+        """Convert a connection failure to a TryAgain; raise the error instead if a retry is pointless."""
         import aiohttp
 
         url = self.connection.url
@@ -330,7 +330,7 @@ def run_brief(work: Coroutine[Any, Any, T]) -> T:
     Raises
     ------
     RuntimeError
-        If the coroutine waits for something.
+        If the coroutine has to wait for something.
 
     Examples
     --------
@@ -349,7 +349,7 @@ def run_brief(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def brief_sleep(pause_s: float) -> None:
-    """Block for some seconds."""
+    """Block for `pause_s` seconds."""
     time.sleep(pause_s)
 
 
@@ -419,7 +419,7 @@ def _not_tls(url: str, why: str | None) -> UnavailableError:
 
 
 def _nobody_there(url: str, error: OSError) -> TryAgain:
-    """Return the failure to connect."""
+    """Return the error for a failed connection attempt."""
     # asyncio puts the address into the error's text, so the text is looked up by number.
     why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     right = "start a grid with `gridweave up`, or name the one that runs with --url or GRIDWEAVE_URL"
@@ -427,7 +427,7 @@ def _nobody_there(url: str, error: OSError) -> TryAgain:
 
 
 def _broken_off(url: str, error: BaseException) -> TryAgain:
-    """Return the failure of an answer that was late or incomplete."""
+    """Return the error for an answer that was late or incomplete."""
     if isinstance(error, TimeoutError):
         return TryAgain(UnavailableError(f"the gateway at {url} does not answer in time"))
     return TryAgain(UnavailableError(f"the gateway at {url} was cut off: {str(error) or type(error).__name__}"))
@@ -440,7 +440,7 @@ def _trusted(connection: Connection) -> ssl.SSLContext | bool:
         if not Path(connection.ca).is_file():
             raise OptionError("ca", f"{connection.ca}: there is no such file; name one with certificates (PEM)")
         context = ssl.create_default_context(cafile=connection.ca)
-        # A certificate that is named itself is trusted, whatever its issuer (the default from Python 3.13 on).
+        # Trust a certificate in this file whatever its issuer (the default from Python 3.13 on).
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
     except (OSError, ValueError) as error:
@@ -460,7 +460,7 @@ def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
 
 
 def _problem(answered: GatewayAnswer, url: str) -> Exception:
-    """Return the error that a refusal stands for, or TryAgain."""
+    """Convert a refusal to an exception: TryAgain if a retry may succeed."""
     problem = _read_problem(answered, url)
     fields: dict[str, Any] = {"status": problem.status, "kind": problem.type, "instance": problem.instance}
     whole = problem.detail
@@ -485,7 +485,7 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
 
 
 def _read_problem(answered: GatewayAnswer, url: str) -> Problem:
-    """Return the problem document of an answer; a proxy sends none, so make one from the status."""
+    """Return an answer's problem document; a proxy sends none, so build one from the status."""
     with contextlib.suppress(msgspec.MsgspecError):
         if answered.kind == PROBLEM_MSGPACK:
             return msgspec.msgpack.decode(answered.data, type=Problem)

@@ -1,1 +1,1 @@
-"""Configuration files of a live grid: GRID.toml (docs/up.md) and the files of serve (docs/serve.md)."""
+"""Configuration files of a live grid: GRID.toml (docs/up.md) and ``gridweave serve`` files (docs/serve.md)."""

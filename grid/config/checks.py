@@ -1,4 +1,4 @@
-"""Turn the tables of sites and grids into policies, and check what their types cannot check."""
+"""Convert the tables of sites and grids to policies, and check rules that their types cannot express."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ V = TypeVar("V")
 
 
 def site_policy(site: Site, grid: PolicyTable) -> Policy:
-    """Return the policy by which a site schedules itself; the grid's order and backfilling are the defaults."""
+    """Return a site's own scheduling policy; order and backfilling default to the grid's."""
     usual = {"order": grid.order, "backfill": grid.backfill}
     return read_policy(site.discipline, site.nodes, site.options, usual)
 
@@ -61,7 +61,7 @@ def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPol
 
 
 def _tuning(table: TuningTable, report: FileReport | None) -> GridTuning:
-    """Return the tuning of the queue's order; invalid values as in `grid_policy`."""
+    """Return the tuning of the queue's order; handle invalid values as in `grid_policy`."""
     values = {name: getattr(table, name) for name in GridTuning.__struct_fields__}
     names = table.policies.split("+") if isinstance(table.policies, str) else table.policies
     values["policies"] = tuple(names)
@@ -75,7 +75,7 @@ def _tuning(table: TuningTable, report: FileReport | None) -> GridTuning:
 
 
 def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: FileReport | None = None) -> T:
-    """Convert a table to a struct that checks its own values; invalid values as in `grid_policy`."""
+    """Convert a table to a struct that checks its own values; handle invalid values as in `grid_policy`."""
     return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
 
 
@@ -171,7 +171,7 @@ def _table_with(discipline: str, option: str) -> list[str]:
 
 
 def check_fragments(table: PolicyTable, report: FileReport) -> None:
-    """Check that a table of fragments given by name is known."""
+    """Check that a fragment table given by name exists."""
     rows = table.max_fragments
     if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
         report.add(
@@ -211,7 +211,7 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
 
 
 def usual_communication(grid: LiveGridTable, report: FileReport | None = None) -> UsualCommunication:
-    """Return the communication of jobs that declare none; invalid values as in `grid_policy`."""
+    """Return the communication assumed for jobs that declare none; handle invalid values as in `grid_policy`."""
     table, place = grid.communication, ("grid", "communication")
     if isinstance(table, str):
         return UsualCommunication(default=_communication(table, place, report))
@@ -225,7 +225,7 @@ def usual_communication(grid: LiveGridTable, report: FileReport | None = None) -
 
 
 def usual_needs(grid: LiveGridTable, report: FileReport | None = None) -> UsualNeeds:
-    """Return the needs per node of jobs that declare none; invalid values as in `grid_policy`."""
+    """Return the needs per node assumed for jobs that declare none; handle invalid values as in `grid_policy`."""
     table, place = grid.resources, ("grid", "resources")
     if isinstance(table, str):
         return UsualNeeds(default=_needs(table, place, report))
@@ -246,7 +246,7 @@ def _needs(text: str, place: tuple[str, ...], report: FileReport | None) -> Reso
 def _or_noted(
     otherwise: V, place: tuple[str, ...], report: FileReport | None, read: Callable[..., V], text: str, **more: Any
 ) -> V:
-    """Parse a text of the file; if it is invalid, report the problem and return `otherwise`.
+    """Parse a text from the file; if it is invalid, report the problem and return `otherwise`.
 
     Raise OptionError if there is no report.
     """

@@ -203,7 +203,7 @@ class Certificate:
             except OSError as error:
                 problem = f"{self._client_ca}: {getattr(error, 'reason', None) or error.strerror}"
                 raise OptionError("client_ca", f"{problem}; name a file with certificates (PEM)") from None
-            # Users authenticate by tokens and show no certificate.
+            # Users authenticate with tokens and present no certificate.
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
 

@@ -17,7 +17,7 @@ GRID_JOURNAL, SITE_JOURNAL = "grid.journal", "site.journal"
 
 
 def grid_place(folder: str | Path, url: str = "") -> str:
-    """Return the location of the meta-scheduler's journal: a URL, or a file in the folder of the grid."""
+    """Return the location of the meta-scheduler's journal: a URL, or a file in the grid's folder."""
     return url or str(Path(folder) / GRID_JOURNAL)
 
 
@@ -35,12 +35,12 @@ class JournalSpec(NamedTuple):
 
 
 def check_journals(journals: Iterable[JournalSpec]) -> list[str]:
-    """Return one line for each journal whose settings change with the next start.
+    """Return one line for each journal whose settings will change at the next start.
 
     Raise InputError with all problems if settings changed that must not change, or if a journal cannot be read.
 
     Nothing is locked or changed. A journal that does not exist on this machine, or whose server does not answer, is
-    skipped; the actor that opens it checks it.
+    skipped; the actor that opens the journal checks it.
     """
     problems, changes = [], []
     for journal in journals:
@@ -91,7 +91,7 @@ def open_jobs(folder: Path) -> int:
 def forget_jobs(folder: Path) -> None:
     """Remove the journals in the folder of a stopped grid or site, with all jobs and their output.
 
-    A journal at a URL stays. Raise UnavailableError if something cannot be removed.
+    A journal at a URL is kept. Raise UnavailableError if a file cannot be removed.
     """
     try:
         for journal in _journals_in(folder):

@@ -97,22 +97,22 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     marker: str  # value of ``GRIDWEAVE_LOCAL_GRID`` in the environment of all its processes
-    boot: str  # boot of the machine in which it was started; none of its processes survives a reboot
-    since_ms: int  # Unix time of its start
+    boot: str  # boot id of the machine when the grid was started; no process survives a reboot
+    since_ms: int  # Unix time at which the grid was started
     folder: str  # folder of journals, jobs and their output
     namespace: str  # Ray namespace of its actors
     sites: tuple[LocalSite, ...]
     address: str = ""
-    own_ray: bool = True  # whether that Ray was started for this grid only
+    own_ray: bool = True  # whether the Ray cluster was started for this grid only
     gateway_elsewhere: bool = False  # whether its gateway is on another host of the Ray cluster
-    temp: str = ""  # folder of its own Ray's sockets and logs
+    temp: str = ""  # folder of the sockets and logs of the grid's own Ray
     processes: tuple[LocalProcess, ...] = ()
     parts: tuple[str, ...] = ()  # names of the processes that the watchdog restarts
     url: str = ""  # URL of the gateway; empty: there is none
     tokens: bool = True  # whether the gateway requires a token
-    cert: str = ""  # file of its certificate; empty: plain HTTP
+    cert: str = ""  # certificate file of the gateway; empty for plain HTTP
     plain_http: bool = False  # whether clients on other hosts may send tokens without TLS
-    # Path and text of its GRID.toml, and the folder to which paths in it are relative.
+    # Path and text of the grid's GRID.toml, and the folder to which its paths are relative.
     file: str = ""
     text: str = ""
     base: str = ""
@@ -129,7 +129,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
     def process(self, name: str) -> LocalProcess | None:
-        """Return the living process of a name, or None; the gateway, an actor, is found by its mark."""
+        """Return the live process with this name, or None; the gateway, which is an actor, is found by its mark."""
         marked = _marked_gateway(self.name) if name == GATEWAY else None
         processes = self.processes if marked is None else (*self.processes, marked)
         return next((process for process in processes if process.name == name and process.is_alive), None)
@@ -142,24 +142,24 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> tuple[LocalProcess, ...]:
-        """Its living processes."""
+        """The grid's live processes."""
         if self.boot != boot_id():
             return ()
         return tuple(process for process in self.processes if process.is_alive)
 
     @property
     def runs(self) -> bool:
-        """Whether any part runs."""
+        """Whether any process of the grid is running."""
         return bool(self.alive) or (self.boot == boot_id() and self.process(GATEWAY) is not None)
 
     @property
     def watchdog(self) -> tuple[LocalProcess, ...]:
-        """Its watchdog, if alive."""
+        """The grid's watchdog, if it is alive."""
         return tuple(process for process in self.alive if process.name == WATCHDOG)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the processes that should run and do not."""
+        """Names of the processes that should be running but are not."""
         if self.boot != boot_id():
             return self.parts
         return tuple(name for name in self.parts if self.process(name) is None)
@@ -175,11 +175,11 @@ def _marked_gateway(name: str) -> LocalProcess | None:
 
 
 _LISTENS = "0A"
-"""The state of a socket that listens, in /proc/net/tcp (proc(5))."""
+"""The state of a listening socket in /proc/net/tcp (proc(5))."""
 
 
 def listens_at(pid: int, port: int) -> bool:
-    """Whether a process of this user listens on a TCP port."""
+    """Whether a process of this user is listening on a TCP port."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ def check_name(name: str) -> str:
 
 
 def state_folder(name: str) -> Path:
-    """Return the folder of a grid's state, which need not exist."""
+    """Return the folder of a grid's state; it may not exist yet."""
     return platformdirs.user_state_path("gridweave") / check_name(name)
 
 
@@ -241,7 +241,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return the record of a grid, running or not, or None."""
+    """Return the record of a grid, whether or not the grid is running; None if there is no record."""
     path = state_folder(name) / STATE
     try:
         return msgspec.json.decode(path.read_bytes(), type=LocalGridState)
@@ -261,7 +261,7 @@ def write_state(state: LocalGridState) -> None:
 
 
 def forget_processes(state: LocalGridState) -> None:
-    """Record that only the watchdog, if any, still runs.
+    """Record that only the watchdog, if any, is still running.
 
     The GRID.toml and the paths are kept for the next start.
     """
@@ -270,7 +270,7 @@ def forget_processes(state: LocalGridState) -> None:
 
 
 def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return this user's running grid on this machine, named as in `gridweave up --grid`; None if it does not run.
+    """Return this user's grid on this machine, named as in `gridweave up --grid`; None if it is not running.
 
     Examples
     --------
@@ -382,7 +382,7 @@ def kill(processes: Sequence[ProcessStat]) -> None:
 
 
 def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> bool:
-    """Wait until processes are gone; return whether they are."""
+    """Wait up to `patience_s` until processes are gone; return whether they are gone."""
     until = time.monotonic() + patience_s
     for pid, ticks in processes:
         try:
@@ -402,9 +402,9 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
 
 
 def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
-    """End the jobs that agents have left running on this machine, and wait for the ends; the agents must be gone.
+    """End the jobs that agents left running on this machine, and wait for the ends; no agent may be running.
 
-    The next agents report `reason` to their sites. `patience_s` is the time limit per machine.
+    Agents that start later report `reason` to their sites. `patience_s` is the time limit per machine.
     """
     import asyncio
 

@@ -33,10 +33,10 @@ KEYS_OF_A_FILE = ("nodes", "links", "generator", "bandwidth", "bandwidth_bps", "
 
 
 def find_topology(name: str, folder: Path | None = None) -> Path:
-    """Return the file of a network, by its path or name; raise InputError with the remedy if the file is missing.
+    """Find the file of a network by path or name; raise InputError with a remedy if the file is missing.
 
-    A name is searched in the folder of the scenario, the working directory, ``$GRIDWEAVE_TOPOLOGIES``, the user's cache
-    folder, and the topologies shipped with gridweave.
+    A name is searched for in the folder of the scenario, the working directory, ``$GRIDWEAVE_TOPOLOGIES``, the user's
+    cache folder, and the topologies shipped with gridweave.
     """
     own = beside(folder, name)
     try:
@@ -88,7 +88,7 @@ def text_of(path: Path) -> str:
 
 
 def with_source_of(table: NetTable, text: str) -> NetTable:
-    """Replace the file name in a table by the network from the text of that TOML file.
+    """Replace the file name in a table with the network in the text of that TOML file.
 
     The file may have only the keys `KEYS_OF_A_FILE`. The table's own ``detour`` and bandwidth override those of the
     file. Raise InputError with all problems, separated by semicolons.
@@ -124,7 +124,7 @@ class _Lines:
 
 
 def _folders() -> list[Path]:
-    """Return the folders in which to search topologies by name, in order."""
+    """Return the folders searched for a topology by name, in search order."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return [*([Path(folder)] if folder else []), platformdirs.user_cache_path("gridweave") / "topologies", _shipped()]
 
@@ -143,7 +143,7 @@ def beside(folder: Path | None, name: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadNetwork:
-    """A network that has been read."""
+    """A parsed network."""
 
     table: NetTable  # with the sites attached
     topology: Topology  # has the sites of the file, in the same order
@@ -157,9 +157,9 @@ class ReadNetwork:
 def read_network(
     sites: Sequence[object], net: NetTable | None, name: str, folder: Path | None, report: FileReport
 ) -> ReadNetwork | None:
-    """Read the network between sites; None without a network, or if errors in the file make it ambiguous.
+    """Read the network between sites; None if there is no network, or if errors in the file make it ambiguous.
 
-    An element of `sites` is UNSET if the site could not be read. `name` is the name of a network without a name.
+    An element of `sites` is UNSET if the site could not be read. `name` is used for a network without a name.
     """
     from gridweave.netmodel.reading import build_topology
 

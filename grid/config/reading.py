@@ -46,14 +46,14 @@ DEFAULT = "gridweave/default.toml"
 """The name of the shipped GRID.toml in messages."""
 
 KINDS = ("site", "grid")
-"""The kinds of files of ``gridweave serve``."""
+"""The kinds of ``gridweave serve`` files."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadGrid:
-    """A GRID.toml or a file of serve that has been read and is valid."""
+    """A valid GRID.toml or ``gridweave serve`` file."""
 
     file: GridFile | ServedGrid | ServedSite
     network: ReadNetwork | None  # the links between the sites
@@ -99,7 +99,7 @@ class ReadGrid:
             raise InputError(f"{self.source}: {path}: this machine has no such user; write the absolute path") from None
 
     def with_places(self, table: T) -> T:
-        """Return a table with absolute paths of its files."""
+        """Return a table with its file paths made absolute."""
         named = {name: getattr(table, name) for name in table.__struct_fields__ if name in _FILES}
         return msgspec.structs.replace(
             table, **{name: self.placed(path) for name, path in named.items() if path is not None}
@@ -125,7 +125,7 @@ def default_text() -> str:
 
 
 def example_text(kind: str) -> str:
-    """Return an example of a file of serve; `kind` is one of `KINDS`."""
+    """Return an example of a ``gridweave serve`` file; `kind` is one of `KINDS`."""
     return _shipped(f"serve_{kind}.toml")
 
 
@@ -156,12 +156,12 @@ def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
 
 
 def read_service(path: str | Path) -> ReadGrid:
-    """Read and check a file of serve, with the same errors as `read_grid`."""
+    """Read and check a ``gridweave serve`` file, with the same errors as `read_grid`."""
     return service_of_text(*_file_text(path, "`gridweave serve --example site` prints one"))
 
 
 def service_of_text(text: str, source: str, base: str) -> ReadGrid:
-    """Read a file of serve from its text, with the parameters of `grid_of_text`.
+    """Read a ``gridweave serve`` file from its text; parameters as for `grid_of_text`.
 
     Examples
     --------

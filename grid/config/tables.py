@@ -1,4 +1,4 @@
-"""The tables of GRID.toml and of the files of serve, as typed structs; scenarios share the tables of sites and grids.
+"""Typed structs for the tables of GRID.toml and ``gridweave serve`` files; scenarios share the site and grid tables.
 
 `GridFile`, `ServedGrid` and `ServedSite` determine which keys each kind of file may have.
 """
@@ -82,18 +82,18 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
     name : str
     nodes : int
     discipline, order, backfill : str, optional
-        The policy by which the site schedules itself (mode ``local``, limited or no control, its own users), as in
-        `gridweave.site.policy.SitePolicy`. The defaults of order and backfilling are the values in ``[grid]``. Under
-        full control, a site only starts the jobs that the grid has placed.
+        The site's own scheduling policy (in mode ``local``, under limited or no control, for its own users), as in
+        `gridweave.site.policy.SitePolicy`. Order and backfilling default to the values in ``[grid]``. Under full
+        control, a site only starts the jobs that the grid has placed.
     grid_share : float
         The largest fraction of the nodes that jobs of the grid may use at one time.
     own_users_first : bool
-        Whether the owner's users are ahead of delegated jobs in the site's queue.
+        Whether jobs of the site's own users are ahead of delegated jobs in the site's queue.
     at : str, optional
         The network node to which the site is attached; the same as an entry of ``[net.attach]``.
     timezone : str, optional
-        IANA name of the site's time zone, for windows of the week. The default is the time zone of the trace
-        (simulated), or of the machine that starts the site (live).
+        IANA name of the site's time zone, for weekly windows. The default is the time zone of the trace (simulated), or
+        of the machine that starts the site (live).
     """
 
     name: SiteName
@@ -142,9 +142,9 @@ class LauncherTable(Table, frozen=True, kw_only=True):
     socket : str
         The path of the launcher's socket on each machine; only for ``user``.
     memory_mb, processes : int, optional
-        Limits of a job per node: memory in MiB; processes and threads.
+        A job's limits per node: memory in MiB; number of processes and threads.
     cpus : float, optional
-        Limit of a job per node: processors.
+        A job's limit per node: number of processors.
     """
 
     kind: Annotated[str, one_of(LAUNCHERS, "Unix users that run jobs: that of the service, or those of the jobs.")] = (
@@ -164,7 +164,7 @@ class LauncherTable(Table, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The text in `status`; empty for a site that runs only its owner's jobs."""
+        """The text shown in `status`; empty for a site that runs only its owner's jobs."""
         if self.kind == "user":
             return "jobs run as their own users"
         return "trust = all: jobs of all users run as the owner" if self.trust == "all" else ""
@@ -173,14 +173,14 @@ class LauncherTable(Table, frozen=True, kw_only=True):
 class LiveSiteTable(Site, frozen=True, kw_only=True):
     """One of ``[[sites]]`` of GRID.toml: the keys of a scenario, and the keys of live sites."""
 
-    machines: Nodes = 1  # the number of its Ray nodes; its nodes are divided among them
-    virtual: bool = True  # whether its nodes are only counted; otherwise each has its own cores of its machine
-    journal: str = ""  # URL of its journal; by default a file in the folder
+    machines: Nodes = 1  # number of the site's Ray nodes, among which its nodes are divided
+    virtual: bool = True  # whether nodes are only counted; otherwise each node has its own cores of the machine
+    journal: str = ""  # URL of the site's journal; by default a file in the folder
     launcher: LauncherTable = LauncherTable()
 
 
 class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
-    """The table ``[site]`` in a site's own file: the keys of GRID.toml, and the keys of such a file."""
+    """The table ``[site]`` in a site's own file: the keys of GRID.toml, and the keys that only such a file has."""
 
     # The index of the site in the grid, from 0; it determines the numbers of its own users' jobs.
     number: Annotated[int, Meta(ge=0, lt=_MAX_SITES)]
@@ -191,7 +191,7 @@ class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
     # The same as ``grid.output_days`` and ``grid.output_bytes`` in GRID.toml.
     output_days: _Days = KEEP_OUTPUT.days
     output_bytes: _Count = KEEP_OUTPUT.bytes_per_user
-    # The name or address at which other sites reach its machine. The default is the address from which it reaches the
+    # The name or address at which other sites reach the machine. The default is the address from which it reaches the
     # grid, or its address in the Ray cluster that it joins.
     host: str | None = None
     journal_password_file: str | None = None  # file with the password of the journal's database
@@ -255,9 +255,9 @@ class PolicyTable(Table, frozen=True, kw_only=True):
     Attributes
     ----------
     split : str
-        The sites of a split job: the fewest, or those on which it ends earliest.
+        The sites to choose for a split job: as few as possible, or the sites with the earliest end.
     exact_up_to : int
-        For the earliest end, the largest number of placements that are all compared.
+        For the earliest end, the largest number of placements to compare exhaustively.
     max_split_factor : float
         The largest factor by which a split may lengthen a job.
     """
@@ -306,7 +306,7 @@ class PolicyTable(Table, frozen=True, kw_only=True):
 
 
 class UsualCommunicationTable(Table, frozen=True, kw_only=True):
-    """The table ``[grid.communication]``: the communication of jobs that declare none, by class and by user.
+    """The table ``[grid.communication]``: the communication assumed for jobs that declare none, by class and by user.
 
     Each value is the name of a profile, or a text such as ``fraction=0.2,pattern=ring,message=1MB`` (docs/netmodel.md).
     """
@@ -317,7 +317,7 @@ class UsualCommunicationTable(Table, frozen=True, kw_only=True):
 
 
 class UsualNeedsTable(Table, frozen=True, kw_only=True):
-    """The table ``[grid.resources]``: the needs assumed of jobs that do not state any, by class and by user.
+    """The table ``[grid.resources]``: the needs assumed for jobs that declare none, by class and by user.
 
     Each value is a text such as ``cpu=0.6,network=0.3,disk=0.1,memory=0.5`` (docs/sharing.md); empty means unknown.
     """
@@ -357,7 +357,7 @@ class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
 
 
 class LiveTimesTable(Table, frozen=True, kw_only=True):
-    """The table ``[live]``: the delays of starts and ends, for forecasts; by default measured on the last jobs."""
+    """The table ``[live]``: the delays of starts and ends, for forecasts; by default measured on recent jobs."""
 
     # The same as in `gridweave.grid.meta.settings.GridSettings`.
     start_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
@@ -375,7 +375,7 @@ class ProbesTable(Table, frozen=True, kw_only=True):
 class GatewayTable(Table, frozen=True, kw_only=True):
     """The table ``[gateway]``: the address, access and limits of the gateway."""
 
-    host: str = "127.0.0.1"  # the address on which it listens
+    host: str = "127.0.0.1"  # the address on which the gateway listens
     # 0 for any free port. The default is the usual port; a grid on one machine uses a free port if that is in use.
     port: _Port | None = None
     tokens: bool = True  # whether clients need a token
@@ -412,7 +412,7 @@ _SETTINGS = set(GatewaySettings.__struct_fields__) - {"tokens"}
 class RayTable(Table, frozen=True, kw_only=True):
     """The table ``[ray]``: the local Ray, or the address of a cluster that a site joins."""
 
-    port: _Port = 0  # port of its head; 0 for any free port
+    port: _Port = 0  # port of the Ray head; 0 for any free port
     # The first of the ports reserved for the rendezvous of ranks, 200 for each machine.
     first_port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
     # ``machine`` if each machine of a site has its own Ray node, which can fail alone; ``one`` if all share the head.
@@ -471,7 +471,7 @@ class GridFile(Table, frozen=True, kw_only=True):
 
 
 class ServedGrid(Table, frozen=True, kw_only=True):
-    """A whole file of serve for the grid."""
+    """The whole ``gridweave serve`` file of the grid."""
 
     refused: ClassVar[Refused] = (
         _RENAMED
@@ -500,7 +500,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
 
 
 class ServedSite(Table, frozen=True, kw_only=True):
-    """A whole file of serve for a site."""
+    """The whole ``gridweave serve`` file of a site."""
 
     refused: ClassVar[Refused] = _RENAMED | {
         ("site", "at"): "is only for the grid's file; leave it out",

@@ -39,7 +39,7 @@ _SCALAR = re.compile(r"[^,\]}\n#]*")
 
 
 def locate_keys(text: str) -> dict[KeyPath, int]:
-    r"""Return the line (from 1) of every key, table and array element of a document that `tomllib` reads.
+    r"""Return the line (from 1) of every key, table and array element of a document that `tomllib` accepts.
 
     The line of a table is the line of its header, or of the first key that mentions it.
 
@@ -54,7 +54,7 @@ def locate_keys(text: str) -> dict[KeyPath, int]:
 
 
 class _Locator:
-    """Walk through a valid document along its brackets, strings and comments, without parsing values."""
+    """Find the lines of keys in a valid document by its brackets, strings and comments, without parsing values."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -162,7 +162,7 @@ class _Locator:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """One problem of a file."""
+    """One problem in a file."""
 
     source: str  # the file, or ``--set``
     line: int | None  # line of the file, from 1
@@ -178,7 +178,7 @@ class FileProblem:
 
 @dataclass(slots=True)
 class FileReport:
-    """The problems of one file so far."""
+    """The problems found in one file so far."""
 
     source: str  # the name of the file or of another source
     lines: Mapping[KeyPath, int] = field(default_factory=dict)  # the line of each key; empty without a file
@@ -187,7 +187,7 @@ class FileReport:
     problems: dict[FileProblem, KeyPath] = field(default_factory=dict)
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Add a problem of the key at a path, with the line of the key or of the nearest table around it."""
+        """Add a problem with the key at a path, on the line of the key or of the nearest enclosing table."""
         text = " ".join(text.split())
         name = ".".join(str(key) for key in path if not isinstance(key, int))
         for length in range(len(path), 0, -1):
@@ -224,7 +224,7 @@ class Below:
     place: KeyPath  # the path of the table
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Add a problem of the key at a path within the table."""
+        """Add a problem with the key at a path within the table."""
         self.report.add((*self.place, *path), text)
 
 
@@ -245,7 +245,7 @@ def text_of_file(path: Path) -> str:
 
 
 def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
-    """Parse a document; return its values, and a report that has the lines of its keys."""
+    """Parse a document; return its values and a report with the line of each key."""
     text = text.replace("\r\n", "\n")
     try:
         return tomllib.loads(text), FileReport(name, locate_keys(text))
@@ -379,8 +379,8 @@ def _named(raw: object) -> str:
 def convert_whole(raw: dict[str, Any], kind: type[msgspec.Struct], report: FileReport, lost: dict[str, Any]) -> Any:
     """Read a whole document into a struct, even if parts of it are invalid.
 
-    `lost` has the substitutes for required keys that are missing or invalid. Raise ScenarioError if the document cannot
-    be read even with these substitutes.
+    `lost` contains substitutes for required keys that are missing or invalid. Raise ScenarioError if the document
+    cannot be read even with these substitutes.
     """
     result = convert_table(raw, kind, (), report)
     if result is BROKEN:

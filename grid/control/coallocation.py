@@ -1,7 +1,7 @@
-"""Co-allocation: reserve nodes on every site of a job, then commit all or release all (docs/contract.md).
+"""Co-allocation: reserve a job's nodes on all its sites, then commit all or release all (docs/contract.md).
 
 A single fragment needs no second phase. Even if messages are lost or processes crash, no fragment does work without the
-others, and no node stays reserved after its lease: docs/contract.md, "Why no part of a job runs alone".
+job's other fragments, and no node stays reserved after its lease (docs/contract.md, "Why no part of a job runs alone").
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Attempt(msgspec.Struct, gc=False):
     fragments : tuple of (int, int)
         The site and the width of each fragment.
     length_ms : int
-        The longest time that the job may run.
+        The job's maximum run time.
     start_ms : int
-        The agreed start. For a single fragment, the instant of the request until the site reports its start.
+        The agreed start. For a single fragment, the time of the request until the site reports the start.
     state : str
         A state of `gridweave.grid.lifecycle.ATTEMPT`.
     missing : set of int
         The sites that have not answered the request.
     ended : dict of int to str
-        The outcome of each fragment that is over, by site.
+        The outcome of each fragment that has ended, by site.
     ending : bool
         Whether the sites have been asked to end their fragments.
     cancelled : bool
@@ -73,7 +73,7 @@ class Attempt(msgspec.Struct, gc=False):
     ended: dict[int, str] = {}
     ending: bool = False
     cancelled: bool = False
-    # Whether each site reserves its nodes as soon as they are free; the start is agreed once all sites have theirs.
+    # Whether each site reserves its nodes as soon as they are free; the start is agreed once all are reserved.
     ahead: bool = False
 
     @property
@@ -87,21 +87,21 @@ class Attempt(msgspec.Struct, gc=False):
 
     @property
     def left(self) -> list[int]:
-        """The sites whose fragment is not over."""
+        """The sites whose fragment has not ended."""
         return [site for site, _ in self.fragments if site not in self.ended]
 
 
 class AttemptChange(msgspec.Struct, frozen=True, gc=False):
-    """A change of an attempt that its level of control must handle.
+    """A change in an attempt that the level of control must handle.
 
     Attributes
     ----------
     kind : str
-        `REFUSED` if a site refused it, `MOVED` if it starts at another time than assumed, `PART_ENDED` if one fragment
-        is over, `ENDED` if all fragments are over, `FAILED` if it was given up before it was committed.
+        `REFUSED` if a site refused the attempt, `MOVED` if its start differs from the expected one, `PART_ENDED` if one
+        fragment has ended, `ENDED` if all fragments have ended, `FAILED` if it was given up before the commit.
     attempt : Attempt
     sites : tuple of int
-        The sites that refused, the silent sites, or the site of the ended fragment.
+        The sites that refused, the sites that did not answer, or the site of the ended fragment.
     never : str, optional
         Why the site that refused can never run the job.
     refusal : str
@@ -116,11 +116,11 @@ class AttemptChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The attempts in progress, and the jobs of the attempts that not all sites have granted."""
+    """The attempts in progress, and the jobs whose attempt has not been granted by all its sites."""
 
     attempts: list[Attempt]
     asking: list[int]
-    margin_ms: int | None = None  # the present margin, or None for the smallest
+    margin_ms: int | None = None  # the current margin, or None for the smallest
 
 
 class CoAllocator:
@@ -129,18 +129,18 @@ class CoAllocator:
     Parameters
     ----------
     margin_ms : int
-        The smallest margin: how far ahead sites agree on the start of a job with several fragments. It must be long
-        enough for a request, its answer and the commitment to arrive, even if some are lost and repeated.
+        The smallest margin: how far in advance sites agree on the start of a split job. It must be long enough for a
+        request, its answer and the commitment to arrive, even if some messages are lost and sent again.
 
     Attributes
     ----------
     margin_ms : int
-        The present margin. It doubles when an agreed start comes too soon, up to `MOST_MARGINS` times the smallest
+        The current margin. It doubles when an agreed start comes too soon, up to `MOST_MARGINS` times the smallest
         margin, and shrinks by a quarter when all sites grant a start in time.
     attempts : dict of int to Attempt
         The attempts in progress, by job.
     asking : dict of int to Attempt
-        The attempts that not all of their sites have granted, by job.
+        The attempts that have not been granted by all their sites, by job.
     """
 
     def __init__(self, margin_ms: int) -> None:
@@ -164,7 +164,7 @@ class CoAllocator:
         self.margin_ms = self._least_margin_ms
 
     def copy(self) -> CoAllocator:
-        """Return a copy; neither sees later changes of the other."""
+        """Return an independent copy."""
         new = CoAllocator(self._least_margin_ms)
         new.margin_ms = self.margin_ms
         for job_id, attempt in self.attempts.items():
@@ -176,12 +176,12 @@ class CoAllocator:
 
     @property
     def asked(self) -> list[Fragments]:
-        """The fragments of the attempts that wait for answers, except the attempt that reserves ahead."""
+        """The fragments of all attempts that are waiting for sites' answers, except the `ahead` attempt."""
         return [attempt.fragments for attempt in self.asking.values() if not attempt.ahead]
 
     @property
     def ahead(self) -> Attempt | None:
-        """The attempt for which sites reserve ahead, or None.
+        """The attempt for which sites reserve nodes ahead, or None.
 
         There is at most one, because two such attempts could wait for each other's nodes.
         """
@@ -190,7 +190,7 @@ class CoAllocator:
     def begin_ahead(
         self, job: Job, number: int, fragments: Fragments, length_ms: int, lease_until_ms: int
     ) -> list[GridCommand]:
-        """Ask each site to reserve its nodes as soon as they are free, under a lease; parameters as for `begin`."""
+        """Ask each site to reserve a job's nodes as soon as they are free, under a lease; parameters as for `begin`."""
         missing = {site for site, _ in fragments}
         state = self._life.begin(job.job_id, "ask")
         attempt = Attempt(job, number, fragments, length_ms, int(NEVER_MS), state, missing, ahead=True)
@@ -204,16 +204,16 @@ class CoAllocator:
     def begin(
         self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int, *, includes_job: bool = False
     ) -> list[GridCommand]:
-        """Ask the sites for the nodes of a job.
+        """Request a job's nodes from the sites.
 
         Parameters
         ----------
         number : int
             The number of the attempt, higher than the number of any earlier attempt of the job.
         length_ms : int
-            The longest time that the job takes on these fragments.
+            The job's maximum run time on these fragments.
         includes_job : bool
-            Whether the request to a single site includes the job's needs per node, so that other jobs may share nodes.
+            Whether the request to a single site includes the job's needs per node, so that others may share its nodes.
         """
         if len(fragments) == 1:
             ((site, width),) = fragments
@@ -228,7 +228,7 @@ class CoAllocator:
     def begin_beside(
         self, now_ms: int, job: Job, number: int, site: int, work_ms: int, slowdown: float, end_ms: int
     ) -> list[GridCommand]:
-        """Ask a site to start a job on shared nodes if the other jobs slow it by a factor of at most `slowdown`."""
+        """Ask a site to start a job on shared nodes if other jobs slow it down by a factor of at most `slowdown`."""
         fragments = ((site, job.width),)
         state = self._life.begin(job.job_id, "ask one")
         self.attempts[job.job_id] = Attempt(job, number, fragments, end_ms - now_ms, now_ms, state, set())
@@ -247,7 +247,7 @@ class CoAllocator:
         ]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], AttemptChange | None]:
-        """Apply a site's answer; return the commands to send, and the change of the attempt, or None."""
+        """Apply a site's answer; return the commands to send and the change in the attempt, if any."""
         if isinstance(answer, (Quoted, SiteChanged)):
             return [], None
         attempt = self.attempts.get(answer.job_id)
@@ -269,7 +269,7 @@ class CoAllocator:
                 return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,), never, refusal)
             case LeaseEnded():
                 if attempt.state == ASKED:
-                    # The lease ends when the attempt expires, so the silent sites are the cause.
+                    # The lease ends when the attempt expires, so the sites that have not answered are the cause.
                     silent = tuple(sorted(attempt.missing)) if now_ms > attempt.start_ms else ()
                     return self._give_up(attempt, site), AttemptChange(FAILED, attempt, silent)
                 if not attempt.ending:
@@ -292,11 +292,11 @@ class CoAllocator:
         return [ToSite(site, commit) for site, _ in attempt.fragments]
 
     def _came_too_soon(self) -> None:
-        """Double the margin: messages take longer than the present one."""
+        """Double the margin, because messages take longer than the current margin."""
         self.margin_ms = min(2 * self.margin_ms, MOST_MARGINS * self._least_margin_ms)
 
     def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:
-        """Drop an attempt that has not started; release its nodes at all sites except `but`, answered or not."""
+        """Drop an attempt that has not started; release its nodes at all sites except `but`, even without an answer."""
         job_id = attempt.job.job_id
         self._life.change(job_id, attempt, "give up")
         del self.attempts[job_id]
@@ -330,7 +330,7 @@ class CoAllocator:
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
 
     def expire(self, now_ms: int) -> tuple[list[GridCommand], list[AttemptChange]]:
-        """Give up the attempts that some site has not granted by the agreed start, and name the silent sites."""
+        """Give up attempts not granted by all sites before the agreed start; return the sites that did not answer."""
         requests: list[GridCommand] = []
         changes: list[AttemptChange] = []
         for job_id in sorted(job_id for job_id, a in self.asking.items() if now_ms > a.start_ms):

@@ -43,19 +43,19 @@ from gridweave.site.times import span_text
 
 
 class ControlOptions(NamedTuple):
-    """The options of a level of control; nodes and policy are separate."""
+    """The options of a level of control, except its nodes and policy."""
 
     rng: Generator | None  # for the selection ``random``, one draw per submitted job
-    margin_ms: int  # how far ahead the start of a job on several sites is agreed
-    retry_ms: int  # how long after a refusal or silence a site is asked again, if it reports nothing before
+    margin_ms: int  # how far in advance sites agree on the start of a split job
+    retry_ms: int  # pause before a site that refused or did not answer is asked again, unless it reports earlier
     lease_ms: int  # how long a delegated job may wait at a site that receives nothing from the grid
     network: GridNetwork | None  # the links between the sites
     names: tuple[str, ...]  # the names of the sites, for forecasts
-    shared: tuple[int, ...] = ()  # the sites whose nodes jobs share by hardware threads
+    shared: tuple[int, ...] = ()  # the sites on which jobs share nodes by hardware threads
 
 
 class ControlState(CoreState, frozen=True, kw_only=True):
-    """The state that every level of control has."""
+    """The state common to all levels of control."""
 
     draws: GeneratorState | None
     shut: dict[int, str] = msgspec.field(default_factory=dict)
@@ -64,7 +64,7 @@ class ControlState(CoreState, frozen=True, kw_only=True):
 
 
 ExcludedSites = tuple[int, ...]
-"""The sites that do not accept the user of a job."""
+"""The sites that do not accept a job's user."""
 
 Never = Mapping[int, str]
 """The sites that can never run a job, each with the reason."""
@@ -74,18 +74,18 @@ NO_OFFERS: Mapping[int, Quoted] = MappingProxyType({})
 
 
 class QuoteQuestion(NamedTuple):
-    """A question about the start of a job if it were submitted now.
+    """A request to forecast the start of a job as if it were submitted now.
 
     Attributes
     ----------
     asked : GridJobSubmitted
         The job.
     end_ms : int
-        How long after the end of a job the grid learns of it and can use its nodes.
+        The delay from a job's end until the grid is notified and can use the job's nodes.
     without : int, optional
         A waiting job that the new job would replace.
     offers : mapping from int to Quoted
-        The sites' answers to `Control.questions`; without them the forecast has no start below full control.
+        The sites' answers to `Control.questions`; without them, only full control can forecast a start.
     """
 
     asked: GridJobSubmitted
@@ -97,7 +97,7 @@ class QuoteQuestion(NamedTuple):
 class Control(ABC):
     """A level of control: how much the grid decides (Streit, section 2.5; Gehring and Preiss 1999).
 
-    `state_type` is the type of its state.
+    `state_type` is the type of the level's state.
     """
 
     state_type: Any
@@ -112,13 +112,13 @@ class Control(ABC):
         self._network = options.network
         # The sites that have reported that they accept no new jobs of the grid, with the reason.
         self._shut: dict[int, str] = {}
-        # The sites with which no messages are exchanged, with the reason; `_shut` has them, too.
+        # The sites with which no messages are exchanged, with the reason; they are in `_shut`, too.
         self.cut_off_sites: dict[int, str] = {}
-        # The longest estimate that a job may have at a site, for sites that have reported one.
+        # The longest estimate that a job may have at a site, for sites that have reported a limit.
         self._longest_ms: dict[int, int] = {}
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
-        """Return the latest news of the links."""
+        """Return the latest change and measurement of the links."""
         return ()
 
     def why_never(
@@ -145,7 +145,7 @@ class Control(ABC):
         return f"no site can run it: {reasons}" + (f"; {reason}" if any(left) else "")
 
     def submit(self, now_ms: int, asked: GridJobSubmitted, never: Never = NOWHERE) -> list[GridCommand]:
-        """Submit a job; `never` has the sites that can never run it. Ignore a job that was submitted before."""
+        """Submit a job; `never` lists the sites that can never run it. Ignore a job that was submitted before."""
         draw = self._draw(self._rng)
         job_id = asked.job.job_id
         if self.knows(job_id):
@@ -164,9 +164,9 @@ class Control(ABC):
         return self._draw(copy.deepcopy(self._rng))
 
     def cut_off(self, now_ms: int, site: int, why: str) -> None:
-        """Record why no messages are exchanged with a site; an empty reason means that they are exchanged again.
+        """Record why no messages are exchanged with a site; an empty reason reconnects the site.
 
-        If the site had reported that it is closed, it stays closed.
+        A site that had reported itself closed stays closed.
         """
         before = self.cut_off_sites.pop(site, None)
         if before is not None and self._shut.get(site) == before:
@@ -176,7 +176,7 @@ class Control(ABC):
             self._shut.setdefault(site, why)
 
     def site_changed(self, site: int, change: SiteChanged) -> None:
-        """Record whether a site accepts new jobs, and its longest estimate; `answered` applies the rest."""
+        """Record whether a site accepts new jobs, and the longest estimate it accepts; `answered` applies the rest."""
         self._shut.pop(site, None)
         if change.closed:
             self._shut[site] = change.closed
@@ -186,17 +186,17 @@ class Control(ABC):
 
     @abstractmethod
     def site_shares(self, site: int) -> None:
-        """Record that jobs share the nodes of a site by hardware threads."""
+        """Record that jobs on a site share nodes by hardware threads."""
 
     def _too_long(self, job: Job) -> dict[int, str]:
-        """Return the sites for which the estimate of a job is too long, each with the reason."""
+        """Return the sites whose limit on estimates a job exceeds, each with the reason."""
         sites = sorted(site for site, longest_ms in self._longest_ms.items() if job.estimate_ms > longest_ms)
         asked = f"the job may take {span_text(job.estimate_ms)}; give it a lower limit"
         return {site: f"it runs jobs of at most {span_text(self._longest_ms[site])}, and {asked}" for site in sites}
 
     @abstractmethod
     def knows(self, job_id: int) -> bool:
-        """Whether a job is at this level."""
+        """Whether this level of control manages a job."""
 
     @abstractmethod
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
@@ -204,19 +204,19 @@ class Control(ABC):
 
     @abstractmethod
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Exclude the sites that no longer accept the user of a job, from now on."""
+        """Exclude the sites that no longer accept a job's user."""
 
     @abstractmethod
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out of the queue: now if it waits, or else when it returns to the queue."""
+        """Remove a job from the queue: now if it is waiting, otherwise when it returns to the queue."""
 
     @abstractmethod
     def release(self, job_id: int) -> None:
-        """Undo `hold` for a job that has not been taken out yet."""
+        """Undo `hold` for a job that has not been removed yet."""
 
     @abstractmethod
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, or remove it from the queue."""
+        """Cancel a job: end it, or remove it from the queue."""
 
     @abstractmethod
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
@@ -226,28 +226,28 @@ class Control(ABC):
     def evicted(self, job_id: int) -> int:
         """Count an eviction of a job, before the site's answer is applied; return the count, or 0 for an unknown job.
 
-        Sites get the count with each attempt from now on.
+        Later attempts report the count to the sites.
         """
 
     @abstractmethod
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Use the links as they are now."""
+        """Apply a change or a measurement of the links."""
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass reconsider all waiting jobs, after a change of the policy or of options of the links."""
+        """Have the next pass reconsider all waiting jobs, after a change of the policy or the network options."""
         return
 
     @abstractmethod
     def unplaceable(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Refuse a job that can never be placed: now if it waits, or else when it needs another attempt."""
+        """Refuse a job that can never be placed: now if it is waiting, otherwise when it needs another attempt."""
 
     @abstractmethod
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Decide, after all events of an instant have been applied."""
+        """Make scheduling decisions; call after all events at `now_ms` have been applied."""
 
     @property
     def model(self) -> NetworkModel | None:
-        """The present model of the links between the sites, or None."""
+        """The current model of the links between the sites, or None."""
         return None
 
     @property
@@ -271,15 +271,15 @@ class Control(ABC):
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return a function that forecasts the start of a job, with the reason; None if the job is unknown.
 
-        The forecast assumes that the grid learns of the ends of jobs `end_ms` later.
+        The forecast assumes that the grid is notified `end_ms` after a job ends.
         """
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
-        """Return the `forecaster` of each job, all for the present state."""
+        """Return the `forecaster` of each job, all for the current state."""
         return [self.forecaster(now_ms, job_id, end_ms) for job_id in job_ids]
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
-        """Return the question for each site whose answer `quoter` uses; none if the grid itself decides on starts."""
+        """Return the quote requests, by site, whose answers `quoter` needs; empty if the grid decides on starts."""
         return {}
 
     @abstractmethod
@@ -289,7 +289,7 @@ class Control(ABC):
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return a function that forecasts the starts of the first `most_jobs` waiting jobs.
 
-        A job in the queue of a site may have no start: only the site knows it.
+        A job in a site's queue may have no start, because only the site knows it.
         """
         forecasters = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
         forecasts = [forecast() for forecast in forecasters if forecast is not None]
@@ -297,7 +297,7 @@ class Control(ABC):
 
     @abstractmethod
     def state(self) -> Any:
-        """Return the state between two instants."""
+        """Return the state; call only between two steps."""
 
     def _draws(self) -> GeneratorState | None:
         return None if self._rng is None else generator_state(self._rng)
@@ -310,11 +310,11 @@ class Control(ABC):
 
     @abstractmethod
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
 
 
 class PutOff(msgspec.Struct, frozen=True):
-    """How often a site delayed a job beyond its quote, and when the grid asks the site again even without a change."""
+    """How often a site delayed a job beyond its quote, and when to ask the site again even if it has not changed."""
 
     times: int
     again_ms: int
@@ -332,16 +332,16 @@ class Delegation(msgspec.Struct):
     state: str = ASKING
     site: int = -1
     next_site: int = -1
-    # Whether its site quoted a start at once; the start may still fail if other jobs had the same quote.
+    # Whether the job's site quoted an immediate start, which may still fail if other jobs got the same quote.
     hurried: bool = False
     # The sites that have delayed the job since all sites were last asked.
     put_off: dict[int, PutOff] = msgspec.field(default_factory=dict)
     cancelled: bool = False
     # Whether the user holds the job: it leaves this level as soon as its site returns it.
     held: bool = False
-    # Its expected end at the site where it waits.
+    # The job's expected end at the site where it is waiting.
     end_ms: int = 0
-    # Why it can never be placed; empty if it can.
+    # Why the job can never be placed; empty if it can.
     unplaceable: str = msgspec.field(default="", name="hopeless")
     asked: set[int] = msgspec.field(default_factory=set)
     # The sites that have changed since they quoted, recorded while other quotes are missing.
@@ -355,39 +355,39 @@ class Delegation(msgspec.Struct):
     excluded: ExcludedSites = msgspec.field(default=(), name="barred")
     # The sites that can never run the job, each with the reason.
     never: dict[int, str] = msgspec.field(default_factory=dict)
-    # The split over several sites whose last nodes it waits for.
+    # The split whose last nodes the job is waiting for.
     awaited: Awaited | None = None
-    # Its site and times in the last mapping over the sites, or None.
+    # The job's site and times in the last mapping over the sites, or None.
     mapped: PlannedPlace | None = None
     # Since when no site has accepted the job, or None.
     waits_since_ms: int | None = None
-    # The sites that have yet to answer a question for the job, each with the id of that question.
+    # The sites that have yet to answer a question about the job, each with the id of that question.
     unanswered: dict[int, int] = msgspec.field(default_factory=dict)
 
     def avoids(self, site: int, now_ms: int) -> bool:
-        """Whether the job must not go to a site now."""
+        """Whether the job must not be sent to a site now."""
         refusals = self.refusals.get(site)
         return site in self.excluded or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
 
     def may_go_to(self, site: int, now_ms: int) -> bool:
-        """Whether the job is still wanted, and does not avoid a site."""
+        """Whether the job is neither cancelled nor held, and does not avoid a site."""
         return not (self.cancelled or self.held or self.avoids(site, now_ms))
 
     def leaves_alone(self, site: int, now_ms: int) -> bool:
-        """Whether the job must not move to a site even if the site has changed: the site delayed it at least twice."""
+        """Whether the job must not move to a site, even a changed one, because the site delayed it at least twice."""
         put_off = self.put_off.get(site)
         return put_off is not None and put_off.times > 1 and now_ms < put_off.again_ms
 
 
 class DelegatingState(ControlState, frozen=True, kw_only=True):
-    """The state common to all levels at which jobs wait in the queues of sites."""
+    """The state common to all levels of control at which jobs wait in sites' queues."""
 
     jobs: list[Delegation]
     retry_at_ms: int | None
 
 
 class DelegatingControl(Control):
-    """A level of control at which jobs wait in the queues of sites; a subclass sets `_one_job`."""
+    """A level of control at which jobs wait in sites' queues; a subclass sets `_one_job`."""
 
     _one_job: OneJob
 
@@ -408,15 +408,15 @@ class DelegatingControl(Control):
         self._retry_at_ms = state.retry_at_ms
 
     def knows(self, job_id: int) -> bool:
-        """Whether a job is at this level."""
+        """Whether this level of control manages a job."""
         return job_id in self._jobs
 
     def attempt_of(self, job_id: int) -> int:
-        """Return the number of the present attempt of a job."""
+        """Return the number of a job's current attempt."""
         return self._jobs[job_id].number
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
-        """Return what the grid would ask each site about a job if it were submitted now; see `Control`."""
+        """Return the quote requests that the grid would send if a job were submitted now; see `Control`."""
         job = self._delegation_of(now_ms, asked, 0.0)
         sites = (site for site in range(len(self._nodes)) if site not in self.cut_off_sites)
         return {site: self._request(now_ms, job, site, 0) for site in sites if not job.avoids(site, now_ms)}
@@ -436,7 +436,7 @@ class DelegatingControl(Control):
 
     @staticmethod
     def _delegation_of(now_ms: int, asked: GridJobSubmitted, draw: float, never: Never = NOWHERE) -> Delegation:
-        """Return the record of a job that is submitted now."""
+        """Return the record of a newly submitted job."""
         args = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
         return Delegation(*args, excluded=asked.excluded, never=dict(never))
 
@@ -447,11 +447,11 @@ class DelegatingControl(Control):
         self._life.begin(job_id, "submit")
 
     def _change(self, delegation: Delegation, cause: DelegationCause) -> None:
-        """Change the state of a job by the table `DELEGATION`."""
+        """Change the state of a job according to the table `DELEGATION`."""
         self._life.change(delegation.job.job_id, delegation, cause)
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job in any state."""
+        """Cancel a job in any state."""
         delegation = self._jobs.get(job_id)
         if delegation is None or delegation.cancelled:
             return []
@@ -464,9 +464,9 @@ class DelegatingControl(Control):
         return [ToSite(delegation.site, CancelJob(delegation.job.job_id, delegation.number))]
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out: now if it is at no site, or else when its site returns it.
+        """Remove a job: now if it is at no site, otherwise when its site returns it.
 
-        A job in the queue of a site is withdrawn. A running job is taken out only if it needs another attempt.
+        A job in a site's queue is withdrawn. A running job is removed only if it needs another attempt.
         """
         delegation = self._jobs.get(job_id)
         if delegation is None or delegation.cancelled:
@@ -487,10 +487,10 @@ class DelegatingControl(Control):
         return delegation.job.evictions
 
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Exclude sites for a job from now on, and take the job back from a site that is excluded now.
+        """Exclude sites for a job, and withdraw the job from its site if that site is now excluded.
 
         A site that reports its accepted users may have new machines, so sites that could never run the job are asked
-        again. A job that no site can run any more is refused: now if it is at no site, or else when it needs another
+        again. A job that no site can run any more is refused: now if it is at no site, otherwise when it needs another
         attempt.
         """
         delegation = self._jobs.get(event.job.job_id)
@@ -505,12 +505,12 @@ class DelegatingControl(Control):
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
     def release(self, job_id: int) -> None:
-        """Undo `hold`; if the job's site still returns the job, it is placed again."""
+        """Undo `hold`; if the site returns the job anyway, the job is placed again."""
         if job_id in self._jobs:
             self._jobs[job_id].held = False
 
     def unplaceable(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Refuse a job that can never be placed: now if it is at no site, or else when it needs another attempt."""
+        """Refuse a job that can never be placed: now if it is at no site, otherwise when it needs another attempt."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return []
@@ -528,7 +528,7 @@ class DelegatingControl(Control):
         return None
 
     def _note_refusal(self, now_ms: int, delegation: Delegation, answer: Refused) -> list[GridCommand]:
-        """Record a refusal by the site of a job.
+        """Record that a job's site has refused the job.
 
         A site that can never run the job is not asked again. A site that had accepted the job before is asked again
         after a pause. A site that refused at once, for example because it is drained, is asked again as usual.
@@ -548,7 +548,7 @@ class DelegatingControl(Control):
         self._count_those_left(delegation)
 
     def _count_those_left(self, delegation: Delegation) -> None:
-        """Record that a job can never be placed if all sites large enough are excluded or can never run it."""
+        """Mark a job as unplaceable if every site that is large enough is excluded or can never run it."""
         if delegation.unplaceable:
             return
         out = {
@@ -560,7 +560,7 @@ class DelegatingControl(Control):
         delegation.unplaceable = self.why_never(delegation.job, delegation.excluded, never, delegation.sends) or ""
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Keep a job that no site accepts now until a site changes or `retry_ms` has passed."""
+        """Keep a job that no site accepts at present, until a site changes or `retry_ms` has passed."""
         removal = self._remove_withdrawn(delegation)
         if removal is not None:
             return removal
@@ -594,5 +594,5 @@ class DelegatingControl(Control):
         return (job_id for job_id, delegation in self._jobs.items() if delegation.state in waits)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         assert self._retry_at_ms is not None or not any(d.state == BACKLOG for d in self._jobs.values()), "no retry"

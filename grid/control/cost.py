@@ -1,4 +1,4 @@
-"""The cost of a split, as numbers and as the sentence that forecasts, records and histories show."""
+"""The cost of a split, as numbers and as a sentence for forecasts, records and histories."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def split_cost(
     model : NetworkModel, optional
         The links between the sites. Without it the factor is the ratio of the two limits.
     communication : Communication, optional
-        The job's traffic; needed with a model.
+        The job's traffic; required with a model.
     names : sequence of str
         Names of all sites of the grid, in the order of the model's sites.
     traffic : str
@@ -63,19 +63,19 @@ def split_cost(
 
 
 def named(fragments: Iterable[tuple[int, int]], names: Sequence[str]) -> Places:
-    """Replace the site numbers of fragments by names."""
+    """Replace the site numbers of fragments with site names."""
     return tuple((names[site], nodes) for site, nodes in fragments)
 
 
 def bound_text(max_split_factor: float) -> str:
-    """Return the bound on split factors as a clause."""
+    """Return the upper bound on split factors as a clause."""
     return f"grid.max_split_factor allows {max_split_factor:g}"
 
 
 def factor_on_links(
     model: NetworkModel, communication: Communication, placement: Places, names: Sequence[str]
 ) -> float:
-    """Return the factor by which a job takes longer on these sites; the model may use other names for the sites."""
+    """Return the factor by which a job takes longer on these sites; the model may use different site names."""
     nodes = {model.topology.sites[names.index(site)]: width for site, width in placement}
     return model.split_factor(communication, nodes)
 

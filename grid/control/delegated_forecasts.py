@@ -1,4 +1,4 @@
-"""Forecasts for jobs in the queues of sites, from the answers of the sites and the grid's own state."""
+"""Forecasts for jobs in sites' queues, based on the sites' answers and the grid's own state."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: s
 
 
 def apart_forecast(forecaster: Forecaster) -> Forecast:
-    """Return the forecast for a job that is delegated, despite the grid queue, because not all sites accept it."""
+    """Return the forecast for a job that is delegated instead of queued, because not all sites accept it."""
     forecast = forecaster()
     reason = f"some sites do not accept it, so it is delegated; {forecast.reason}"
     return msgspec.structs.replace(forecast, reason=reason)
@@ -115,7 +115,7 @@ def apart_forecast(forecaster: Forecaster) -> Forecast:
 def _quoted(
     now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str], shut: Mapping[int, str]
 ) -> SiteReason:
-    """Return the last answer of a site about a job."""
+    """Return a site's last answer about a job."""
     refusals, quote = delegation.refusals.get(site), delegation.quotes.get(site)
     refused = _refused(now_ms, delegation, site)
     if refused and (quote is None or delegation.avoids(site, now_ms)):
@@ -188,12 +188,12 @@ def sent_forecast(
     names: Sequence[str],
     shut: Mapping[int, str],
 ) -> Forecast:
-    """Return the forecast for a job without control.
+    """Return the forecast for a job at the level of control ``none``.
 
     Parameters
     ----------
     loads : sequence of int or None
-        For each site the time (ms) that it needs for the jobs that the grid has sent; None if it has refused this job.
+        For each site, the time (ms) that it needs for the grid's jobs; None if the site has refused this job.
     retry_ms : int
         When a job that all sites have refused is sent again.
     shut : mapping from int to str
@@ -263,9 +263,9 @@ def unasked_quote(
 def sent_quote(
     forecast: Forecast, job: Job, site: int, offers: Mapping[int, Quoted], names: Sequence[str], why: str
 ) -> Forecast:
-    """Return a quote without control: where the job would be sent, its start there, and who could start it first.
+    """Return a quote without control: the job's site, its start there, and the site that could start it first.
 
-    `site` is the site that would get the job, `offers` has the sites' quotes, and `why` says why it is that site.
+    `site` is the site that would get the job, `offers` are the sites' quotes, and `why` is the reason for that choice.
     """
     now_ms, offer = forecast.now_ms, offers.get(site)
     reason = f"it would be sent to {names[site]}, which {why}"

@@ -1,8 +1,8 @@
 """Forecast the start of a job in the grid queue by simulating a copy of the meta-scheduler.
 
-The simulation assumes that every running job ends at its expected end, that the grid learns of the end ``end_ms``
-later, that sites grant every request at once, and that no new jobs arrive (docs/explain.md). The copy makes its
-decisions with the same code as the meta-scheduler itself.
+The simulation assumes that every running job ends at its expected end, that the grid is notified ``end_ms`` later, that
+sites grant every request at once, and that no new jobs arrive (docs/explain.md). The copy makes its decisions with the
+same code as the meta-scheduler itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Copy(Protocol):
 
     @property
     def margin_ms(self) -> int:
-        """How far ahead the common start of a split job is agreed."""
+        """How far in advance sites agree on the start of a split job."""
 
     @property
     def attempts(self) -> dict[int, Attempt]:
@@ -67,10 +67,10 @@ class Copy(Protocol):
         """Apply an answer from a site."""
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Make decisions, after all events of this time have been applied."""
+        """Make scheduling decisions; call after all events at `now_ms` have been applied."""
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when to call `run` even without an event."""
+        """Return when `run` must be called even without an event, or None."""
 
 
 def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> Forecast:
@@ -117,12 +117,12 @@ class QueueForecasts:
     Parameters
     ----------
     control : Copy
-        The present state; the caller must not use it any more.
+        The current state; the caller must not use it afterwards.
     now_ms : int
     names : sequence of str
         Names of the sites.
     end_ms : int
-        Delay until the grid learns of the end of a job.
+        Delay until the grid is notified of a job's end.
     most_steps : int
         Largest number of simulated time steps.
     """
@@ -132,13 +132,13 @@ class QueueForecasts:
     ) -> None:
         self._now_ms, self._names, self._end_ms, self._most_steps = now_ms, names, end_ms, most_steps
         expect_ends(control.queue, now_ms, end_ms)
-        self._control = control  # stays in the present state; `_simulate` simulates a copy
+        self._control = control  # keeps the current state; `_simulate` simulates a copy
         self._placed: dict[int, tuple[int, Fragments, int]] = {}
         self._has_ended = False  # whether the simulation has run out of events
         self._steps = self._simulate()
 
     def forecast(self, job_id: int) -> Forecast:
-        """Return when a waiting job starts, and why not earlier."""
+        """Return when a waiting job will start, and why not earlier."""
         control, now_ms = self._control, self._now_ms
         standing = Standing(control.queue, control.policy, control.closed, control.shut, now_ms, job_id, self._names)
         firm = _firmly_reserved(control, now_ms, job_id)
@@ -240,7 +240,7 @@ def _simulate(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_
 
 
 def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Iterator[int | None]:
-    """Simulate from decision to decision; before each, yield its time, or None at the end."""
+    """Simulate from decision to decision; before each decision, yield its time, or None if it was the last."""
     reserved = 0
     for _ in range(most_steps):
         instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]

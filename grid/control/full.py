@@ -1,4 +1,4 @@
-"""Full control: one queue over all sites; the grid decides, the sites start (docs/grid.md)."""
+"""Full control: one queue over all sites; the grid decides, and the sites start the jobs (docs/grid.md)."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     held: list[int]
     unplaceable: dict[int, str] = msgspec.field(name="hopeless")
     closed: dict[int, tuple[int, int]]
-    # The submissions of jobs that still have an attempt but now have excluded sites. For jobs apart from the queue,
-    # `apart` is the state of their level, and `apart_nodes` has (job, site, nodes).
+    # The submissions of jobs that still have an attempt but now have excluded sites. For jobs kept apart,
+    # `apart` is the state of their level of control, and `apart_nodes` contains (job, site, nodes).
     excluded: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict, name="barred")
     apart: LimitedControlState | None = None
     apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     never: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
-    # Why a closed site refused a job, by site; the other closed sites were silent.
+    # Why a closed site refused a job, by site; the other closed sites did not answer.
     refusals: dict[int, str] = msgspec.field(default_factory=dict)
     # The number of nodes that are not available to the grid, as reported by each site.
     others: dict[int, int] = msgspec.field(default_factory=dict)
@@ -92,26 +92,26 @@ class FullControl(Control):
         self._offers = SharedOffers(options.shared, nodes, options.retry_ms)
         self._attempts = CoAllocator(options.margin_ms)
         self._number: dict[int, int] = {}
-        # Jobs with an attempt in progress that are held if they return to the queue, or refused, with the reason.
+        # Jobs with an attempt in progress that will be held or refused (with the reason) if they return to the queue.
         self._held: set[int] = set()
         self._unplaceable: dict[int, str] = {}
         # Sites that are not asked now: the nodes counted as unavailable for that reason, and the end of the pause.
         self._closed: dict[int, tuple[int, int]] = {}
         self._refusals: dict[int, str] = {}
         self._others: dict[int, int] = {}
-        # (job, site) of the parts that ended at this instant; a job whose last part ends frees all its nodes itself.
+        # (job, site) of the parts that ended in this step; a job whose last part ends frees all its nodes itself.
         self._parts_over: list[tuple[int, int]] = []
         self._changed = False
         self._options = options._replace(rng=None)
         self._excluded: dict[int, GridJobSubmitted] = {}
-        # The sites that are too small for a job and take no part of it, each with its reason, by job.
+        # The sites that are too small for a job and accept no part of it, each with its reason, by job.
         self._never: dict[int, dict[int, str]] = {}
         self._apart: LimitedControl | None = None
-        # The nodes of jobs apart from the queue, by job and site; the queue counts them as unavailable.
+        # The nodes of jobs kept apart from the queue, by job and site; the queue counts them as unavailable.
         self._apart_nodes: dict[tuple[int, int], int] = {}
 
     def state(self) -> FullControlState:
-        """Return the state between two instants."""
+        """Return the state; call only between two steps."""
         return FullControlState(
             draws=self._draws(),
             shut=self._shut,
@@ -152,7 +152,7 @@ class FullControl(Control):
 
     @property
     def model(self) -> NetworkModel | None:
-        """The present model of the links between the sites, or None."""
+        """The current model of the links between the sites, or None."""
         return self._queue.model
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
@@ -164,7 +164,7 @@ class FullControl(Control):
         return self._queue.tuning
 
     def copy(self) -> Self:
-        """Return a copy; neither sees later changes of the other."""
+        """Return an independent copy."""
         new = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, dict | list | set):
@@ -189,7 +189,7 @@ class FullControl(Control):
 
     @property
     def margin_ms(self) -> int:
-        """How far ahead sites agree on the start of a split job."""
+        """How far in advance sites agree on the start of a split job."""
         return self._attempts.margin_ms
 
     @property
@@ -199,7 +199,7 @@ class FullControl(Control):
 
     @property
     def closed(self) -> dict[int, LeftAlone]:
-        """The sites that are not asked now, each with the reason and the times."""
+        """The sites that are not asked at present, each with the reason and the period."""
         return {
             site: LeftAlone(until_ms - self._retry_ms, until_ms, self._refusals.get(site, ""))
             for site, (_, until_ms) in self._closed.items()
@@ -229,7 +229,7 @@ class FullControl(Control):
         return forecasters
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
-        """See `Control`; only jobs apart from the queue depend on what sites answer."""
+        """See `Control`; only jobs kept apart from the queue depend on the sites' answers."""
         return self._those_apart().questions(now_ms, asked) if asked.excluded else {}
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
@@ -253,7 +253,7 @@ class FullControl(Control):
         return lambda: [*queued(), *apart()][:most_jobs]
 
     def knows(self, job_id: int) -> bool:
-        """Whether a job is in the queue, in an attempt, or apart from the queue."""
+        """Whether a job is in the queue, in an attempt, or kept apart from the queue."""
         return job_id in self._number or self._is_apart(job_id)
 
     def site_changed(self, site: int, change: SiteChanged) -> None:
@@ -269,14 +269,14 @@ class FullControl(Control):
         self._open(site)
         self._queue.set_shut(site, site in self._shut)
         if site not in self._shut:
-            # Its free nodes counted as unavailable until now, and an unchanged site sends no report.
+            # The site's free nodes counted as unavailable until now, and an unchanged site sends no report.
             self._queue.set_others(site, self._others.get(site, 0) + self._nodes_apart(site))
         self._changed = True
         if self._apart is not None:
             self._apart.cut_off(now_ms, site, why)
 
     def site_shares(self, site: int) -> None:
-        """See `Control`; the grid then also asks the site for offers to the first jobs of the queue."""
+        """See `Control`; the grid then also asks the site for offers for the first jobs in the queue."""
         self._offers.add(site)
         self._changed = True
 
@@ -289,7 +289,7 @@ class FullControl(Control):
         return self._apart is not None and self._apart.knows(job_id)
 
     def _those_apart(self) -> LimitedControl:
-        """Return the level that places the jobs apart from the queue; create it on the first call."""
+        """Return the level of control for jobs kept apart from the queue; the first call creates it."""
         if self._apart is None:
             self._apart = LimitedControl(self._nodes, self.policy, self._options)
             for site in self._shut.keys() | self._longest_ms.keys():
@@ -308,7 +308,7 @@ class FullControl(Control):
         return []
 
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Move a job with excluded sites out of the queue and place it apart: now if it waits, else when it returns."""
+        """Keep a job with excluded sites apart from the queue: from now if it is waiting, otherwise once it returns."""
         job_id = event.job.job_id
         if self._is_apart(job_id):
             return self._those_apart().bar(now_ms, event)
@@ -327,7 +327,7 @@ class FullControl(Control):
         return self._those_apart().submit(now_ms, asked)
 
     def _as_submitted(self, job_id: int, excluded: GridJobSubmitted | None) -> GridJobSubmitted:
-        """Return the submission of a job that leaves the queue, with its excluded sites; forget the job here."""
+        """Return the submission of a job that leaves the queue, with its excluded sites; drop the job's records."""
         job, sensitivity, sends = self._queue.described(job_id)
         return GridJobSubmitted(job, sensitivity, sends, self._forget(job_id), excluded.excluded if excluded else ())
 
@@ -343,7 +343,7 @@ class FullControl(Control):
         return self._queue.evicted(job_id) if job_id in self._number else 0
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, or remove it from the queue."""
+        """Cancel a job: end it, or remove it from the queue."""
         if self._is_apart(job_id):
             return self._those_apart().cancel(now_ms, job_id)
         if job_id not in self._number:
@@ -356,7 +356,7 @@ class FullControl(Control):
         return [ReportDone(job_id, "cancelled")]
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out of the queue: now if it waits, or else when it returns to the queue."""
+        """Remove a job from the queue: now if it is waiting, otherwise when it returns to the queue."""
         if self._is_apart(job_id):
             return self._those_apart().hold(now_ms, job_id)
         if job_id not in self._number:
@@ -369,7 +369,7 @@ class FullControl(Control):
         return [ReportHeld(job_id, self._forget(job_id))]
 
     def release(self, job_id: int) -> None:
-        """Undo `hold` for a job that has not been taken out yet."""
+        """Undo `hold` for a job that has not been removed yet."""
         if self._is_apart(job_id):
             self._those_apart().release(job_id)
         self._held.discard(job_id)
@@ -400,7 +400,7 @@ class FullControl(Control):
         return commands if change is None else commands + self._take_note(now_ms, change)
 
     def _nodes_apart(self, site: int) -> int:
-        """Return how many nodes of a site are used by jobs apart from the queue."""
+        """Return how many nodes of a site are used by jobs kept apart from the queue."""
         return sum(nodes for (_, other), nodes in self._apart_nodes.items() if other == site)
 
     def _heard(self, offers: SharedOffers, site: int, answer: Answer) -> bool:
@@ -416,7 +416,7 @@ class FullControl(Control):
         return False
 
     def _note_apart(self, apart: LimitedControl, site: int, answer: Answer) -> None:
-        """Update the nodes of a job apart from the queue, which are unavailable to the queue."""
+        """Update the nodes of a job kept apart from the queue, which are unavailable to the queue."""
         if not isinstance(answer, (Reserved, Started, Ended, LeaseEnded)):
             return
         key = answer.job_id, site
@@ -447,7 +447,7 @@ class FullControl(Control):
             change = msgspec.structs.replace(change, never=None)
         excluded = self._excluded[job_id].excluded if job_id in self._excluded else ()
         report = self._came_back(now_ms, change)
-        # A job that is gone needs no pause at its sites.
+        # A job that has left needs no pause at its sites.
         if kind != ENDED and change.never is None and not (no_part and job_id not in self._number):
             width = dict(attempt.fragments)
             for site in change.sites:
@@ -458,7 +458,7 @@ class FullControl(Control):
         return report
 
     def _note_no_part(self, job: Job, change: AttemptChange) -> None:
-        """Record the sites that take no part of a job; make the job unplaceable if the other sites cannot run it."""
+        """Record the sites that accept no part of a job; make the job unplaceable if the other sites cannot run it."""
         too_small = {site: change.never or "" for site in change.sites if self._nodes[site] < job.width}
         if too_small:
             never = self._never[job.job_id] = self._never.get(job.job_id, {}) | too_small
@@ -467,7 +467,7 @@ class FullControl(Control):
                 self._unplaceable.setdefault(job.job_id, why_never)
 
     def _came_back(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
-        """Report a job whose attempt is over, or return it to the queue if it still has to run."""
+        """Report a job whose attempt has ended, or return it to the queue if it still has to run."""
         attempt, job_id = change.attempt, change.attempt.job.job_id
         outcome = attempt.outcome if change.kind == ENDED else None
         if outcome is None and attempt.cancelled:
@@ -487,7 +487,7 @@ class FullControl(Control):
     def _waits_again(
         self, now_ms: int, job_id: int, excluded: GridJobSubmitted | None, change: AttemptChange
     ) -> list[GridCommand]:
-        """Return a job to the queue, or place it apart if a site no longer accepts it or can never run it."""
+        """Return a job to the queue, or keep it apart if a site no longer accepts it or can never run it."""
         if excluded is None and change.never is None:
             self._queue.requeue(now_ms, job_id)
             return []
@@ -499,13 +499,13 @@ class FullControl(Control):
         return self._those_apart().submit(now_ms, asked, never)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Use the links as they are now for all later placements."""
+        """Use the changed links for all later placements."""
         self._queue.links_changed(news)
         self._changed = True
         return [] if self._apart is None else self._apart.links_changed(now_ms, news)
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass reconsider all waiting jobs by the present policy."""
+        """Have the next pass reconsider all waiting jobs under the current policy."""
         self._queue.reconsider()
         self._attempts.reconsider()
         self._changed = True
@@ -513,7 +513,7 @@ class FullControl(Control):
             self._apart.reconsider(now_ms)
 
     def unplaceable(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Refuse a job that can never be placed: now if it waits, or else when it needs another attempt."""
+        """Refuse a job that can never be placed: now if it is waiting, otherwise when it needs another attempt."""
         if self._is_apart(job_id):
             return self._those_apart().unplaceable(now_ms, job_id, reason)
         if job_id not in self._number:
@@ -527,7 +527,7 @@ class FullControl(Control):
         return [ReportRefused(job_id, reason)]
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Give up attempts that were not granted in time; run this instant's pass if something has changed."""
+        """Give up attempts that were not granted in time; run a pass over the queue if anything has changed."""
         commands: list[GridCommand] = [] if self._apart is None else self._apart.run(now_ms)
         for job_id, site in self._parts_over:
             if job_id in self._attempts.attempts:
@@ -556,7 +556,7 @@ class FullControl(Control):
         return commands
 
     def _place(self, now_ms: int) -> list[GridCommand]:
-        """Run this instant's pass, and ask the sites for the nodes of the jobs that it starts."""
+        """Run a pass over the queue, and ask the sites for the nodes of the jobs that the pass starts."""
         commands: list[GridCommand] = []
         for placement in self._queue.run_pass(now_ms):
             job, fragments, length_ms = placement.job, placement.fragments, placement.length_ms
@@ -569,7 +569,7 @@ class FullControl(Control):
         return commands
 
     def _share(self, now_ms: int, offers: SharedOffers) -> list[GridCommand]:
-        """Start waiting jobs on shared nodes where that pays, and ask for offers to the jobs that still wait."""
+        """Start waiting jobs on shared nodes where that is faster; request offers for jobs that keep waiting."""
         commands: list[GridCommand] = []
         for job, site, slowdown, work_ms, end_ms in offers.take(now_ms, self._queue):
             self._number[job.job_id] = number = self._number[job.job_id] + 1
@@ -581,7 +581,7 @@ class FullControl(Control):
         return start_ms is not None and start_ms <= now_ms
 
     def waiting(self) -> Iterator[int]:
-        """Yield the waiting jobs in the order in which they are considered: the queue first, then the jobs apart."""
+        """Yield the waiting jobs in the order in which they are considered: the queue first, then jobs kept apart."""
         yield from (job.job_id for job in self._queue.waiting)
         if self._apart is not None:
             yield from self._apart.waiting()
@@ -597,7 +597,7 @@ class FullControl(Control):
         return min((instant for instant in instants if instant is not None), default=None)
 
     def _close(self, now_ms: int, site: int, refusal: str) -> None:
-        """Stop asking a site until it changes or `retry_ms` has passed; an empty refusal means that it was silent."""
+        """Stop asking a site until it changes or `retry_ms` has passed; an empty refusal means no answer."""
         self._open(site)
         taken = max(0, self._queue.free(site))
         self._queue.set_others(site, self._queue.others(site) + taken)
@@ -612,7 +612,7 @@ class FullControl(Control):
             self._queue.set_others(site, self._queue.others(site) - taken)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         self._queue.check_invariants()
         assert self._queue.shut == set(self._shut), "the queue and the level disagree on the shut sites"
         assert all(self._queue.free(site) <= 0 for site in self._shut), "a shut site has free nodes"

@@ -57,7 +57,7 @@ from gridweave.site.messages import (
 from gridweave.site.times import growing_pause_ms
 
 LEASE_MS = 3_600_000
-"""How long a delegated job may wait at a site that receives nothing from the grid; leases are renewed every third."""
+"""Lease of a delegated job: how long it may wait at a site without news from the grid; renewed after a third of it."""
 
 MOST_MAPPED = 1_000
 """The largest number of waiting jobs mapped over the sites at once, in order of submission."""
@@ -66,7 +66,7 @@ NO_PART = "it runs no parts of split jobs, and is too small for the whole job"
 """Why a site can never run a job that is wider than the site and that the grid may split."""
 
 LOOKS = 16
-"""The largest number of waiting jobs reconsidered when a site has new capacity; it bounds the messages (a guess)."""
+"""The largest number of waiting jobs reconsidered when a site has new capacity, to limit messages (a guess)."""
 
 
 class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="LimitedControl 1"):
@@ -93,7 +93,7 @@ class LimitedControl(DelegatingControl):
         self._attempts = CoAllocator(options.margin_ms)
         self._one_job = OneJob(nodes, policy, options.network)
         self._quote_id = 0
-        # What each quote is for: a job, and the number of the round that asks all sites, 0 if it asks one site alone.
+        # The purpose of each quote: a job, and the number of the round that asks all sites, or 0 for a single site.
         self._asked: dict[int, tuple[int, int]] = {}
         self._news: dict[int, None] = {}
         self._claimed: dict[int, tuple[int, int]] = {}
@@ -102,19 +102,19 @@ class LimitedControl(DelegatingControl):
         self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
         self._sent = WorkSent(nodes, options.retry_ms)
-        # Whether `run` must map the waiting jobs: all quotes requested at some instant have arrived or are overdue.
+        # Whether `run` must map the waiting jobs: all quotes requested at the same time have arrived or are overdue.
         self._map_is_due = False
 
     @property
     def model(self) -> NetworkModel | None:
-        """The present model of the links, which decides on splits; None without links."""
+        """The current model of the links, used to decide on splits; None without links."""
         return self._one_job.model
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
         return self._one_job.news
 
     def state(self) -> LimitedControlState:
-        """Return the state between two instants."""
+        """Return the state; call only between two steps."""
         return LimitedControlState(
             draws=self._draws(),
             shut=self._shut,
@@ -160,7 +160,7 @@ class LimitedControl(DelegatingControl):
             del self._asked[quote_id]
 
     def _wait_no_more(self, delegation: Delegation) -> None:
-        """Stop waiting for quotes for a job; the mapping is due if no other job of the same instant still waits."""
+        """Stop waiting for a job's quotes; the mapping is due if no job asked at the same time is still waiting."""
         until_ms = self._patience_ms.pop(delegation.job.job_id, None)
         if until_ms is not None and self.policy.maps and until_ms not in self._patience_ms.values():
             self._map_is_due = True
@@ -206,7 +206,7 @@ class LimitedControl(DelegatingControl):
         return []
 
     def _waits_longer(self, now_ms: int, delegation: Delegation, start_ms: int | None) -> list[GridCommand]:
-        """Offer a job to other sites if its site did not start it at once as quoted, or now expects a later end.
+        """Offer a job to other sites if its site did not start it immediately as quoted, or now expects a later end.
 
         Sites that have delayed the job before are not asked here. They are asked after they have changed, or after a
         pause that grows; otherwise two sites could pass the job back and forth.
@@ -236,17 +236,17 @@ class LimitedControl(DelegatingControl):
         attempt = self._attempts.attempts.get(job_id)
         if attempt is None:
             return self._jobs[job_id].job.width
-        # Ends are applied before other answers of the same instant, even the end of a part that has just started.
+        # Ends are applied before other answers of the same time, even the end of a part that has just started.
         return 0 if site in attempt.ended else dict(attempt.fragments).get(site, 0)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Use the links as they are now, and ask sites again at once for unplaced jobs."""
+        """Use the changed links, and ask sites again at once about unplaced jobs."""
         self._one_job.links_changed(news)
         self._retry_now(now_ms)
         return []
 
     def reconsider(self, now_ms: int) -> None:
-        """Ask sites again, at once, for unplaced jobs."""
+        """Ask sites again at once about unplaced jobs."""
         self._attempts.reconsider()
         self._retry_now(now_ms)
 
@@ -263,7 +263,7 @@ class LimitedControl(DelegatingControl):
             self._retry_at_ms = now_ms
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Decide on placements, splits, moves and retries after all events of an instant; renew due leases."""
+        """Decide on placements, splits, moves and retries after all events at `now_ms`; renew leases that are due."""
         requests, changes = self._attempts.expire(now_ms)
         commands: list[GridCommand] = [*requests]
         for change in changes:
@@ -315,7 +315,7 @@ class LimitedControl(DelegatingControl):
     ) -> list[GridCommand]:
         """Ask sites for quotes: for a decision over all sites (`whole`), or to move a waiting job.
 
-        A site that has yet to answer an earlier question for the job is not asked again; its answer counts instead.
+        A site that has yet to answer an earlier question about the job is not asked again; its pending answer is used.
         That answer is up to date: a site's messages arrive in order, so it reflects all that the site has reported.
         """
         commands: list[GridCommand] = []
@@ -374,7 +374,7 @@ class LimitedControl(DelegatingControl):
         return NO_PART if self._one_job.may_split(job) else None
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Place a job by its quotes; if it waits after that, ask the sites that have changed since they quoted."""
+        """Place a job according to its quotes; if it has to wait, ask sites that have changed since their quotes."""
         self._wait_no_more(delegation)
         changed, delegation.changed = sorted(delegation.changed), set()
         if self.policy.maps:
@@ -403,7 +403,7 @@ class LimitedControl(DelegatingControl):
         return commands
 
     def _choice(self, now_ms: int, delegation: Delegation) -> PlaceChoice:
-        """Choose a site that starts the job now, or else a split, or else the site where the job ends first."""
+        """Choose a site that starts the job now, otherwise a split, otherwise the site where the job ends first."""
         # A site may have been excluded since it quoted.
         quoted = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
         quotes = {s: self._sent.subtracted(now_ms, s, quote, delegation.job) for s, quote in quoted.items()}
@@ -440,7 +440,7 @@ class LimitedControl(DelegatingControl):
         quotes: Mapping[int, Quoted],
         taken: Mapping[int, int] = MappingProxyType({}),
     ) -> tuple[Fragments, int] | None:
-        """Return how to split a job over the free nodes quoted, less the `taken` ones, and the split job's length."""
+        """Return a split of a job over the quoted free nodes minus `taken`, and the split job's length."""
         left = {s: quote.free - taken.get(s, 0) for s, quote in quotes.items() if quote.takes_parts}
         free = self._not_asked({s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)})
         sends = delegation.sends, delegation.submit_ms, now_ms
@@ -453,7 +453,7 @@ class LimitedControl(DelegatingControl):
         return delegation.waits_since_ms + self.policy.reserve_after_ms
 
     def _ahead(self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted]) -> tuple[Fragments, int] | None:
-        """Return how to split a long-waiting job over sites that reserve ahead, and the split job's length."""
+        """Return a split of a long-waiting job over sites that reserve ahead, and the split job's length."""
         at_ms = self._ahead_at_ms(delegation)
         if at_ms is None or now_ms < at_ms or self._attempts.ahead is not None:
             return None
@@ -504,12 +504,12 @@ class LimitedControl(DelegatingControl):
         return commands
 
     def _to_be_mapped(self, without: int | None = None) -> list[Delegation]:
-        """Return the first unplaced jobs, in order of submission, as many as are mapped at once."""
+        """Return the first unplaced jobs in order of submission, at most `MOST_MAPPED`."""
         backlog = (delegation for delegation in self._jobs.values() if delegation.state == BACKLOG)
         return [delegation for delegation in backlog if delegation.job.job_id != without][:MOST_MAPPED]
 
     def _plan(self, now_ms: int, waiting: Sequence[Delegation]) -> list[MappingDecision]:
-        """Map jobs over the sites by their quotes, and return which of them go now; nothing changes."""
+        """Map jobs over the sites by their quotes, and return the decision for each job; nothing changes."""
         last = last_quoted(waiting)
         quotes = {site: delegation.quotes[site] for site, delegation in last.items()}
         ready_ms = [self._ready_ms(now_ms, site, quotes.get(site)) for site in range(len(self._nodes))]
@@ -532,7 +532,7 @@ class LimitedControl(DelegatingControl):
         return plan
 
     def _ready_ms(self, now_ms: int, site: int, last: Quoted | None) -> list[int]:
-        """Return when each node of a site is free, according to its last quote; now if the quote does not say that.
+        """Return when each node of a site is free, according to its last quote; now if the quote does not say.
 
         The list is empty for a site without a quote.
         """
@@ -544,7 +544,7 @@ class LimitedControl(DelegatingControl):
     def _to_map(
         self, now_ms: int, delegation: Delegation, last: Mapping[int, Delegation], quotes: Mapping[int, Quoted]
     ) -> JobToMap:
-        """Return a job as the mapping needs it.
+        """Convert a job to the form that the mapping needs.
 
         A quoted start counts only if the site has not sent a newer quote for another job; otherwise the start is now.
         """
@@ -593,7 +593,7 @@ class LimitedControl(DelegatingControl):
     def _delegate(self, now_ms: int, delegation: Delegation, site: int, end_ms: int | None = None) -> list[GridCommand]:
         """Send a job to the queue of a site.
 
-        `end_ms` is the expected end there; None if the site quoted a start at once.
+        `end_ms` is the expected end there; None if the site quoted an immediate start.
         """
         delay_ms = self._delay_ms(delegation, site, now_ms)
         if delay_ms is None:
@@ -614,7 +614,7 @@ class LimitedControl(DelegatingControl):
         return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]
 
     def _plan_renewal(self, now_ms: int) -> None:
-        """Renew leases after a third of their time, if no renewal is due before."""
+        """Schedule a renewal of leases after a third of their length, unless a renewal is already scheduled."""
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + self._lease_ms // 3
 
@@ -638,7 +638,7 @@ class LimitedControl(DelegatingControl):
         return self._ask_all(now_ms, delegation) if outcome is None else self._done(delegation, outcome)
 
     def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
-        """Ask sites again for unplaced jobs, and ask changed sites for jobs that wait at another site.
+        """Ask sites again about unplaced jobs, and ask changed sites about jobs waiting at another site.
 
         One question per site is enough for all mapped jobs, because each quote includes the state of the site.
         """
@@ -694,9 +694,9 @@ class LimitedControl(DelegatingControl):
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
     def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
-        """Whether a job that starts at a site now ends sooner than where it waits.
+        """Whether a job started at a site now would end sooner than at the site where it is waiting.
 
-        Always true if jobs move no data and both sites run the job equally fast. If the end expected at its present
+        Always true if jobs move no data and both sites run the job equally fast. If the expected end at its current
         site is no longer possible, the earliest possible end there is used.
         """
         there_ms = length_at(delegation, delegation.site)
@@ -716,7 +716,7 @@ class LimitedControl(DelegatingControl):
         return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sorted(sites)]
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
-        """Return a function that forecasts the start of a job from the sites' last answers; None if it is unknown."""
+        """Return a function that forecasts a job's start from the sites' last answers; None if the job is unknown."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return None
@@ -730,7 +730,7 @@ class LimitedControl(DelegatingControl):
         return settled(forecast)
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
-        """See `Control`; the forecast uses the sites' quotes if the question has any."""
+        """See `Control`; the forecast uses the sites' quotes if `question` contains any."""
         asked, offers = question.asked, question.offers
         why_never = self.why_never(asked.job, asked.excluded, sends=asked.sends)
         split = None if why_never is not None else self._wide_split(now_ms, asked)
@@ -739,7 +739,7 @@ class LimitedControl(DelegatingControl):
             return settled(forecast)
         job = self._delegation_of(now_ms, asked, self._next_draw(), self._too_long(asked.job))
         for site, quote in offers.items():
-            # As if each site had answered the last question of the grid.
+            # As if each site had answered the grid's last question.
             self._note_quote(now_ms, site, job, msgspec.structs.replace(quote, quote_id=self._quote_id + 1))
         if job.unplaceable:
             return settled(msgspec.structs.replace(forecast, state="refused", reason=job.unplaceable))
@@ -750,7 +750,7 @@ class LimitedControl(DelegatingControl):
         return settled(offered_quote(forecast, job, choice, cost or self._awaited_split(job), self._names))
 
     def _mapped_choice(self, now_ms: int, delegation: Delegation, without: int | None) -> PlaceChoice:
-        """Choose for a job that is not submitted yet as the mapping would, with all unplaced jobs except `without`.
+        """Return the placement that the mapping would choose for a new job, given all unplaced jobs except `without`.
 
         If the job would wait at the grid, record its planned place.
         """
@@ -768,7 +768,7 @@ class LimitedControl(DelegatingControl):
         return PlaceChoice(site, None if starts_now else max(now_ms, start_ms) + length_at(delegation, site))
 
     def _awaited_split(self, delegation: Delegation) -> SplitReason | None:
-        """Return the cost of the split whose last nodes a job waits for, or None."""
+        """Return the cost of the split whose last nodes a job is waiting for, or None."""
         if (split := delegation.awaited) is None:
             return None
         args = delegation.job, delegation.sends, split.fragments, split.end_ms - split.start_ms
@@ -784,7 +784,7 @@ class LimitedControl(DelegatingControl):
         return None if placement is None else self._one_job.split_reason(asked.job, sends, *placement, self._names)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         super().check_invariants()
         split = {job_id for job_id, delegation in self._jobs.items() if delegation.state == SPLIT}
         assert split == set(self._attempts.attempts), "a split job is lost"

@@ -1,4 +1,4 @@
-"""The network between the sites as the meta-scheduler sees it: the present links and the transfers of each job."""
+"""The network between the sites as the meta-scheduler sees it: the current links and each job's transfers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GridNetwork:
-    """The network of a grid, with the options that use it (docs/grid.md, "With a network").
+    """A grid's network, with the options that depend on it (docs/grid.md, "With a network").
 
     Parameters
     ----------
     model : NetworkModel
         The links at full speed; the model has the grid's sites in the grid's order.
     earliest_end : bool
-        Whether to split a job where it ends first, instead of over the fewest sites.
+        Whether a split uses the sites where the job ends first, instead of the fewest sites.
     staging : int
         NO_DATA, BLOCKING or PREFETCH of `gridweave.grid.kernels.links`.
     exact_up_to : int
@@ -73,7 +73,7 @@ def check_max_split_factor(factor: float) -> None:
 
 
 def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
-    """Return the arrays of a network for the grid queue, with empty slots for jobs."""
+    """Return a network's arrays for the grid queue, with empty slots for jobs."""
     sites = len(network.model.topology.sites)
     return GridLinks(
         paths=network.model.arrays,
@@ -112,7 +112,7 @@ def more_slots(links: GridLinks, slots: int) -> GridLinks:
 
 
 class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The changes of the links, and the transfers of the jobs."""
+    """The changes of the links, and the jobs' transfers."""
 
     factors: tuple[float, ...] | None
     measured: tuple[PairMeasured, ...]
@@ -121,9 +121,9 @@ class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class KnownLinks:
-    """The present links as the meta-scheduler sees them, and the transfers of each job.
+    """The current links as the meta-scheduler sees them, and each job's transfers.
 
-    `model` is the network as corrected by measurements. `arrays` has its arrays for kernels; a change of the links or
+    `model` is the network as corrected by measurements. `arrays` holds its arrays for kernels; a change of the links or
     of the number of slots replaces them.
     """
 
@@ -139,7 +139,7 @@ class KnownLinks:
         self._least = least_crossing(self.arrays.paths)
 
     def copy(self) -> KnownLinks:
-        """Return a copy with its own arrays for the results of kernels."""
+        """Return a copy with its own arrays for kernel results."""
         new = copy.copy(self)
         new._sends = self._sends.copy()
         apart = copied(self.arrays._replace(paths=None))  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ class KnownLinks:
     def change(self, news: LinksChanged | PathsMeasured) -> None:
         """Apply a change or a measurement of the links.
 
-        A measurement corrects the present model of the links; a path that is down stays down.
+        A measurement corrects the current model of the links; a path that is down stays down.
         """
         if isinstance(news, LinksChanged):
             self._factors = news.factors
@@ -166,7 +166,7 @@ class KnownLinks:
 
     @property
     def news(self) -> list[LinksChanged | PathsMeasured]:
-        """The messages that bring new links of the same network up to date with these links."""
+        """The messages that bring a new `KnownLinks` of the same network up to date with this one."""
         news: list[LinksChanged | PathsMeasured] = [] if self._factors is None else [LinksChanged(self._factors)]
         return [*news, PathsMeasured(self._measured)] if self._measured else news
 

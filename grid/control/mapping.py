@@ -21,7 +21,7 @@ SEVERAL = -1
 
 
 class SiteOffer(NamedTuple):
-    """A site's offer for a job if the grid had no other job there: the earliest start, the nodes and the length."""
+    """A site's offer for a job, ignoring the grid's other jobs there: the earliest start, the nodes and the length."""
 
     from_ms: int
     nodes: int
@@ -29,16 +29,16 @@ class SiteOffer(NamedTuple):
 
 
 class JobToMap(NamedTuple):
-    """A waiting job, and where it could run.
+    """A waiting job, with the sites' offers for it.
 
     Attributes
     ----------
     width : int
-        The total number of nodes if it is split.
+        The total number of nodes if the job is split.
     offers : mapping from int to SiteOffer
         The offer of each site for the whole job.
     split_ms : int, optional
-        Its length if it is split; None if it is not split.
+        The job's length if it is split; None if it cannot be split.
     """
 
     width: int
@@ -55,16 +55,16 @@ class PlannedPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class MappingDecision(NamedTuple):
-    """Where a job is planned by a mapping, and whether it goes there now.
+    """The planned placement of a job in a mapping, and whether the job goes there now.
 
     Attributes
     ----------
     place : PlannedPlace, optional
-        Where it is planned; None if it can run nowhere now.
+        The planned site and times; None if the job cannot run anywhere now.
     goes : bool
-        Whether it goes to the queue of its site now.
+        Whether the job goes to its site's queue now.
     split : tuple of (Fragments, int), optional
-        Its fragments and its length, if it is split now.
+        The job's fragments and length, if it is split now.
     """
 
     place: PlannedPlace | None
@@ -82,7 +82,7 @@ def map_over_sites(
     jobs : sequence of JobToMap
         The jobs in order of submission.
     ready_ms : sequence of sequence of int
-        For each site, when each of its nodes is free; never before the present.
+        For each site, when each of its nodes is free; never before now.
     takes_parts : sequence of bool
         For each site, whether it runs fragments of split jobs.
     algorithm : str
@@ -91,7 +91,7 @@ def map_over_sites(
     Returns
     -------
     list of PlannedPlace or None
-        The plan of each job; None for a job that can run nowhere now.
+        The plan of each job; None for a job that cannot run anywhere now.
 
     Examples
     --------

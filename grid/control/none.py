@@ -46,7 +46,7 @@ class NoControl(DelegatingControl):
         self._area = [0] * len(self._nodes)
 
     def state(self) -> NoControlState:
-        """Return the state between two instants."""
+        """Return the state; call only between two steps."""
         return NoControlState(
             draws=self._draws(),
             shut=self._shut,
@@ -94,7 +94,7 @@ class NoControl(DelegatingControl):
         return []
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Send the jobs that all sites have refused again, if the retry is due."""
+        """Resend the jobs that all sites have refused, if the retry is due."""
         if self._retry_at_ms is None or self._retry_at_ms > now_ms:
             return []
         self._retry_at_ms = None
@@ -115,7 +115,7 @@ class NoControl(DelegatingControl):
         return [s for s in left if s not in sent.refused_by and not sent.avoids(s, now_ms)]
 
     def _send(self, now_ms: int, sent: Delegation) -> list[GridCommand]:
-        """Send a job to the site with the least work of the grid per node, or to a random site; else put it back."""
+        """Send a job to the site with the least grid work per node, or to a random site; without one, put it back."""
         site = self._choose(now_ms, sent)
         if site is None:
             return self._put_back(now_ms, sent)
@@ -169,7 +169,7 @@ class NoControl(DelegatingControl):
         ]
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         super().check_invariants()
         area = [0] * len(self._nodes)
         for sent in self._jobs.values():

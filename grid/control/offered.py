@@ -1,4 +1,4 @@
-"""Compare the sites' quotes for a job by its expected end, under limited control (docs/control.md)."""
+"""Compare the sites' quotes for a job by the job's expected end, under limited control (docs/control.md)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class PlaceChoice(NamedTuple):
     site : int, optional
         The site that gets the whole job; None if the job is split or stays with the grid.
     end_ms : int, optional
-        The expected end there; None if the site starts the job at once.
+        The expected end at that site; None if the site starts the job immediately.
     is_hurried : bool
-        Whether a site quoted a start at once, but has received other jobs since.
+        Whether a site quoted an immediate start, but has received other jobs since.
     split : Fragments, optional
         The fragments of a split.
     length_ms : int
@@ -41,7 +41,7 @@ class PlaceChoice(NamedTuple):
 
 
 def length_at(delegation: Delegation, site: int) -> int:
-    """Return the length of a job that a site quoted, or the job's estimate if the site quoted none."""
+    """Return a job's length as quoted by a site, or the job's estimate if the site quoted none."""
     quote = delegation.quotes.get(site)
     return delegation.job.estimate_ms if quote is None or quote.length_ms is None else quote.length_ms
 
@@ -55,7 +55,7 @@ def end_at(delegation: Delegation, site: int, start_ms: int, delay_ms: int) -> i
 
 
 def last_quoted(jobs: Iterable[Delegation]) -> dict[int, Delegation]:
-    """Return the job that has the latest quote of each site, by site."""
+    """Return, by site, the job that has the site's latest quote."""
     last: dict[int, Delegation] = {}
     for job in jobs:
         for site, quote in job.quotes.items():
@@ -67,9 +67,9 @@ def last_quoted(jobs: Iterable[Delegation]) -> dict[int, Delegation]:
 def earliest_end(
     now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted], delay_ms: Mapping[int, int]
 ) -> tuple[int, int] | tuple[None, None]:
-    """Return the earliest end of a job on one site, and that site; None twice if no site offers a start.
+    """Return the earliest end of a job on one site, and that site; (None, None) if no site offers a start.
 
-    Ties are broken by nodes of its own before shared nodes, then earliest start, fewest free nodes, first site.
+    Ties are broken by exclusive nodes before shared nodes, then earliest start, fewest free nodes, first site.
     """
     estimate_ms = delegation.job.estimate_ms
     ends: list[tuple[int, int, int, int, int]] = []

@@ -1,6 +1,6 @@
 """A job's history of evictions and refusals. Pure.
 
-An evicted job leaves all its sites, and waits again as a whole.
+An evicted job leaves all its sites, and then waits again as a whole.
 
 A site may accept a job and refuse it later, for example because its batch system cancels the job. The site is asked
 again after a pause that grows with each refusal, until it has refused the job `MOST_REFUSALS` times. If no other site
@@ -22,7 +22,7 @@ from gridweave.site.times import growing_pause_ms, when_text
 class PastEvictions(msgspec.Struct, frozen=True, gc=False):
     """The number of evictions of a job on all sites together, with details of the last one.
 
-    `reason` is the site's text: which job of which level took the nodes.
+    `reason` is the site's explanation, which names the job that took the nodes, and its level.
     """
 
     times: int
@@ -48,7 +48,7 @@ def once_more_evicted(job: Job) -> Job:
 
 
 def forecast_of_evicted(forecaster: Forecaster, evicted: str) -> Forecast:
-    """Return the forecast of a job that waits again, with its evictions."""
+    """Return the forecast of a job that is waiting again, with its evictions."""
     forecast = forecaster()
     return msgspec.structs.replace(forecast, reason=with_evictions(forecast.reason, evicted), evicted=evicted)
 
@@ -96,7 +96,7 @@ def another(before: SiteRefusals | None, now_ms: int, reason: str, pause_ms: int
     Parameters
     ----------
     before : SiteRefusals, optional
-        The record before; None if the site has not refused the job since it last ran.
+        The previous record; None if the site has not refused the job since the job last ran.
     pause_ms : int
         The pause after the first refusal.
     """

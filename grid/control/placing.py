@@ -1,8 +1,8 @@
 """Place a single job with the kernels of the grid queue, on free nodes that the caller supplies. Pure.
 
 Sites with pilots request nodes from their batch systems before there is work for them, so a job may wait for a split
-over nodes that have not arrived yet. The nodes that arrive first are then idle until the last one. The wait is worth it
-if the job gains more node time than the nodes are idle (`Awaited.is_worth_it`).
+over nodes that have not arrived yet. The nodes that arrive first are then idle until the last one arrives. The wait is
+worth it if the job gains more node time than the nodes are idle (`Awaited.is_worth_it`).
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class OneJob:
 
     @property
     def model(self) -> NetworkModel | None:
-        """The present model of the links, or None."""
+        """The current model of the links, or None."""
         return None if self._links is None else self._links.model
 
     def choose_site(self, job: Job, draw: float, fitting: Sequence[int], free: Mapping[int, int]) -> int | None:
         """Return the site that the policy selects among the `fitting` sites; None if there are none.
 
-        `free` has the free nodes by which the policy compares sites. `draw` is the job's random number in [0, 1), for
+        `free` gives the free nodes by which the policy compares sites. `draw` is the job's random number in [0, 1), for
         the selection ``random``.
         """
         self._enter(job)
@@ -81,7 +81,7 @@ class OneJob:
         return None if site == NO_PLACE else site
 
     def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
-        """Use the links as they are now for all later placements."""
+        """Use the changed links for all later placements."""
         if self._links is not None:
             self._links.change(news)
             self._codes = self._codes._replace(net=self._links.arrays)
@@ -174,8 +174,8 @@ def why_too_dear(
 ) -> str | None:
     """Return why every split of a job over these nodes exceeds the allowed cost, or None.
 
-    None if a split is possible over the links as configured or as they are now. Also None if the links have no path
-    between its parts at any cost, because they may recover.
+    None if a split is possible over the links as configured or as they are now. Also None if there is no path between
+    the job's parts at any cost, because links may recover.
     """
     job, sends = asked
     free = dict(enumerate(nodes))
@@ -242,7 +242,7 @@ def awaited(
     Parameters
     ----------
     now_ms, since_ms : int
-        The present instant, and when the job began to wait for nodes that have not arrived.
+        The current time, and when the job began to wait for nodes that have not arrived.
     quotes : dict from int to Quoted
         The sites' quotes for the job.
     split : callable

@@ -53,7 +53,7 @@ from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
 class PlacedJob(msgspec.Struct, frozen=True, gc=False):
-    """A job with its fragments and its limit there; it starts now, or its start is reserved."""
+    """A job with its fragments and its time limit on them; it starts now, or its start is reserved."""
 
     job: Job
     fragments: Fragments
@@ -97,7 +97,7 @@ class GridQueue:
             self._codes = self._codes._replace(net=self._links.arrays)
         self._weighs = self._codes.adaptive
         self._no_offers(FIRST_SLOTS)
-        # The remaining work of the jobs that run past their estimate, by job.
+        # The remaining work of the jobs that are running past their estimate, by job.
         self._late: dict[int, RunsLate] = {}
         self._state = empty_grid(self._nodes, slots=FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
@@ -160,7 +160,7 @@ class GridQueue:
         self._name_numbers()
 
     def copy(self) -> Self:
-        """Return a copy that uses the same kernels; neither queue sees later changes of the other."""
+        """Return an independent copy that uses the same kernels."""
         new = copy.copy(self)
         new._state = copied(self._state)
         new._plan = None if self._plan is None else copied(self._plan)
@@ -187,7 +187,7 @@ class GridQueue:
 
     @property
     def model(self) -> NetworkModel | None:
-        """The present model of the links, or None."""
+        """The current model of the links, or None."""
         return None if self._links is None else self._links.model
 
     @property
@@ -209,11 +209,11 @@ class GridQueue:
             yield RunningJob(self._slots.jobs[slot], parts, int(self._state.end_ms[slot]))
 
     def next_end_ms(self) -> int | None:
-        """Return the first expected end of a running job; None if none runs."""
+        """Return the first expected end of a running job; None if no job is running."""
         return self._first_running()[0] if self._n_running[0] else None
 
     def ending(self, now_ms: int) -> Iterator[int]:
-        """Yield the running jobs that are expected to end by now; the caller must remove each before the next."""
+        """Yield the running jobs that are expected to end by now; the caller must remove each job before the next."""
         while self._n_running[0]:
             end_ms, slot = self._first_running()
             if end_ms > now_ms:
@@ -226,9 +226,9 @@ class GridQueue:
         return end_ms, slot
 
     def kept_for_head(self) -> tuple[int | None, Fragments, list[int]]:
-        """Return the head's start, its reserved fragments, and the free nodes kept for it on each site.
+        """Return the head job's start, its reserved fragments, and the free nodes kept for it on each site.
 
-        The start is None if unknown. Only for queues that do not reserve all starts.
+        The start is None if unknown. Valid only for queues that do not reserve a start for every job.
         """
         kept = np.zeros_like(self._nodes)
         shadow_ms, n_reserved = kept_for_head(self._state, self._codes, kept)
@@ -236,7 +236,7 @@ class GridQueue:
         return None if shadow_ms == NEVER_MS else int(shadow_ms), fragments, kept.tolist()
 
     def reserved(self, job_id: int) -> tuple[int, PlacedJob] | None:
-        """Return the reserved start of a waiting job and its fragments; None if it has no reservation."""
+        """Return a waiting job's reserved start and fragments; None if the job has no reservation."""
         slot = self._slots.of[job_id]
         start_ms = int(self._state.jobs["promised_ms"][slot])
         if self._plan is None or start_ms in (UNPLACED_MS, NEVER_MS):
@@ -249,7 +249,7 @@ class GridQueue:
     def gaps_ms(self, job_id: int, now_ms: int) -> list[int | None]:
         """Return the earliest start of a waiting job on each single site, given the other jobs' reservations.
 
-        None for a site that never has enough nodes. Only for queues that reserve all starts.
+        None marks a site that never has enough nodes. Valid only for queues that reserve a start for every job.
         """
         assert self._plan is not None, "nothing is reserved"
         slot, plan = np.int64(self._slots.of[job_id]), self._plan
@@ -289,11 +289,11 @@ class GridQueue:
         return int(fragments_allowed(self._codes, np.int64(width)))
 
     def split(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
-        """Return how to split a waiting job over these free nodes at `when_ms`, and its length; None if impossible."""
+        """Return a split of a waiting job over these free nodes at `when_ms`, and its length; None if impossible."""
         return self._split(self._codes, job_id, free, when_ms)
 
     def split_at_any_cost(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
-        """Return the same as `split` without a bound on the job's length; None also without links."""
+        """Return the result of `split` without the bound on the split factor; also None without links."""
         if self._links is None:
             return None
         return self._split(self._codes._replace(net=unbounded(self._links.arrays)), job_id, free, when_ms)
@@ -333,7 +333,7 @@ class GridQueue:
             self._codes = self._codes._replace(offers=np.full(slots, NEVER_MS))
 
     def offer(self, ends: Mapping[int, int]) -> None:
-        """Set when each waiting job would end if it started now on shared nodes; 0 if that is not known yet."""
+        """Set when each waiting job would end if it started now on shared nodes; 0 if unknown so far."""
         if self._weighs:
             offers = self._codes.offers
             assert offers is not None, "there are no offers"
@@ -345,7 +345,7 @@ class GridQueue:
             self._state.counters["settled"] = UNKNOWN
 
     def kept_sites(self) -> dict[int, set[int]]:
-        """Return the sites on which nodes are reserved, by waiting job."""
+        """Return, by waiting job, the sites on which nodes are reserved for the job."""
         if not self.n_waiting:
             return {}
         if self._plan is None:
@@ -366,7 +366,7 @@ class GridQueue:
         return bool(shares_now(self._state, self._codes, slot, np.int64(now_ms), np.int64(end_ms)))
 
     def take_over(self, job_id: int, fragments: Fragments, end_ms: int) -> None:
-        """Move a waiting job to the running jobs on these nodes, although no pass of this queue has placed it."""
+        """Start a waiting job on these nodes, although no pass of this queue has placed it."""
         if self._n_fragments > self._most_fragments:
             self._compact()
         state, slot, first = self._state, self._slots.of[job_id], self._n_fragments
@@ -448,7 +448,7 @@ class GridQueue:
     def _worth(self, order: str, now_ms: int) -> float:
         """Return the AWRT of the waiting jobs in a conservative plan for this order, assuming no new jobs.
 
-        The plan is made on a copy.
+        The plan is computed on a copy of the queue.
         """
         trial = self.copy()
         trial._sort(order)
@@ -471,7 +471,7 @@ class GridQueue:
         counters["settled"] = counters["reserved_for"] = UNKNOWN
 
     def reconsider(self) -> None:
-        """Have the next pass reconsider all waiting jobs, in the policy's present order."""
+        """Have the next pass reconsider all waiting jobs, in the policy's current order."""
         order = self._order_name if self.tuning is None else self.tuning.order
         # Running jobs need keys, too: they may return to the queue.
         slots = np.array(sorted(self._slots.of.values()), np.int64)
@@ -480,7 +480,7 @@ class GridQueue:
         self._replan()
 
     def _keys(self, order: str, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the sort keys of jobs in an order."""
+        """Return jobs' sort keys for an order."""
         jobs = self._state.jobs[slots]
         queued_jobs = [self._slots.jobs[slot] for slot in slots.tolist()]
         return order_keys(
@@ -497,14 +497,14 @@ class GridQueue:
         return tuple(self._state.fragments[first : first + int(self._state.n_fragments[slot])].tolist())
 
     def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
-        """Use the links as they are now for all later placements."""
+        """Use the changed links for all later placements."""
         if self._links is not None:
             self._links.change(news)
             self._codes = self._codes._replace(net=self._links.arrays)
             self._replan()
 
     def runs_late(self, answer: RunsLate) -> None:
-        """Record the remaining work of a job that runs past its estimate."""
+        """Record the remaining work of a job that is running past its estimate."""
         self._late[answer.job_id] = answer
 
     def expect_late(self, now_ms: int) -> None:
@@ -522,7 +522,7 @@ class GridQueue:
         self._slots.leave(job_id)
 
     def part_ended(self, job_id: int, site: int) -> None:
-        """Free the nodes of a site on which the fragment of a running job has ended."""
+        """Free the nodes of a running job's fragment that has ended on a site."""
         slot = self._slots.of[job_id]
         first = int(self._state.first_fragment[slot])
         part = self._state.fragments[first : first + int(self._state.n_fragments[slot])]
@@ -572,7 +572,7 @@ class GridQueue:
             self._keep_shut()
 
     def set_shut(self, site: int, is_shut: bool) -> None:
-        """Set whether a site accepts no new jobs; it then counts as full, and ends of jobs free no nodes on it."""
+        """Set whether a site accepts no new jobs; such a site counts as full, and jobs that end there free no nodes."""
         if is_shut == (site in self._shut):
             return
         self._state.shut[site] = is_shut
@@ -650,7 +650,7 @@ class GridQueue:
         self._name_numbers()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         counters = self._state.counters[0]
         slots = running_slots(self._state).tolist()
         held = np.zeros(len(self._nodes), np.int64)
@@ -683,7 +683,7 @@ class GridQueue:
         assert sorted([*rows, *spare]) == list(range(len(plan.reserved))), "a row of the plan is lost or doubled"
         for site, n_steps in enumerate(plan.n_steps.tolist()):
             assert (np.diff(plan.step_ms[site, :n_steps]) > 0).all(), "a profile is out of order"
-            # A pass brings the profiles up to date, but no pass runs while no job waits.
+            # A pass brings the profiles up to date, but no pass runs while no job is waiting.
             if waiting and plan.counters["stale"][0] != REPLAN and site < len(self._nodes):
                 least = min(0, int(self._state.free[site]))
                 assert (plan.step_free[site, :n_steps] >= least).all(), "a site is overbooked"

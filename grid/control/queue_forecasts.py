@@ -1,7 +1,7 @@
-"""Explain why a job is waiting in the grid queue: for each site, and for the split that could start earliest.
+"""Explain why a job is waiting in the grid queue: at each site, and for the earliest possible split.
 
 The reasons come from the numbers that the kernels have stored: free nodes, the shadow time, the nodes kept for the head
-and the reservations. This module repeats no decision rule (docs/explain.md).
+and the reservations. This module does not repeat any decision rule (docs/explain.md).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from gridweave.site.launch import SplitCost
 from gridweave.site.times import span_text, when_text
 
 MOST_SPLITS = 256
-"""Largest number of ends of running jobs at which to look for a split."""
+"""Largest number of running jobs' ends at which to look for a split."""
 
 
 _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
-"""Split a waiting job over free nodes at a time; return its fragments and its length."""
+"""A function that splits a waiting job over free nodes at a given time, and returns its fragments and length."""
 
 
 class _Alone(NamedTuple):
     """The earliest start of a job on one site, if the job were next there.
 
-    ``start_ms`` may be unknown (None). ``delay_ms`` is the wait for the job's data, None without a path to
-    the data. The jobs in ``waits_for`` end by the start and free ``more`` nodes.
+    ``start_ms`` may be unknown (None). ``delay_ms`` is the wait for the job's data, None without a path to the data.
+    The jobs in ``waits_for`` end no later than the start and free ``more`` nodes.
     """
 
     start_ms: int | None
@@ -64,9 +64,9 @@ class Standing:
     queue : GridQueue
         A queue in which no running job is past its expected end.
     closed, shut : mapping from int
-        Sites that the grid does not ask at present, and sites that accept no new jobs, each with the reason.
+        Sites that the grid does not ask at present, and sites that accept no new jobs, each with its reason.
     is_quote : bool
-        Whether the job is only a question, so that the forecast has no job id.
+        Whether the job is hypothetical, so that the forecast has no job id.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Standing:
         self._split = self._split_now()
 
     def _ends_by_site(self) -> list[list[tuple[int, int, int]]]:
-        """Return for each site (end, job, nodes) of its running jobs, by end.
+        """Return, for each site, its running jobs as (end, job, nodes), by end.
 
-        Sites that accept no new jobs are left empty, because ends there free no nodes for the grid.
+        The list of a site that accepts no new jobs is empty, because jobs that end there free no nodes for the grid.
         """
         ends: list[list[tuple[int, int, int]]] = [[] for _ in self._sites]
         for running in self._queue.running:
@@ -137,7 +137,7 @@ class Standing:
     ) -> Forecast:
         """Return the forecast with a start; ``is_reserved_only`` if it is a reservation that may still move."""
         placement = named(fragments, self._names)
-        # Start and sites have their own fields; only the cost of a split belongs into the reason.
+        # Start and sites have their own fields; only the cost of a split belongs in the reason.
         reason = self._reason
         if len(placement) > 1:
             reason += f"; it starts{self._where(placement, length_ms)}"
@@ -188,7 +188,7 @@ class Standing:
     # -- the job ------------------------------------------------------------------------------------------------------
 
     def _why(self) -> tuple[str, str]:
-        """Return why the job is waiting, first without numbers and then with them."""
+        """Return why the job is waiting, as a text without numbers and a text with numbers."""
         need, length = f"it needs {nodes_text(self._job.width)}", span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
             return "its start is reserved", f"its start is reserved: {need} for {length}, and no earlier gap has them"
@@ -253,7 +253,7 @@ class Standing:
         return _Alone(None if delay_ms is None else start_ms, delay_ms, more, tuple(ends))
 
     def _has_capacity(self, site: int) -> bool:
-        """Whether the grid can ask a site for the job now, and the site has the nodes."""
+        """Whether a site has enough free nodes for the job and may be asked now."""
         alone = self._alone[site]
         return site not in self._closed and alone.delay_ms is not None and self._free[site] >= self._job.width
 
@@ -287,7 +287,7 @@ class Standing:
         return free + (self._hindrance(site) or ": it could start there now")
 
     def _hindrance(self, site: int) -> str | None:
-        """Return why the job cannot start on a site that has the nodes; None if it can."""
+        """Return why the job cannot start on a site with enough free nodes; None if it can."""
         now_ms, estimate_ms = self._now_ms, self._job.estimate_ms
         if self._gaps_ms:
             gap_ms = self._gaps_ms[site]
@@ -305,7 +305,7 @@ class Standing:
         return f", {self._kept[site]} of them kept for job {self._head}{self._head_due()}"
 
     def _later(self, site: int) -> str:
-        """Return which nodes come free at a site and when, as a clause."""
+        """Return how many nodes become free at a site and when, as a clause."""
         alone, count = self._alone[site], max(0, self._queue.others(site))
         others = f"; others have {count}" if count else ""
         if alone.start_ms is None:
@@ -330,7 +330,7 @@ class Standing:
     # -- split --------------------------------------------------------------------------------------------------------
 
     def _split_now(self) -> SplitReason | None:
-        """Return the split that could start earliest if the job were next; None if the grid makes no splits."""
+        """Return the split that could start earliest if the job were next; None if the grid does not split jobs."""
         width = self._job.width
         if not self._policy.splits or width < 2 or len(self._sites) < 2:
             return None

@@ -11,7 +11,7 @@ from gridweave.site.messages import Quoted
 
 
 class SentWork(msgspec.Struct, frozen=True, array_like=True):
-    """A job that was sent to a site; quotes requested before that do not include it."""
+    """A job sent to a site; quotes requested earlier do not account for it."""
 
     quote_id: int  # the last quote requested before the job was sent
     sent_ms: int
@@ -20,26 +20,26 @@ class SentWork(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkSent:
-    """The jobs sent to each site while others await quotes; entries are dropped after `keep_ms`."""
+    """The jobs sent to each site while other jobs wait for quotes; entries are dropped after `keep_ms`."""
 
     def __init__(self, nodes: Sequence[int], keep_ms: int) -> None:
         self._nodes, self._keep_ms = nodes, keep_ms
         self.by_site: dict[int, list[SentWork]] = {}
 
     def clear(self) -> None:
-        """Drop all entries, when no job waits for quotes any more."""
+        """Drop all entries; call when no job is waiting for quotes."""
         self.by_site.clear()
 
     def add(self, now_ms: int, site: int, job: Job, quote_id: int) -> None:
-        """Record a job sent to a site, with the id of the last quote requested before."""
+        """Record a job sent to a site, with the id of the last quote requested before that."""
         kept = [entry for entry in self.by_site.get(site, ()) if entry.sent_ms + self._keep_ms >= now_ms]
         self.by_site[site] = [*kept, SentWork(quote_id, now_ms, job.width, job.width * job.estimate_ms)]
 
     def subtracted(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
         """Return a quote for `job`, corrected for the jobs sent to the site since the quote was requested.
 
-        Their nodes are not free, and a later start moves back by their work divided by the nodes of the site. Without
-        the correction, all jobs submitted at one instant would be promised the same nodes.
+        The nodes of these jobs are not free, and a future start is delayed by their work divided by the site's nodes.
+        Without this correction, all jobs submitted at the same time would be promised the same nodes.
         """
         sent = [entry for entry in self.by_site.get(site, ()) if entry.quote_id >= quote.quote_id]
         if not sent or quote.start_ms is None:

@@ -1,6 +1,6 @@
 """Offers of shared nodes by sites with hyperthreaded nodes, and the waiting jobs that use them, under full control.
 
-The grid asks for offers to the first jobs of its queue whenever such a site has changed. The rule that compares an
+The grid requests offers for the first jobs of its queue whenever such a site has changed. The rule that compares an
 offer with waiting and with a split is in `gridweave.grid.kernels.sharing` (docs/control.md, "Shared nodes").
 """
 
@@ -20,7 +20,7 @@ from gridweave.site.job import Job
 from gridweave.site.messages import Quoted, RequestQuote
 
 LOOKS = 16
-"""The number of jobs at the front of the queue for which sites are asked."""
+"""The number of jobs at the front of the queue for which offers are requested."""
 
 
 class KnownOffer(msgspec.Struct, frozen=True):
@@ -34,12 +34,12 @@ NOTHING = KnownOffer()
 
 
 class AskedOffer(msgspec.Struct, frozen=True):
-    """A question to a site that it has not answered."""
+    """A request for an offer that the site has not answered."""
 
     job_id: int
     site: int
     asked_ms: int
-    is_late: bool = False  # whether the grid decides without this site until it answers
+    is_late: bool = False  # whether the grid makes decisions without waiting for the answer
 
 
 class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,11 +69,11 @@ class SharedOffers:
         self._nodes, self._retry_ms = list(nodes), retry_ms
         self._offers: dict[int, dict[int, KnownOffer]] = {}
         self._asked: dict[int, AskedOffer] = {}
-        # Questions are numbered -1, -2, ...; the questions for jobs apart from the queue have positive numbers.
+        # Questions are numbered -1, -2, ...; the questions about jobs kept apart from the queue have positive numbers.
         self._last = 0
 
     def state(self) -> SharedOffersState:
-        """Return the state between two instants."""
+        """Return the state; call only between two steps."""
         return SharedOffersState(self._offers, self._asked, self._last, self.sites)
 
     def restore(self, state: SharedOffersState) -> None:
@@ -90,11 +90,11 @@ class SharedOffers:
         return [site for site in self.sites if is_known and self._nodes[site] >= job.width]
 
     def offers(self, job_id: int) -> dict[int, KnownOffer]:
-        """Return the present offers for a waiting job, by site."""
+        """Return the current offers for a waiting job, by site."""
         return {site: offer for site, offer in self._offers.get(job_id, {}).items() if offer.slowdown}
 
     def changed(self, site: int) -> None:
-        """Drop the offers of a site and its open questions, because it has changed."""
+        """Drop the offers and open questions of a site that has changed."""
         if site in self.sites:
             self._offers = {
                 job: {at: offer for at, offer in offers.items() if at != site} for job, offers in self._offers.items()
@@ -102,7 +102,7 @@ class SharedOffers:
             self._asked = {number: asked for number, asked in self._asked.items() if asked.site != site}
 
     def refused(self, job_id: int, site: int) -> None:
-        """Ignore offers of a site to a job that it has refused, until it changes: it might offer and refuse again."""
+        """Ignore a site's offers for a job that it refused until the site changes; it might offer and refuse again."""
         if site in self.sites:
             self._offers.setdefault(job_id, {})[site] = NOTHING
 
@@ -115,7 +115,7 @@ class SharedOffers:
         return True
 
     def expire(self, now_ms: int) -> bool:
-        """Decide without the sites that have been silent for the retry time; return whether there are any."""
+        """Stop waiting for sites that have not answered within the retry time; return whether there are any."""
         silent = [number for number, due_ms in self._due_ms() if due_ms <= now_ms]
         for number in silent:
             asked = self._asked[number] = msgspec.structs.replace(self._asked[number], is_late=True)
@@ -123,7 +123,7 @@ class SharedOffers:
         return bool(silent)
 
     def _due_ms(self) -> Iterator[tuple[int, int]]:
-        """Yield the numbers of the open questions that jobs wait for, each with the time at which it expires."""
+        """Yield the number and the expiry time of each open question that jobs are waiting for."""
         return ((n, asked.asked_ms + self._retry_ms) for n, asked in self._asked.items() if not asked.is_late)
 
     def next_wakeup_ms(self) -> int | None:
@@ -131,7 +131,7 @@ class SharedOffers:
         return min((due_ms for _, due_ms in self._due_ms()), default=None)
 
     def ask(self, now_ms: int, queue: GridQueue) -> list[GridCommand]:
-        """Ask sites for offers to the first waiting jobs, except sites that have already answered or been asked."""
+        """Request offers for the first waiting jobs from all sites that have not answered or been asked already."""
         asked = {(question.job_id, question.site) for question in self._asked.values()}
         commands: list[GridCommand] = []
         for job in self._thought_of(queue):
@@ -169,7 +169,7 @@ class SharedOffers:
         return ends_ms
 
     def _best(self, now_ms: int, queue: GridQueue, job: Job) -> AcceptedOffer | None:
-        """Return the offer with the earliest end of a job, or None; ties go to the first site."""
+        """Return the offer with which a job ends earliest, or None; ties go to the first site."""
         best: AcceptedOffer | None = None
         for site, offer in sorted(self._offers.get(job.job_id, {}).items()):
             delay_ms = queue.delay_ms(job.job_id, site, now_ms) if offer.slowdown else None
@@ -184,7 +184,7 @@ class SharedOffers:
     def take(self, now_ms: int, queue: GridQueue) -> Iterator[AcceptedOffer]:
         """Yield the waiting jobs that start on shared nodes now; the queue counts them as running.
 
-        A site starts at most one such job at an instant. It starts none if nodes of the site are reserved for another
+        A site starts at most one such job at a time. It starts none if nodes of the site are reserved for another
         waiting job, because a new neighbour delays the ends of the running jobs.
         """
         kept: dict[int, set[int]] | None = None

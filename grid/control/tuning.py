@@ -1,4 +1,4 @@
-"""Choose the order of the grid queue with the deciders of dynP, by the AWRT of plans (docs/grid.md)."""
+"""Choose the grid queue's order with the deciders of dynP, by the AWRT of each order's plan (docs/grid.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QueueTuningState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class QueueTuning:
-    """The active order of the queue, and when to choose it again."""
+    """The active order of the queue, and the events after which to choose it again."""
 
     def __init__(self, policy: GridTuning) -> None:
         self.orders = policy.policies
@@ -60,7 +60,7 @@ class QueueTuning:
         self._due |= ENDED
 
     def is_due(self, n_waiting: int) -> bool:
-        """Whether to decide now: an event that the policy follows has occurred, and at least two jobs wait.
+        """Whether to decide now: an event that the policy follows has occurred, and at least two jobs are waiting.
 
         The call clears the recorded events.
         """
@@ -98,7 +98,7 @@ class QueueTuning:
         self.switches = list(state.switches)
 
     def copy(self) -> Self:
-        """Return a copy; neither sees later changes of the other."""
+        """Return an independent copy."""
         new = copy.copy(self)
         new.switches = self.switches.copy()
         return new
