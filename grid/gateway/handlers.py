@@ -61,13 +61,13 @@ METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
 _LOOK_S = 5.0
 
 MAX_CURVES = 32
-"""Largest number of machines of a job whose use over time is returned."""
+"""Maximum number of a job's machines whose resource use over time is returned."""
 
 _MOST_CURVE_BYTES = 1 << 16
 
 
 class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of the queue."""
+    """Query parameters of the queue."""
 
     limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
     explain: bool = False  # whether to explain when jobs start, and why not sooner
@@ -80,7 +80,7 @@ async def sites(call: GatewayCall) -> Sites:
 
 
 async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[SiteInfo]:
-    """Remove from sites the jobs of others."""
+    """Remove other users' job ids and the details for operators from the sites."""
     named = [busy.job_id for site in sites for busy in site.busy]
     named += [kept.number for site in sites for kept in site.kept if kept.kind == "lease"]
     own = set(await _own(call, named))
@@ -114,7 +114,7 @@ async def resume(call: GatewayCall) -> Done:
 
 @contextlib.contextmanager
 def _of_a_site() -> Iterator[None]:
-    """Convert InputError into the refusal of an unknown site."""
+    """Convert an InputError into the refusal ``unknown-site``."""
     try:
         yield
     except InputError as error:
@@ -332,7 +332,7 @@ async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
 
 
 class ScheduleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of the schedule."""
+    """Query parameters of the schedule."""
 
     since_ms: Instant | None = None
     until_ms: Instant | None = None
@@ -359,7 +359,7 @@ def _scheduled(record: JobRecord) -> ScheduledJob:
 
 
 class PlanQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of the plan."""
+    """Query parameters of the plan."""
 
     limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 500
 
@@ -392,7 +392,7 @@ def apply_to_one(kind: ActionKind) -> Callable[[GatewayCall], Awaitable[Done]]:
 
 
 def apply_to_many(kind: ActionKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]]:
-    """Return the handler that applies an action to the client's own jobs among the jobs in the body."""
+    """Return the handler that applies an action to those jobs in the body that belong to the client."""
 
     async def handler(call: GatewayCall, body: JobIds) -> Done:
         return await _apply_to_own(call, kind, body.job_ids)
@@ -403,7 +403,7 @@ def apply_to_many(kind: ActionKind) -> Callable[[GatewayCall, JobIds], Awaitable
 async def _apply_to_own(
     call: GatewayCall, kind: ActionKind, asked: list[int], signal: SignalName | None = None
 ) -> Done:
-    """Apply an action to the client's own jobs; each user has one such request about many jobs at a time."""
+    """Apply an action to the client's own jobs; each user's requests for many jobs run one at a time."""
 
     async def work() -> Done:
         job_ids = await _own(call, asked)
@@ -419,7 +419,7 @@ async def signal_jobs(call: GatewayCall, body: SignalJobs) -> Done:
 
 
 async def _own(call: GatewayCall, job_ids: list[int]) -> list[int]:
-    """Return the client's own jobs among these, without repetitions."""
+    """Return those jobs that the client may see, in ascending order without duplicates."""
     most = call.parts.settings.max_jobs
     if len(job_ids) > most:
         raise RefusalError("too-many-jobs", f"{len(job_ids)} jobs; at most {most} in one request")
