@@ -107,7 +107,7 @@ def has_capacity(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
 
 @kernel
 def note_reserved(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, length_ms: Int) -> None:
-    """Record the nodes in ``taken`` as a job's reservation; without a start (``NEVER_MS``) it has no nodes."""
+    """Record the nodes in ``taken`` as a job's reservation; without a start (``NEVER_MS``), it has no nodes."""
     row = plan.row[slot]
     n_taken = state.counters[0].n_taken if start_ms < NEVER_MS else 0
     for k in range(n_taken):
@@ -268,7 +268,7 @@ def _earliest_split(
 
 @kernel
 def _split_from(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, start_ms: Int) -> Int:
-    """Split a job that starts at the time of the cursors; return its length, ``NEVER_MS`` if that is impossible.
+    """Split a job that starts at the cursors' time; return its length, or ``NEVER_MS`` if that is impossible.
 
     If a split takes longer than assumed, fewer nodes may be free for that length, so the search is repeated.
     """
