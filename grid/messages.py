@@ -21,7 +21,7 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
     # The number of the last attempt, if the job was taken out of the queue (`GridJobHeld`) and returns. Sites identify
     # attempts by number, so no number may be used twice.
     attempt: int = 0
-    excluded: tuple[int, ...] = msgspec.field(default=(), name="barred")  # the sites that do not accept its user
+    excluded: tuple[int, ...] = msgspec.field(default=(), name="barred")  # the sites that do not accept the job's user
 
 
 class GridJobExclusions(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
@@ -37,7 +37,7 @@ class GridJobCancelled(msgspec.Struct, frozen=True, tag="GridJobCancelled", gc=F
 
 
 class GridJobHeld(msgspec.Struct, frozen=True, tag="GridJobHeld", gc=False):
-    """A user holds a job of the grid, so it is taken out of the queue (`ReportHeld`).
+    """A user has held a job of the grid, so the job is taken out of the queue (`ReportHeld`).
 
     A placed or running job is taken out when it returns to the queue for another attempt, unless the user has released
     it before (`GridJobReleased`).
@@ -60,9 +60,9 @@ class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
 
 
 class GridJobUnplaceable(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
-    """A job can never be placed, given the planned changes of links or settings; refuse it.
+    """A job can never be placed, given the planned changes of links or settings, and must be refused.
 
-    A running job continues; it is refused when it needs another attempt.
+    A running job continues, but is refused if it needs another attempt.
     """
 
     job_id: int
@@ -134,7 +134,7 @@ class ReportHeld(msgspec.Struct, frozen=True, tag="ReportHeld", gc=False):
     """Report that a job was taken out of the queue; the core keeps no record of the job."""
 
     job_id: int
-    attempt: int  # the number of its last attempt, needed if it returns (`GridJobSubmitted.attempt`)
+    attempt: int  # the number of the job's last attempt, needed if the job returns (`GridJobSubmitted.attempt`)
 
 
 class ReportRefusal(msgspec.Struct, frozen=True, tag="ReportRefusal", gc=False):

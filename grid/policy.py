@@ -79,7 +79,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_site(self) -> DynPPolicy:
-        """The equivalent policy of a site, judged on AWRT; it supplies the checks and the codes."""
+        """The equivalent site policy, judged on AWRT; it provides the checks and the codes."""
         return DynPPolicy(
             policies=self.policies,
             decider=self.decider,
@@ -91,7 +91,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name in tables and plots."""
+        """The name of this tuning in tables and plots."""
         words = ["tuned", f"{self.preferred}-preferred" if self.preferred else self.decider, "+".join(self.policies)]
         words += [self.tuning] if self.tuning != "full" else []
         words += [f"slackness={self.slackness_pct:.15g}"] if self.slackness_pct else []
@@ -209,7 +209,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def adaptive(self) -> bool:
-        """Whether a job is split only if that ends earlier than waiting for a single site."""
+        """Whether a job is split only if it then ends earlier than if it waits for a single site."""
         return self.mode == "adaptive"
 
     @property

@@ -75,7 +75,7 @@ class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def declared_communication(traffic: Traffic | None) -> Communication | None:
-    """Return the declared communication of a job, or None; raise InputError if it is impossible."""
+    """Return a job's declared communication, or None; raise InputError if the declaration is impossible."""
     if traffic is None:
         return None
     has_numbers = bool(traffic.fraction or traffic.message_bytes)
@@ -93,7 +93,7 @@ def declared_communication(traffic: Traffic | None) -> Communication | None:
 
 
 def data_of(traffic: Traffic | None, sites: Sequence[str]) -> JobData:
-    """Return the data that a job reads and writes, with its sites as numbers.
+    """Return the data that a job reads and writes, with sites as numbers.
 
     Raise InputError if a site is unknown or missing.
     """

@@ -32,7 +32,7 @@ MOST_STEPS = 100_000
 """Maximum number of scheduling passes; with conservative backfilling, a pass counts as ten per waiting job."""
 
 ENOUGH_ENDED = 10
-"""Number of ended jobs needed to estimate which fraction of their limits jobs use."""
+"""Number of ended jobs needed to estimate what fraction of their limits jobs use."""
 
 HOUR_MS = 3_600_000
 
@@ -53,7 +53,7 @@ class GridNow(NamedTuple):
     queue: GridQueue
     policy: GridPolicy
     network: GridNetwork | None
-    margin_ms: int  # how far ahead the common start of a split job is agreed
+    margin_ms: int  # how far in advance sites agree on the start of a split job
     end_ms: int  # delay until the grid learns that a job has ended
     seed: int  # for random site selection
     waiting: tuple[PastJob, ...]  # in queue order, without the jobs that not all sites accept
@@ -62,7 +62,7 @@ class GridNow(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """The grid to simulate: nodes by site, drained sites, cut links, policy, and factor on the load."""
+    """The grid to simulate: nodes by site, drained sites, cut links, policy, and load factor."""
 
     nodes: dict[str, int]
     drain: tuple[str, ...]
@@ -164,7 +164,7 @@ class _Simulation:
         self._until_ms = grid.now_ms + span_ms
         self._rng = Generator(PCG64(grid.seed))
         self._queue = _queue_of(grid, stage)
-        # By job: fraction of its limit that it uses, arrival (or now for a waiting job), and start.
+        # By job: fraction of its limit that the job uses, arrival (or now for a waiting job), and start.
         self._parts: dict[int, float] = {}
         self._from_ms: dict[int, int] = {}
         self._starts_ms: dict[int, int] = {}

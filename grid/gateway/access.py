@@ -137,7 +137,7 @@ class TokenStore:
         self.where = str(url.database) if self._is_sqlite else url.render_as_string(hide_password=True)
         if self._is_sqlite:
             self._make_file(create)
-        # There is one connection, and one thread at a time uses it.
+        # There is one connection, which one thread uses at a time.
         self._lock = threading.Lock()
         self._engine = _engine_of(url, is_sqlite=self._is_sqlite)
         with self._transaction() as connection:
@@ -289,7 +289,7 @@ class TokenStore:
         with self._transaction() as connection:
             row = connection.execute(select(table).where(table.c.token_id == token_id, self._is_usable(table)))
             kept = row.one_or_none()
-        # An unknown id takes as long as a wrong secret.
+        # Checking an unknown id takes as long as checking a wrong secret.
         digest = b"\0" * 32 if kept is None else bytes(kept.secret_sha256)
         if not hmac.compare_digest(digest, token_digest(secret)) or kept is None:
             return None
@@ -297,7 +297,7 @@ class TokenStore:
         return _info(table, kept)
 
     def _record_use(self, table: Table, row: Row[Any]) -> None:
-        """Record the use of a token, at most once a minute."""
+        """Record that a token was used, at most once a minute."""
         now_ms = self._now_ms()
         if row.used_ms is None or now_ms - row.used_ms >= _USED_MS:
             with self._transaction() as connection:
@@ -467,7 +467,7 @@ class AsyncTokens:
         self._found = SharedCalls[str, TokenInfo | None](self._find_all)
 
     async def do(self, method: Callable[Concatenate[TokenStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a method of the store in its thread."""
+        """Call a method of the store in the store's thread."""
         work = partial(method, self._store, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 

@@ -175,7 +175,7 @@ def check_audit(path: str | Path) -> tuple[int, int]:
     read, or for the first line whose stored hash does not match the previous line.
     """
     names = _files_of(path)
-    # The line before the first one may have been in a file that was deleted, so accept any digest there.
+    # The line before the first line may have been in a file that was deleted, so accept any digest there.
     last = _FIRST if len(names) <= AUDITS_KEPT else None
     n_lines = 0
     for name in names:

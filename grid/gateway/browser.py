@@ -49,7 +49,7 @@ def check_origin(request: web.BaseRequest) -> None:
 
 
 def _name(host: str) -> str:
-    """Return a host without its port; empty if it is malformed."""
+    """Return a host without its port; empty if the host is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -130,7 +130,7 @@ class LoginCodes:
         self._codes: dict[str, tuple[float, TokenInfo]] = {}
 
     def make(self, info: TokenInfo) -> str:
-        """Return a new code for the owner of a token."""
+        """Create a login code for the owner of a token."""
         now_s = self._now_s()
         self._codes = {code: kept for code, kept in self._codes.items() if kept[0] > now_s}
         if len(self._codes) >= _MOST_CODES:

@@ -175,7 +175,7 @@ class HttpRoute:
     answer_headers: tuple[tuple[str, str], ...] = ()
 
     def most_bytes(self, settings: GatewaySettings) -> int:
-        """Return the largest allowed size of a body in bytes."""
+        """Return the maximum size of a request body in bytes."""
         if self.scope is None:
             return min(settings.max_body_bytes, _MOST_OPEN_BYTES)
         return settings.max_body_bytes if self.reads_body else min(settings.max_body_bytes, _MOST_IDS_BYTES)

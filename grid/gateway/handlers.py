@@ -74,7 +74,7 @@ class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def sites(call: GatewayCall) -> Sites:
-    """Show the sites. Only operators see who may use a site, and which jobs of others run there."""
+    """Show the sites. Only operators see who may use a site, and which jobs of other users are running there."""
     site_infos = await call.backend.sites()
     return Sites(sites=site_infos if call.identity.is_operator else await _without_others(call, site_infos))
 
@@ -176,7 +176,7 @@ async def scheduling(call: GatewayCall) -> Scheduling:
 
 
 async def learnt(call: GatewayCall) -> GridExperience:
-    """Show what splits of jobs really cost, by user, class and width, and whether the grid uses it."""
+    """Show the measured costs of job splits by user, class and width, and whether the grid uses them."""
     return await call.backend.learnt()
 
 
@@ -234,12 +234,12 @@ async def revoke_token(call: GatewayCall) -> Done:
 
 
 async def healthz(call: GatewayCall) -> Health:
-    """Whether the gateway runs."""
+    """Whether the gateway is running."""
     return Health(status="ok", version=__version__)
 
 
 async def readyz(call: GatewayCall) -> web.Response:
-    """Whether the meta-scheduler answers; 503 if not."""
+    """Whether the meta-scheduler is responding; status 503 if not."""
     health = await call.backend.health()
     return web.Response(
         status=200 if health.status == "ok" else 503,
@@ -249,7 +249,7 @@ async def readyz(call: GatewayCall) -> web.Response:
 
 
 async def metrics(call: GatewayCall) -> web.Response:
-    """Metrics for Prometheus."""
+    """Return metrics for Prometheus."""
     queue_state: Queue | None = None
     seen: list[SiteInfo] = []
     try:
@@ -264,7 +264,7 @@ async def metrics(call: GatewayCall) -> web.Response:
 async def list_jobs(call: GatewayCall, query: JobQuery) -> JobPage:
     """List jobs, newest first.
 
-    Operators see the jobs of all users, others only their own.
+    Operators see all users' jobs; other users see only their own.
     """
     if not call.identity.is_operator:
         if query.user not in (None, call.identity.user):
@@ -291,7 +291,7 @@ async def history(call: GatewayCall) -> JobHistory:
 
 
 async def usage(call: GatewayCall) -> UsageOverTime:
-    """Show the resource use of a job over time, machine by machine, as long as its output is kept there."""
+    """Show a job's resource use over time for each machine, as long as the machine keeps the job's output."""
     record = await call.own_job()
     curves: list[UsageCurve] = []
     rank, size = 0, 1
@@ -311,7 +311,7 @@ async def usage(call: GatewayCall) -> UsageOverTime:
 
 
 async def forecast(call: GatewayCall) -> Forecast:
-    """Forecast when a job starts, and explain why it waits."""
+    """Forecast when a job starts, and explain why it is waiting."""
     record = await call.own_job()
     answer = await call.in_turn(partial(call.backend.forecast, record.job_id))
     if answer is None:
@@ -340,9 +340,9 @@ class ScheduleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 async def schedule(call: GatewayCall, query: ScheduleQuery) -> SchedulePart:
-    """Show which jobs have started where, in a compact form, newest first.
+    """Show in a compact form which jobs have started where, newest first.
 
-    Operators see the jobs of all users, others only their own.
+    Operators see all users' jobs; other users see only their own.
     """
     user = None if call.identity.is_operator else call.identity.user
     page = await call.backend.jobs(JobQuery(user=user, limit=MOST_LISTED, **msgspec.structs.asdict(query)))
@@ -377,7 +377,7 @@ async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
 
 
 async def what_if(call: GatewayCall, body: WhatIf) -> WhatIfAnswer:
-    """Simulate other settings of the grid, with the resulting waits and utilisation; nothing is changed."""
+    """Simulate the grid with other settings and show the resulting waits and utilisation; nothing is changed."""
     return await call.in_turn(partial(call.backend.what_if, body))
 
 
@@ -414,7 +414,7 @@ async def _apply_to_own(
 
 
 async def signal_jobs(call: GatewayCall, body: SignalJobs) -> Done:
-    """Send a signal to the processes of running jobs; unknown jobs and those of others are skipped."""
+    """Send a signal to the processes of running jobs; unknown jobs and other users' jobs are skipped."""
     return await _apply_to_own(call, "signal", body.job_ids, body.signal)
 
 

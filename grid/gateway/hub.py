@@ -19,7 +19,7 @@ from gridweave.grid.gateway.problems import refused_field
 logger = logging.getLogger("gridweave.gateway")
 
 POLL_S = 20.0
-"""How long one poll of the grid waits for an event."""
+"""How long one poll of the grid waits for an event, in seconds."""
 
 REST_S, UNWATCHED_REST_S, FEW = 0.05, 0.2, 100
 """Pause in seconds after a poll with at most `FEW` events, with and without watchers, so that the next poll returns
@@ -339,7 +339,7 @@ class EventHub:
                 break
             watcher.delivered = page.last
             yield Chunk([seen for seen in page.events if watcher.event_filter.takes(seen)]), page.last
-        # No await between this line and the one that attaches the watcher.
+        # No await between this line and the line that adds the watcher.
         missed = [seen for seen in self._recent if seen.number > watcher.delivered and watcher.event_filter.takes(seen)]
         watcher.delivered = max(watcher.delivered, self.last)
         if self.is_stopping:

@@ -54,7 +54,7 @@ def looks_like_jwt(token: str) -> bool:
 
 
 class Issuer:
-    """Looks up tokens of one issuer and caches its keys."""
+    """Looks up one issuer's tokens and caches the issuer's keys."""
 
     def __init__(self, settings: IssuerSettings, *, now_s: Callable[[], float] = time.time) -> None:
         self._settings, self._now_s = settings, now_s
@@ -155,7 +155,7 @@ class Issuer:
             return self._keys[name]
 
     async def _fetch(self) -> None:
-        """Fetch the keys; if that fails, log the reason and keep the old ones."""
+        """Fetch the keys; if that fails, log the reason and keep the old keys."""
         self._tried_s = self._now_s()
         try:
             timeout = aiohttp.ClientTimeout(total=_FETCH_S)

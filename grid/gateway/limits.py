@@ -194,7 +194,7 @@ class OpenJobs:
             raise UnavailableError(problem) from None
 
     def heard(self, events: Sequence[JobEvent]) -> None:
-        """Apply job events."""
+        """Update the counts from job events."""
         for seen in events:
             if seen.kind == "submitted":
                 self._opened(seen.job_id, seen.user)

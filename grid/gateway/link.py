@@ -66,7 +66,7 @@ class ProbeDoor:
         self._under_way = 0
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one connection; raise RefusalError if its key is invalid."""
+        """Serve one probe connection; raise RefusalError if its key is invalid."""
         key = self._key_of(request)
         if self._under_way >= _MOST_PROBES:
             raise RefusalError("too-many-at-once", f"{_MOST_PROBES} probes are being answered; try later")
@@ -150,7 +150,7 @@ class LinkDoor:
             yield route(f"GET {PROBE_PATH}", self._probes.answer, None, name="link_probe", is_stream=True)
 
     async def _serve(self, route: HttpRoute, call: GatewayCall) -> web.StreamResponse:
-        """Answer a request of a site, or a probe."""
+        """Answer a site's request or a probe."""
         call.route = route
         if route.is_stream:
             return cast("web.StreamResponse", await route.handler(call.request))

@@ -94,7 +94,7 @@ class GatewayMetrics:
         self._backend_errors.inc()
 
     def looked(self, queue: Queue | None, sites: Sequence[SiteInfo]) -> None:
-        """Update the gauges of the grid and its sites; without a queue the grid is shown as down."""
+        """Update the gauges of the grid and its sites; without a queue, the grid is shown as down."""
         self._up.set(queue is not None)
         if queue is not None:
             for state in OPEN:
@@ -137,7 +137,7 @@ class LoggedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     duration_ms: float
     bytes_in: int = 0
     bytes_out: int = 0
-    jobs: int = 0  # number of jobs that the request was about
+    jobs: int = 0  # number of jobs that the request acted on
     problem: str = ""  # kind of the refusal
 
 

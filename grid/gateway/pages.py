@@ -29,7 +29,7 @@ from gridweave.site.times import span_text
 FOLDER = Path(__file__).parent / "web"
 
 LOGIN_HOURS = 12.0
-"""Longest lifetime of a login, in hours; it never outlives its token."""
+"""Maximum lifetime of a login, in hours; a login never outlives its token."""
 
 POLICY = "; ".join(
     (
@@ -41,7 +41,7 @@ POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
-"""Pages may load files and data only from this gateway; browsers never run scripts that a job's texts contain."""
+"""Pages may load files and data only from this gateway; browsers never run scripts contained in a job's texts."""
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -117,7 +117,7 @@ def _tokens(call: GatewayCall) -> AsyncTokens:
 
 
 async def make_code(call: GatewayCall) -> LoginCode:
-    """Create a code with which a browser can log in once as the caller, within a minute."""
+    """Create a one-time code with which a browser can log in as the caller within a minute."""
     _tokens(call)
     return LoginCode(code=call.parts.codes.make(call.identity.info), seconds=CODE_S)
 

@@ -60,7 +60,7 @@ KINDS: dict[str, Kind] = {
 
 
 class RefusalError(GridweaveError):
-    """A refused request. `detail` says what was wrong and what would be right; `kind` is one of `KINDS`."""
+    """A refused request. `detail` says what is wrong and what would be right; `kind` is one of `KINDS`."""
 
     def __init__(
         self,

@@ -120,7 +120,7 @@ class Gateway:
             self._tasks.append(asyncio.create_task(self._renew_certificate()))
 
     async def stop(self) -> None:
-        """Stop accepting requests, end all streams, finish the requests in progress, and stop."""
+        """Stop the gateway: accept no more requests, end all streams, and finish the requests in progress."""
         await self._parts.hub.stop()
         for task in self._tasks:
             task.cancel()
@@ -131,7 +131,7 @@ class Gateway:
             await asyncio.to_thread(self._parts.tokens.close)
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again; new connections use them."""
+        """Reload the certificate and its key; only new connections use them."""
         if self._certificate is None:
             return
         try:

@@ -88,7 +88,7 @@ async def _check_own(call: GatewayCall, job_ids: tuple[int, ...]) -> None:
 
 
 async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
-    """Watch jobs: server-sent events, one JobEvent each."""
+    """Stream job events as server-sent events, with one JobEvent in each."""
     event_filter, after = await _request_of(call, query)
     with call.parts.streams.hold(call.identity.user):
         response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
@@ -123,7 +123,7 @@ async def _send(call: GatewayCall, response: web.StreamResponse, data: bytes) ->
 
 
 async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
-    """Watch jobs over a WebSocket: one JobEvent in each frame."""
+    """Stream job events over a WebSocket, with one JobEvent in each frame."""
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
         problem = "this path is a WebSocket; send Upgrade: websocket, or use /v1/events"
         raise RefusalError("invalid-request", problem, errors=[FieldProblem(where="Upgrade", detail="is missing")])
@@ -211,7 +211,7 @@ async def _close(socket: web.WebSocketResponse, end: StreamEnd) -> None:
 
 
 async def output(call: GatewayCall, query: OutputQuery) -> web.StreamResponse:
-    """Read the output of a rank, or follow it."""
+    """Read or follow a rank's output."""
     record = await call.own_job()
     part = await _output_part(call, record.job_id, query, query.offset)
     headers = {OFFSET_HEADER: str(part.offset), "Content-Type": call.answer_form}

@@ -59,7 +59,7 @@ class _RawJobs(msgspec.Struct):
 
 
 async def submit(call: GatewayCall) -> Submitted:
-    """Submit jobs; the answer comes once they are durable. A single job that is declined is a problem of its own."""
+    """Submit jobs, and answer once they are durable. If there is a single job and it is declined, return a problem."""
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)

@@ -128,8 +128,8 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
         raise RefusalError("malformed-body", f"{where or 'the body'} is not {name}: {shortened(str(error))}") from None
 
 
-# The types themselves ignore unknown fields, because journals and links contain fields of newer versions. Clients must
-# not send unknown fields. A second decoding that looks only at names takes a few microseconds.
+# The types themselves ignore unknown fields, because journals and links may contain fields of newer versions. Clients
+# must not send unknown fields, so each body is decoded a second time by names only, which takes a few microseconds.
 
 
 @functools.cache

@@ -166,7 +166,7 @@ def drop_started(state: GridState) -> None:
 
 @kernel
 def _close_gaps_from(state: GridState, gap: Int) -> None:
-    """Close the gap at a place in all arrays that are in queue order."""
+    """Close the gap at this place in all arrays that are in queue order."""
     _close_gap(state.waiting, gap, state.counters[0].n_waiting)
     _close_gap(state.queue_width, gap, state.counters[0].n_waiting)
     _close_gap(state.queue_ms, gap, state.counters[0].n_waiting)

@@ -50,7 +50,7 @@ from gridweave.site.kernels.state import GONE, HEAD, NEVER_MS, NO_LIMITS, NO_PLA
 
 @kernel_part
 def grid_job_ended(state: GridState, slot: Slot) -> bool:
-    """Remove an ended job; return whether it was running."""
+    """Remove an ended job; return whether the job was running."""
     place = place_of(state, slot)
     if place == NO_PLACE:
         return False
@@ -117,7 +117,7 @@ def grid_pass(state: GridState, codes: GridCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _any_fits(state: GridState, first: Int) -> bool:
-    """Whether a job from place ``first`` on is at most as wide as the free nodes of the grid."""
+    """Whether any job from place ``first`` on needs no more nodes than are free in the grid."""
     for place in range(first, state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].width <= state.counters[0].free:
             return True
@@ -373,7 +373,7 @@ def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: I
         if end_ms <= counters.shadow_ms and _taken_pays(state, codes, slot, now_ms):
             return True
     elif codes.net is None:
-        # With fewer nodes on each site a split would need more fragments, if it were possible at all.
+        # With fewer nodes on each site, a split would need more fragments, if it were possible at all.
         return False
     if counters.spare == UNKNOWN:
         _order_spare(state)
@@ -468,7 +468,7 @@ def job_arrived(
     state : GridState
         Changed in place.
     slot : int
-        A free row.
+        A free slot.
     key : float
         Sort key of the queue.
     submit_ms, job_id, width, estimate_ms : int

@@ -24,7 +24,7 @@ MAX_OVERHEAD = 10_000
 """Upper bound on overheads: a larger option counts as a typing error, and a split with a larger one is impossible."""
 
 MAX_SPLIT_FACTOR = 2.0
-"""Default bound on the factor by which a split may make a job longer (docs/grid.md, "With a network")."""
+"""Default limit on the factor by which a split may make a job longer (docs/grid.md, "With a network")."""
 
 NO_DATA, BLOCKING, PREFETCH = 0, 1, 2
 """Staging of data: none; transfers occupy the nodes; input is transferred while the job is waiting."""
@@ -230,7 +230,7 @@ def judge_taken(state: GridState, net: GridLinks, slot: Slot, when_ms: Int) -> b
 
 @kernel_part
 def judge_started(state: GridState, net: GridLinks | None, slot: Slot, now_ms: Int) -> None:
-    """Recompute how long a job takes on its reserved nodes, which are in ``taken``."""
+    """Recompute a job's length on its reserved nodes, which are in ``taken``."""
     if net is not None:
         judge_taken(state, net, slot, now_ms)
 
@@ -247,7 +247,7 @@ def note_taken(state: GridState, net: GridLinks | None, slot: Slot) -> None:
 def least_factor_now(net: GridLinks, slot: Slot, width: Int, most: Int) -> float:
     """Return a lower bound on the factor of a split if each site has at most ``most`` nodes for the job.
 
-    In any such split, at least a fraction (width - most) / (width - 1) of all pairs of ranks are on different sites.
+    In any such split, at least a fraction (width - most) / (width - 1) of all pairs of ranks is on different sites.
     """
     apart = max(np.int64(0), width - most) / max(np.int64(1), width - 1)
     return max(net.least_factor[slot], (1.0 + net.crossing_factor[slot] * apart) * (1.0 - 1e-9))

@@ -189,7 +189,7 @@ def _take_where_it_ends_first(
 ) -> bool:
     """Split a job so that it ends earliest, or over the fewest sites if that split has more fragments than allowed.
 
-    With ``has_to_pay`` the search may be skipped if no split ends before the job would on one site.
+    With ``has_to_pay``, the search may be skipped if no split ends before the job would end on one site.
     """
     net = codes.net
     job = state.jobs[slot]
@@ -251,7 +251,7 @@ def _note_last(net: GridLinks, job_id: Int, available: SiteNodes) -> None:
 def _take_remembered(
     state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int, row: Int
 ) -> bool:
-    """Split a job as cached in a row, or over the fewest sites if that split has more fragments than allowed."""
+    """Use the split cached in a row, or split over the fewest sites if the cached split has too many fragments."""
     memo = codes.net.memo
     count = memo.n_parts[row]
     if count == 0:
@@ -294,7 +294,7 @@ def _remembered(net: GridLinks, slot: Slot, job_id: Int, available: SiteNodes) -
 
 @kernel
 def _remember(net: GridLinks, job_id: Int, available: SiteNodes, is_possible: bool) -> Int:
-    """Cache the placement that was just chosen; return its row."""
+    """Cache the placement that was just chosen; return the cache row."""
     memo = net.memo
     row = _row_for(memo, job_id, available)
     memo.job_id[row] = job_id
@@ -308,7 +308,7 @@ def _remember(net: GridLinks, job_id: Int, available: SiteNodes, is_possible: bo
 
 @kernel_part
 def ends_late_on_links(state: GridState, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int) -> bool:
-    """Whether every split of a job ends after the shadow time by a lower bound; False without links."""
+    """Whether, by a lower bound, every split of a job ends after the shadow time; False without links."""
     if net is None:
         return False
     return now_ms + grown_ms(state.jobs[slot].estimate_ms, net.least_factor[slot]) > shadow_ms

@@ -1,6 +1,6 @@
-"""The length of a split job (docs/grid.md, "How long a split job takes").
+"""Compute the length of a split job (docs/grid.md, "How long a split job takes").
 
-The other kernels see only lengths, whether the overhead is a fixed number or comes from the links (links.py).
+The other kernels only see lengths, whether the overhead is a fixed number or follows from the links (links.py).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def split_length_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: I
     -------
     int
         ``length_ms`` for a single fragment, otherwise length + floor(length x overhead x sensitivity), where the
-        overhead is p of Streit, section 6.5.3. With a network: length x factor, rounded up, plus the time of its data
-        transfers.
+        overhead is p in Streit, section 6.5.3. With a network: length x factor, rounded up, plus the time of the job's
+        data transfers.
     """
     return _split_length_ms(state, codes, codes.net, slot, length_ms)
 

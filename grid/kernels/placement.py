@@ -207,7 +207,7 @@ def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool)
 
 @kernel_part
 def _first_to_spare(state: GridState, low: Int, high: Int, width: Int, late: bool) -> Int:
-    """Return the first site in the order, from low to high, with enough spare nodes, or ``NO_PLACE``."""
+    """Return the first site with enough spare nodes in the order from ``low`` to ``high``, or ``NO_PLACE``."""
     for place in range(low, high):
         site = site_of(state.free_order[place])
         if not late or state.extra[site] >= width:
@@ -226,7 +226,7 @@ def take_split_in_order(state: GridState, codes: GridCodes, slot: Slot, order: S
 
 @kernel
 def _take_fewest(order: SiteOrder, taken: npt.NDArray[np.void], missing: Int, most: Int) -> Int:
-    """Take nodes from the sites with the most nodes; return the number of sites, 0 if more than ``most`` are needed."""
+    """Take nodes from the largest sites first; return the number of sites, or 0 if more than ``most`` are needed."""
     count = 0
     high = len(order)
     while high > 0 and nodes_of(order[high - 1]) > 0:

@@ -50,7 +50,7 @@ def next_place(state: GridState, place: Place) -> Int:
 
 @kernel_part
 def _ends_before(state: GridState, row: Int, end_ms: Int, job_id: Int) -> bool:
-    """Whether the job in a row comes before a job with this end and id."""
+    """Whether the job in a row is sorted before a job with this end and id."""
     if state.running[row].end_ms != end_ms:
         return state.running[row].end_ms < end_ms
     return state.jobs[state.running[row].slot].job_id < job_id

@@ -22,7 +22,7 @@ SITE_BITS = np.int64(24)
 SITE_MASK = np.int64(2**24 - 1)
 
 SiteOrder = npt.NDArray[np.int64]
-"""The entries of all sites, ascending: shape (sites,)."""
+"""The entries of all sites in ascending order, shape (sites,)."""
 
 Slot = Int
 """A job's row in the job tables, which is fixed while the job is waiting or running."""
@@ -31,7 +31,7 @@ Place = Int
 """The position of a job in the queue, or among the running jobs (running.py)."""
 
 SiteNodes = npt.NDArray[np.int64]
-"""A number of nodes for each site: shape (sites,)."""
+"""A number of nodes for each site, shape (sites,)."""
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
@@ -245,7 +245,7 @@ def recall_taken(state: GridState, slot: Slot) -> None:
 
 @kernel_part
 def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
-    """Add the nodes that a running job will free to an array of free nodes."""
+    """Add the nodes that a running job will free to an array of free nodes by site."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
         free[state.fragments[k].site] += freed_by(state, k)
@@ -253,13 +253,13 @@ def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
 
 @kernel_part
 def freed_by(state: GridState, k: Int) -> Int:
-    """Return how many nodes the end of a fragment frees for the grid; 0 on a site that is shut."""
+    """Return how many nodes the end of a fragment frees for the grid; 0 on a closed site."""
     return 0 if state.shut[state.fragments[k].site] else state.fragments[k].width
 
 
 @kernel_part
 def freed_in_all(state: GridState, slot: Slot) -> Int:
-    """Return how many nodes the end of a running job frees for the grid, over all its sites."""
+    """Return how many nodes the end of a running job frees for the grid on all its sites together."""
     nodes = np.int64(0)
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -312,7 +312,7 @@ def first_with(order: SiteOrder, nodes: Int) -> Int:
 
 @kernel_part
 def copy_order(source: SiteOrder, target: SiteOrder) -> None:
-    """Copy all entries."""
+    """Copy all entries from ``source`` to ``target``."""
     for place in range(len(source)):
         target[place] = source[place]
 

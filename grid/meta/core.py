@@ -51,7 +51,7 @@ RETRY_MS = 60_000
 
 
 CONTROLS: dict[str, type[Control]] = {"full": FullControl, "limited": LimitedControl, "none": NoControl}
-"""The class of each level of control."""
+"""The class that implements each level of control."""
 
 
 L = TypeVar("L")
@@ -129,7 +129,7 @@ class MetaCore:
         options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, self._names, tuple(shared))
         self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
-        # The evictions of jobs that are not over, by job.
+        # The evictions of jobs that have not ended, by job.
         self._evicted: dict[int, PastEvictions] = {}
 
     def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
@@ -348,7 +348,7 @@ class MetaCore:
                 raise InputError(f"site {site} is not one of the {len(self._sites)} sites")
 
     def _news(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridEvent]:
-        """Return the events in the order in which they are applied; raise as `check`."""
+        """Return the events in the order in which they are applied; raise InputError like `check`."""
         self.check_senders(now_ms, (event.site for event in events if isinstance(event, (FromSite, SiteShares))))
         news: list[GridEvent] = []
         for event in events:

@@ -103,12 +103,12 @@ _ACTIONS: dict[str, Callable[[int], GridEvent]] = {
     "hold": GridJobHeld,
     "release": GridJobReleased,
 }
-"""The core's event for a user's action on a job that has entered the queue."""
+"""The event that the core gets for a user's action on a job that has entered the queue."""
 
 C = TypeVar("C")
 
 Offers = Mapping[str, Quoted]
-"""The quotes of sites for a job, by site."""
+"""The sites' quotes for a job, by site."""
 
 
 class Gate(msgspec.Struct):
@@ -116,7 +116,7 @@ class Gate(msgspec.Struct):
 
     ready: set[int] = set()  # the sites whose ranks are waiting at the gate
     begun: set[int] = set()  # the sites whose ranks have passed it
-    is_open: bool = False  # whether the sites were ordered to open it
+    is_open: bool = False  # whether the sites have been ordered to open it
     has_ended: bool = False  # whether a part is over, so that the gate must stay closed
     start_ms: int = 0  # the agreed start
     has_failed: bool = False  # whether a part failed by itself while the gate was closed
@@ -468,7 +468,7 @@ class LiveGrid:
         return self.core.cut_off
 
     def needs(self, request: JobRequest, sites: Collection[int]) -> bool:
-        """Whether a job can be placed, but not without these sites."""
+        """Whether a job can be placed, but only if at least one of these sites is available."""
         if self.registry.refusal(request) is not None:
             return False
         try:
@@ -554,7 +554,7 @@ class LiveGrid:
             self._inner.append(PathsMeasured(tuple(self.measured.pairs(self._now_ms, self._names))))
 
     def _reported(self, site: int, report: FragmentReport) -> None:
-        """Add a site's report of a fragment to the record of the job."""
+        """Add a site's report of a fragment to the job's record."""
         record = self.registry.records.get(report.job_id)
         if record is None or record.attempt != report.attempt or record.state in OVER:
             return
@@ -661,7 +661,7 @@ class LiveGrid:
                 if len(record.places) == 1:
                     self._runs(record, start_ms)
                 else:
-                    # The job runs once the ranks of all sites have passed the gate; its start stays the agreed one.
+                    # The job is running once the ranks of all sites have passed the gate; its start stays as agreed.
                     self._gates.setdefault(job_id, Gate()).start_ms = start_ms
             case Refused(reason=reason, cause=cause):
                 if cause == "user":
@@ -728,7 +728,7 @@ class LiveGrid:
         for command in commands:
             match command:
                 case ToSite(site=site, request=ReserveNodes() as request):
-                    # A job whose nodes are reserved ahead waits in the queues of its sites until all have its nodes.
+                    # A job with nodes reserved in advance waits in its sites' queues until all sites have its nodes.
                     cause: JobCause = "delegate" if request.ahead else "place"
                     placement = fragments[request.job_id]
                     self._describe(site, request.attempt, request.length_ms, request.job_id, placement, cause)

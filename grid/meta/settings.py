@@ -1,4 +1,4 @@
-"""The settings of a live grid, and which of them may change while its journal is in use."""
+"""The settings of a live grid, and which settings may change while the grid's journal is in use."""
 
 from __future__ import annotations
 

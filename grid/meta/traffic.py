@@ -76,14 +76,14 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float | None:
-        """The measured factor of splits: the ratio of the geometric mean run times; None without runs of both kinds."""
+        """The measured split factor: the ratio of the geometric mean run times; None without runs of both kinds."""
         if not self.whole.runs or not self.split.runs:
             return None
         return math.exp(min(self.split.mean - self.whole.mean, 700.0))
 
     @property
     def scale(self) -> float | None:
-        """The measured overhead as a multiple of the modelled one; None if runs are too few or vary too much."""
+        """The ratio of measured to modelled overhead; None if there are too few runs or they vary too much."""
         enough = min(self.whole.runs, self.split.runs) >= LEAST_RUNS and self.modelled >= _LEAST_OVERHEAD
         if not enough or math.sqrt(self.whole.error + self.split.error) > MOST_ERROR or self.factor is None:
             return None
@@ -154,7 +154,7 @@ class KnownTraffic:
         )
 
     def sends(self, request: JobRequest) -> Sends:
-        """Return a job's transfers; raise InputError if they are impossible."""
+        """Return a job's transfers; raise InputError if the transfers are impossible."""
         data = data_of(request.traffic, self._sites)
         if (data.input_bytes or data.output_bytes) and not self._moves_data:
             raise InputError("input_bytes, output_bytes: have no effect under backfill conservative; leave them out")

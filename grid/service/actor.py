@@ -91,7 +91,7 @@ class MetaActor(DrivenActor["GridQueries"]):
         return refusal
 
     async def packet(self, site: str, data: bytes) -> str | None:
-        """Apply a packet from a site; return why it was dropped, or None."""
+        """Apply a packet from a site; return why the packet was dropped, or None."""
         return self.queries_now().driver.packet(site, data)
 
     async def probed(self, data: bytes) -> None:
@@ -181,7 +181,7 @@ class GatewayActor(LiveActor):
         return await carry({} if self._served is None else self._served.links, site, data)
 
     async def stop(self) -> None:
-        """Stop accepting requests, answer those in progress, and stop."""
+        """Stop the gateway: accept no more requests, and answer the requests in progress."""
         for task in self._tasks:
             task.cancel()
         if self._served is not None:

@@ -17,7 +17,7 @@ from gridweave.site.service.faults import fault_text
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One actor of a grid."""
+    """The state of one actor of a grid."""
 
     name: str
     well: bool

@@ -221,7 +221,7 @@ class RunningActors:
         raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
     def wait(self, timeout_s: float = START_S, report: ReportMissing | None = None) -> None:
-        """Wait until all actors are ready; if one fails, stop those that this process has started."""
+        """Wait until all actors are ready; if one fails, stop the actors that this process has started."""
         agents = [name for name in self.actors if name.startswith("agent:")]
         # Agents compile nothing, so an agent that does not start soon has no node.
         self.wait_for(agents, timeout_s)

@@ -122,7 +122,7 @@ class LiveBackend(Backend):
 
     @property
     def _site_actors(self) -> dict[str, str]:
-        """The known sites, by the names of their actors."""
+        """The names of the known sites, by actor."""
         return {site_actor(site.name): site.name for site in self._names}
 
     async def _unless_hung(self, actor: str, call: Coroutine[Any, Any, bytes]) -> bytes:
@@ -181,7 +181,7 @@ class LiveBackend(Backend):
         return (await self._sites())[job_id // OWN_IDS - 1].name
 
     async def _actor_of(self, job_id: int) -> str | None:
-        """Return the actor that has a job's record; None if no job can have this number."""
+        """Return the actor that keeps a job's record; None if no job can have this id."""
         if job_id < OWN_IDS:
             return GRID_ACTOR
         sites = await self._sites()
@@ -189,7 +189,7 @@ class LiveBackend(Backend):
         return site_actor(sites[number].name) if number < len(sites) else None
 
     async def _by_actor(self, job_ids: Sequence[int]) -> dict[str, list[int]]:
-        """Group jobs by the actor that has their records."""
+        """Group jobs by the actor that keeps their records."""
         jobs_by_actor: dict[str, list[int]] = {}
         for job_id in dict.fromkeys(job_ids):
             actor = await self._actor_of(job_id)
@@ -382,7 +382,7 @@ class LiveBackend(Backend):
             removal = removal or read.removal
         if problem is not None:
             raise problem
-        # It is not recorded where an earlier attempt ran, or whether it did.
+        # There is no record of where an earlier attempt ran, or whether it ran.
         has_run = record.start_ms is not None and record.state in OVER and attempt in (None, record.attempt)
         return msgspec.structs.replace(nothing, removed=_removed(record, removal)) if removal or has_run else nothing
 
@@ -391,10 +391,10 @@ class LiveBackend(Backend):
         if attempt in (None, record.attempt):
             site = _site_of_rank(record, rank)
             machines = {site: await self._machines_with(record, site, rank)}
-        else:  # it is not recorded where an earlier attempt ran
+        else:  # there is no record of where an earlier attempt ran
             machines = {site.name: list(site.machines) for site in await self._sites()}
         agents = [agent_actor(site, machine) for site, names in machines.items() for machine in names]
-        # The site may be able to read what a lost machine has left.
+        # The site may be able to read output that a lost machine has left behind.
         return agents + [site_actor(site) for site in machines]
 
     async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
@@ -518,7 +518,7 @@ async def _or_none(answer: Awaitable[T]) -> T | None:
 
 
 def _removed(record: JobRecord, removal: Removal | None) -> str:
-    """Return why a job that has run has no output, on one line."""
+    """Return in one line why a job that has run has no output."""
     what = f"the output of job {record.job_id}"
     if removal is None:
         return f"{what} is no longer on any of its machines"
@@ -556,7 +556,7 @@ def _site_of_rank(record: JobRecord, rank: int) -> str:
 
 
 class RayBackend(LiveBackend):
-    """A live grid on the Ray cluster that this process is connected to, found by the names of its actors."""
+    """A live grid on the Ray cluster that this process is connected to; its actors are found by name."""
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         super().__init__(ActorCalls(namespace))

@@ -96,7 +96,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     sites: tuple[SitePlan, ...]
     policy: GridPolicy
     namespace: str = NAMESPACE  # Ray namespace of its actors
-    # Whether Ray nodes have labels of sites; otherwise actors run on any node.
+    # Whether Ray nodes have site labels; otherwise actors run on any node.
     labelled: bool = True
     grid_id: str = ""  # id by which its actors recognise each other
     logs: str = ""  # folder of its actors' logs, on every machine; empty: Ray keeps them
@@ -352,7 +352,7 @@ def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
 
 
 def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
-    """Return the plan of a grid; its sites authenticate probes with the secret."""
+    """Return the plan of a grid; `secret` authenticates probes between its sites."""
     table = read.grid
     times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms", "alone_ms", "history_days")
     return GridPlan(

@@ -102,7 +102,7 @@ def identity_of(settings: GridSettings) -> GridIdentity:
 
 
 class GridDriver(Driver[Any]):
-    """Drives a `LiveGrid`."""
+    """Drives a `LiveGrid` with a journal, a clock and channels to its sites."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ def warm_up(settings: GridSettings) -> LiveGrid:
 
 
 def _answers(message: GridMessage, now_ms: int, nodes: int) -> list[Answer]:
-    """Return the answers of a site on which every job ends as soon as it has started."""
+    """Return the answers of a simulated site, on which every job ends as soon as it has started."""
     match message:
         case ReserveNodes(job_id=job_id, attempt=attempt, start_ms=start_ms) if start_ms is not None:
             return [Reserved(job_id, attempt)]

@@ -1,4 +1,4 @@
-"""The gateway's tokens, settings and address, and a gateway in the foreground (`gridweave gateway`)."""
+"""Prepare a gateway's tokens, settings and address, and run a gateway in the foreground (`gridweave gateway`)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _adopt(store: TokenStore, option: str, file: str, scopes: tuple[Scope, ...],
 
 
 def make_token(store: TokenStore, file: Path) -> None:
-    """Create an operator's token for the user of this process, unless the file has a valid one."""
+    """Create an operator's token for the user of this process, unless the file has a valid token."""
     if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
         return
     # The file is readable by this user only; a user with the token can create others.
@@ -75,7 +75,7 @@ def make_token(store: TokenStore, file: Path) -> None:
 
 
 async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:
-    """Serve until INT or TERM, or until a task fails; HUP reloads the certificate.
+    """Serve until SIGINT or SIGTERM, or until a task fails; SIGHUP reloads the certificate.
 
     A task that ends without an error does not end the gateway.
     """
@@ -111,7 +111,7 @@ async def _nothing(work: Awaitable[None]) -> object:
 
 
 def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str], None]) -> None:
-    """Serve a grid on the Ray cluster that this process is connected to, until INT or TERM.
+    """Serve a grid on the Ray cluster that this process is connected to, until SIGINT or SIGTERM.
 
     If that Ray ends, the process exits with status 3, so that its supervisor restarts it to join the next Ray.
     """
@@ -181,7 +181,7 @@ def wait_until_ready(url: str) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether a gateway answers for its grid."""
+    """Whether the gateway at a URL is running and its grid is responding."""
     # Nothing secret is sent. The certificate is not verified, because it may name this machine differently.
     anybody = ssl._create_unverified_context()
     try:

@@ -118,7 +118,7 @@ class GridSpec:
 
 
 def grid_spec(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> GridSpec:
-    """Return the grid of a GRID.toml; `name` takes precedence over the name in the file."""
+    """Return the grid that a GRID.toml describes; `name` takes precedence over the name in the file."""
     return GridSpec(check_name(name or read.file.name or DEFAULT_NAME), read, address)
 
 
@@ -388,7 +388,7 @@ class _Startup:
         self._lap("gateway")
 
     def _started(self, process: LocalProcess) -> None:
-        """Record a process at once, so that a later command finds it."""
+        """Record a process immediately, so that a later command finds the process."""
         others = tuple(other for other in self.done.state.processes if other.name != process.name)
         self._change(processes=(*others, process))
         self.done.started.append(process.name)
@@ -456,7 +456,7 @@ def live_folder(spec: GridSpec) -> str:
 
 
 def _plan_of(spec: GridSpec, secret: bytes = b"") -> GridPlan:
-    """Return the plan of a grid on a Ray without labels; its sites authenticate probes with the secret."""
+    """Return the plan of a grid on a Ray without labels; `secret` authenticates probes between its sites."""
     return plan_of(
         spec.read,
         folder=live_folder(spec),
@@ -559,7 +559,7 @@ def take_down(name: str, *, keep_jobs: bool, report: Callable[[str], None]) -> S
 
 
 def end_all(state: LocalGridState, *, keep_jobs: bool) -> StopReport:
-    """End everything that was started for a grid except its watchdog, found by its record and its marker."""
+    """End everything that was started for a grid, found by its record and its marker, except its watchdog."""
     folder = Path(state.folder)
     alive = [process for process in state.alive if process.name != WATCHDOG]
     done = StopReport(ended=[process.name for process in alive])

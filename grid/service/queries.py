@@ -33,7 +33,7 @@ MOST_EXPLAINED = 1_000
 
 
 class GridQueries(Queries[GridDriver]):
-    """Answers queries about the grid."""
+    """Answers users' queries about the grid."""
 
     methods = (
         *Queries.methods,
@@ -55,7 +55,7 @@ class GridQueries(Queries[GridDriver]):
         self._forecasts = ForecastQueue(driver.grid, driver.clock.now_ms)
 
     async def about(self) -> list[SiteNames]:
-        """Return the names of the sites in order."""
+        """Return the sites' names, nodes and machines, and why a site is cut off, in site order."""
         sites = self.driver.settings.sites
         machines = self._machines or ((),) * len(sites)
         problem = self.driver.peer_problem

@@ -160,7 +160,7 @@ def watch_ray(lost: Callable[[], None]) -> None:
 
 
 def join_problem(where: str, error: Exception) -> UnavailableError:
-    """Return the error for a cluster that cannot be joined or started, on one line."""
+    """Return a one-line error for a cluster that cannot be joined or started."""
     causes = [error] if error.__cause__ is None else [error, error.__cause__]
     text = ": ".join(" ".join(str(cause).split()) or type(cause).__name__ for cause in causes)
     return UnavailableError(f"--address: Ray cannot be used on {where}: {text}")
@@ -231,7 +231,7 @@ class Launcher:
         )
 
     def launch(self, task: Launching) -> Iterator[LocalProcess]:
-        """Start nodes and yield their processes; ``problem`` is the error output if the head has not started."""
+        """Start nodes and yield their processes; if the head does not start, ``problem`` is its error output."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -497,7 +497,7 @@ def last_words(log: str | Path, text: str = "") -> str:
 
 
 def child_environment(marker: str, token: Path | None) -> dict[str, str]:
-    """Return the environment of a grid's process; with a token, variables for another Ray are removed."""
+    """Return the environment for a grid's process; with a token, variables for another Ray are removed."""
     kept = dict(os.environ)
     if token is not None:
         kept = {name: value for name, value in kept.items() if not name.startswith("RAY_")} | token_environment(token)
