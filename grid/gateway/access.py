@@ -169,7 +169,7 @@ class TokenStore:
         days: float | None = USUAL_DAYS,
         limits: TokenLimits = NO_LIMITS,
     ) -> MadeToken:
-        """Create a token that is valid for `days` (None: until it is revoked); only the return value has its secret."""
+        """Create a token that is valid for `days` (None: until revoked); only the returned token has its secret."""
         if days is not None and not 0 < days <= 36_500:
             raise OptionError("days", f"is {days:g} days; more than 0, and at most 36500")
         now_ms = self._now_ms()

@@ -33,7 +33,7 @@ logger = logging.getLogger("gridweave.gateway")
 
 
 def audit_place(tokens: str | None, named: str | None) -> str | None:
-    """Return the audit log's path: `named` if it is set, else a file next to the token database if that is a file.
+    """Return the audit log's path: `named`, or else a file next to a token database that is a file, or else None.
 
     Examples
     --------

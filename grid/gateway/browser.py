@@ -30,7 +30,7 @@ def check_browser(request: web.BaseRequest) -> None:
 
 
 def check_own_page(request: web.BaseRequest) -> None:
-    """Refuse a login's request unless this gateway's page sent it; requests that change data must name an origin."""
+    """Refuse a login's request from another origin's page; a request that changes data must name its origin."""
     check_origin(request)
     is_named = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
     if request.method not in _SAFE and not is_named:
@@ -141,6 +141,6 @@ class LoginCodes:
         return code
 
     def take(self, code: str) -> TokenInfo | None:
-        """Use up a code and return its token; None if the code is unknown, already used or expired."""
+        """Invalidate a code and return its token; None if the code is unknown, already used or expired."""
         until_s, info = self._codes.pop(code, (0.0, None))
         return info if until_s > self._now_s() else None

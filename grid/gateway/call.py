@@ -147,7 +147,7 @@ def cut(request: web.BaseRequest) -> None:
 
 
 Handler = Callable[..., Awaitable[object]]
-"""Called with the call and, if it has parameters `query` and `body`, with the decoded query parameters and body.
+"""A handler gets the call and, if it has parameters `query` and `body`, the decoded query parameters and body.
 Returns a value to encode, or a complete response."""
 
 

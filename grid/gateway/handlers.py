@@ -80,7 +80,7 @@ async def sites(call: GatewayCall) -> Sites:
 
 
 async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[SiteInfo]:
-    """Remove other users' job ids and the details for operators from the sites."""
+    """Remove other users' job ids, and details that only operators may see, from the sites."""
     named = [busy.job_id for site in sites for busy in site.busy]
     named += [kept.number for site in sites for kept in site.kept if kept.kind == "lease"]
     own = set(await _own(call, named))

@@ -108,7 +108,7 @@ class ProbeDoor:
 
 
 class LinkDoor:
-    """Receives the requests of links.
+    """Receives requests over links.
 
     `accepts` has the secrets by site. Without `answer`, the other ends cannot send queries; without `probes`, other
     sites cannot measure the network path to this end. `problem` returns why this end does not reach a site, or "".

@@ -147,7 +147,7 @@ async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
 
 
 def _within_limits(limits: TokenLimits, site: str | None, jobs: list[NewJob]) -> list[NewJob]:
-    """Set missing accounts if the token has only one; refuse all jobs if one violates the token's limits."""
+    """Set missing accounts if the token allows a single one; refuse all jobs if one violates the token's limits."""
     if limits == TokenLimits():
         return jobs
     if len(limits.accounts) == 1:

@@ -273,7 +273,7 @@ def _reserve_taken(state: GridState, shadow_ms: Int) -> None:
 
 @kernel_part
 def _reserve_again(state: GridState) -> None:
-    """Restore the head's reservation from the last pass, which is valid because no job's start or end has changed."""
+    """Restore the head's reservation from the last pass; it is still valid, as no job's start or end has changed."""
     counters = state.counters[0]
     counters.spare = UNKNOWN
     counters.n_reserved = counters.n_kept

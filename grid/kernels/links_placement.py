@@ -101,7 +101,7 @@ def _take_near_site(
 def take_parts_in_order(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, order: SiteOrder, when_ms: Int
 ) -> bool:
-    """Split a job at ``when_ms`` over sites sorted by available nodes; return whether that is possible."""
+    """Split a job that starts at ``when_ms`` over sites sorted by available nodes; return whether that is possible."""
     if net is None:
         return take_split_in_order(state, codes, slot, order)
     return _take_parts_on_links(state, codes, net.choice, slot, order, when_ms)
@@ -147,7 +147,7 @@ def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int)
 
 @kernel
 def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int) -> bool:
-    """Whether any split may end before the job would on one site, by a lower bound on the length of all splits."""
+    """Whether any split may end before the job would end on one site, by a lower bound for all splits."""
     net = codes.net
     communication = net.communication[slot]
     if moves_data(net, slot) or not waits_for_all(net.paths, communication):
@@ -163,7 +163,7 @@ def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: Site
 def take_parts(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, available: SiteNodes, when_ms: Int
 ) -> bool:
-    """Split a job at ``when_ms``, with the parts in ``taken[:n_taken]``; return whether that is possible.
+    """Split a job that starts at ``when_ms``, with the parts in ``taken[:n_taken]``; return whether that is possible.
 
     ``net`` is ``codes.net``, passed separately for the compiler. The function may change ``available``.
     """
@@ -220,7 +220,7 @@ def _take_where_it_ends_first(
 
 @kernel_part
 def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
-    """Let the search start from the job's last result, for other available nodes; a job with data has none."""
+    """Start the search from the job's last result, found for other available nodes; a job with data has none."""
     memo, earlier = net.memo, net.choice.earlier
     row = job_id & (len(memo.last_job_id) - 1)
     earlier.n_parts[0] = 0

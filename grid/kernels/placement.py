@@ -226,7 +226,7 @@ def take_split_in_order(state: GridState, codes: GridCodes, slot: Slot, order: S
 
 @kernel
 def _take_fewest(order: SiteOrder, taken: npt.NDArray[np.void], missing: Int, most: Int) -> Int:
-    """Take nodes from the largest sites first; return the number of sites, or 0 if more than ``most`` are needed."""
+    """Take nodes from the sites that have the most; return the number of sites, 0 if more than ``most`` are needed."""
     count = 0
     high = len(order)
     while high > 0 and nodes_of(order[high - 1]) > 0:

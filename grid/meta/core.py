@@ -283,7 +283,7 @@ class MetaCore:
         return partial(forecast_of_evicted, forecaster, past.text(now_ms, self._names))
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
-        """Return each site's quote request for a job submitted now; the answers are `offers` for `quoter`."""
+        """Return the quote request for each site about a job submitted now; the answers are `offers` for `quoter`."""
         return self._control.questions(max(now_ms, self._now_ms), asked)
 
     def quoter(

@@ -261,7 +261,7 @@ class LiveGrid:
         return settled(Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or ""))
 
     def questions(self, now_ms: int, request: JobRequest) -> dict[str, RequestQuote]:
-        """Return each site's quote request for a job; the sites' answers are `offers` for `quoter`."""
+        """Return the quote request for each site about a job; the sites' answers are the `offers` of `quoter`."""
         now_ms = max(now_ms, self._now_ms)
         try:
             asked = self._submission(self.registry.next_job(request), request)

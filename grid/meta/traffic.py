@@ -138,8 +138,8 @@ class KnownTraffic:
     def communication(self, request: JobRequest) -> AssumedCommunication:
         """Return the communication of a job; raise InputError if the job declares an impossible one.
 
-        If the job declares none, it is the grid's usual communication for the job's user and class. With enough runs of
-        the same user, class and width, the usual fraction is scaled to match the measured overhead of these runs.
+        A job that declares none has the grid's usual communication for its user and class. With enough runs of the same
+        user, class and width, the usual fraction is scaled to match the measured overhead of these runs.
         """
         declared = declared_communication(request.traffic)
         if declared is not None:

@@ -494,7 +494,7 @@ class LiveBackend(Backend):
 
 
 def _with_sites(forecast: Forecast, answers: Mapping[str, Forecast | None]) -> Forecast:
-    """Add to a forecast the answers of the sites in whose queues the job is waiting, or that a site did not answer."""
+    """Add to a forecast the answers of the sites in whose queues the job is waiting; note sites without an answer."""
     for name in forecast.queues:
         if name not in answers:
             forecast = without_site_answer(forecast, name)
@@ -534,7 +534,7 @@ def _queued_there(job: QueuedJob, answer: Forecast) -> QueuedJob:
 
 
 def _expected_there(job: ScheduledJob, answer: Forecast, now_ms: int) -> ScheduledJob:
-    """Return a job waiting at a site with the run that the site expects, or without a start if it expects none."""
+    """Return a job waiting at a site with the start and placement that the site expects (no start if unknown)."""
     if answer.start_ms is None or answer.state not in PENDING:
         return msgspec.structs.replace(job, start_ms=None, end_ms=None)
     start_ms, placement = max(answer.start_ms, now_ms), answer.places or job.places

@@ -108,7 +108,7 @@ class GridQueries(Queries[GridDriver]):
         return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), *asked), name=name)
 
     async def questions(self, request: JobRequest) -> dict[str, RequestQuote]:
-        """Return each site's quote request for a job; the answers are `offers` for `quote`. Empty if it needs none."""
+        """Return the quote request for each site about a job; `quote` takes the answers as `offers`. May be empty."""
         return self.driver.grid.questions(self.driver.clock.now_ms(), request)
 
     async def plan(self, limit: int) -> PlannedStarts:
