@@ -1,4 +1,4 @@
-"""The states of a delegated job and of an attempt at co-allocation, as tables for `gridweave.site.lifecycle`."""
+"""The states of a delegated job and of a co-allocation attempt, as tables for `gridweave.site.lifecycle`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DELEGATION: Final = StateTable[DelegationState, DelegationCause](
 )
 
 UNPLACED: Final = (ASKING, BACKLOG)
-"""The states of a delegated job that is at no site."""
+"""The states of a delegated job that is not at any site."""
 
 QUEUED: Final = (WAITING, WITHDRAWING)
 """The states of a delegated job that is in the queue of a site."""

@@ -21,11 +21,11 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
     # The number of the last attempt, if the job was taken out of the queue (`GridJobHeld`) and returns. Sites identify
     # attempts by number, so no number may be used twice.
     attempt: int = 0
-    excluded: tuple[int, ...] = msgspec.field(default=(), name="barred")  # the sites that do not accept its user
+    excluded: tuple[int, ...] = msgspec.field(default=(), name="barred")  # the sites that do not accept the job's user
 
 
 class GridJobExclusions(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
-    """The sites that accept the user of a job have changed; if it is not running, it is placed accordingly."""
+    """The set of sites that accept a job's user has changed; unless the job is running, it is placed accordingly."""
 
     submitted: GridJobSubmitted  # the submission with the sites that are excluded now
 
@@ -37,7 +37,7 @@ class GridJobCancelled(msgspec.Struct, frozen=True, tag="GridJobCancelled", gc=F
 
 
 class GridJobHeld(msgspec.Struct, frozen=True, tag="GridJobHeld", gc=False):
-    """A user holds a job of the grid, so it is taken out of the queue (`ReportHeld`).
+    """A user has held a job of the grid, so the job is taken out of the queue (`ReportHeld`).
 
     A placed or running job is taken out when it returns to the queue for another attempt, unless the user has released
     it before (`GridJobReleased`).
@@ -53,16 +53,16 @@ class GridJobReleased(msgspec.Struct, frozen=True, tag="GridJobReleased", gc=Fal
 
 
 class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
-    """No messages are exchanged with a site until an operator has solved a problem; or they are exchanged again."""
+    """A site is cut off from all messages until an operator has solved a problem, or is no longer cut off."""
 
     site: int
     reason: str  # the problem; empty if messages are exchanged again
 
 
 class GridJobUnplaceable(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
-    """A job can never be placed, given the planned changes of links or settings; refuse it.
+    """A job can never be placed, given the planned changes of links or settings, and must be refused.
 
-    A running job continues; it is refused when it needs another attempt.
+    A running job continues, but is refused if it needs another attempt.
     """
 
     job_id: int
@@ -72,7 +72,7 @@ class GridJobUnplaceable(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=
 class LinksChanged(msgspec.Struct, frozen=True, tag="LinksChanged", gc=False):
     """Links between the sites have slowed down, failed or recovered."""
 
-    factors: tuple[float, ...]  # the fraction of its bandwidth that each cable has now; 0 if it is down
+    factors: tuple[float, ...]  # each cable's current bandwidth as a fraction of the configured one; 0 if it is down
 
 
 class PathsMeasured(msgspec.Struct, frozen=True, tag="PathsMeasured", gc=False):
@@ -82,7 +82,7 @@ class PathsMeasured(msgspec.Struct, frozen=True, tag="PathsMeasured", gc=False):
 
 
 class SiteShares(msgspec.Struct, frozen=True, tag="SiteShares", gc=False):
-    """Jobs share the nodes of a site by hardware threads, so the grid can ask it for offers of shared nodes."""
+    """A site's jobs can share nodes by hardware threads, so the grid can ask the site for offers of shared nodes."""
 
     site: int
 
@@ -131,14 +131,14 @@ class ReportDone(msgspec.Struct, frozen=True, tag="ReportDone", gc=False):
 
 
 class ReportHeld(msgspec.Struct, frozen=True, tag="ReportHeld", gc=False):
-    """Report that a job was taken out of the queue; the core keeps no record of it."""
+    """Report that a job was taken out of the queue; the core keeps no record of the job."""
 
     job_id: int
-    attempt: int  # the number of its last attempt, needed if it returns (`GridJobSubmitted.attempt`)
+    attempt: int  # the number of the job's last attempt, needed if the job returns (`GridJobSubmitted.attempt`)
 
 
 class ReportRefusal(msgspec.Struct, frozen=True, tag="ReportRefusal", gc=False):
-    """Report that a site refuses a job that it had accepted: how often, why, and when the grid asks it again."""
+    """Report that a site refuses a job that it had accepted, with the reason."""
 
     job_id: int
     site: int

@@ -35,7 +35,7 @@ SELECTIONS = {
     "earliest-end": EARLIEST_END,
 }
 MAPPINGS = ("olb", "best-assignment", "min-min", "min-max", "sjs", "pjs")
-"""Selections under limited control that map all waiting jobs over the sites at once, by the sites' quotes."""
+"""Selections under limited control that map all waiting jobs to sites at once, based on the sites' quotes."""
 ALL_SELECTIONS = (*SELECTIONS, *MAPPINGS)
 BACKFILLS = ("easy", "none", "conservative")
 HEAD_RESERVATIONS = {"anywhere": ANYWHERE, "single-site": SINGLE_SITE, "nothing": NOTHING}
@@ -58,7 +58,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
     tuning : {"full", "half"}
         The events that cause a decision: submissions and ends (``full``), or only submissions (``half``).
     slackness_pct : float
-        By how many per cent another order's plan must be better than the plan of the active order.
+        How much better another order's plan must be than the active order's plan, in per cent.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_site(self) -> DynPPolicy:
-        """The equivalent policy of a site, judged on AWRT; it supplies the checks and the codes."""
+        """The equivalent site policy, judged on AWRT; it provides the checks and the codes."""
         return DynPPolicy(
             policies=self.policies,
             decider=self.decider,
@@ -91,7 +91,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name in tables and plots."""
+        """The name of this tuning in tables and plots."""
         words = ["tuned", f"{self.preferred}-preferred" if self.preferred else self.decider, "+".join(self.policies)]
         words += [self.tuning] if self.tuning != "full" else []
         words += [f"slackness={self.slackness_pct:.15g}"] if self.slackness_pct else []
@@ -99,7 +99,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RESERVE_AFTER_S = 300.0
-"""How long a job wider than every site waits for free nodes before sites reserve nodes ahead for it (a guess)."""
+"""Seconds that a job wider than every site waits for free nodes before sites reserve nodes in advance (a guess)."""
 
 MAX_RESERVE_AFTER_S = 31 * 86_400.0
 
@@ -122,19 +122,19 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         ``single-site`` (several only for a job wider than every site), or ``nothing``.
     selection : str
         How to select a site for a job: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``.
-        Under limited control also one of `MAPPINGS`, which map all waiting jobs over the sites at once.
+        Under limited control also one of `MAPPINGS`, which map all waiting jobs to sites at once.
     overhead : float or tuple of float
         The overhead of a split as a fraction of the run time, >= 0 (Streit's p). Several numbers are for 2, 3, ...
         fragments, and the last one for more. It has no effect if the grid has a network.
     lower_bound : int
-        The largest width of a job that is not split, unless the job is wider than the largest site.
+        Jobs up to this width are not split, unless they are wider than the largest site.
     max_fragments : tuple of (int, int)
         (width up to, fragments allowed), in ascending order of width; wider jobs have no limit.
     tuning : GridTuning, optional
         How the order of the queue changes; only with the default `order`.
     reserve_after_s : float
-        How long a job wider than every site waits before sites are asked to reserve nodes ahead for it [s]; only under
-        limited control.
+        How long a job wider than every site waits before sites are asked to reserve nodes for it in advance [s]; only
+        under limited control.
 
     Raises
     ------
@@ -199,22 +199,22 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def maps(self) -> bool:
-        """Whether all waiting jobs are mapped over the sites at once."""
+        """Whether all waiting jobs are mapped to sites at once."""
         return self.selection in MAPPINGS
 
     @property
     def reserve_after_ms(self) -> int:
-        """How long a job wider than every site waits before sites reserve nodes ahead for it [ms]."""
+        """How long a job wider than every site waits before sites reserve nodes for it in advance [ms]."""
         return round(self.reserve_after_s * 1000)
 
     @property
     def adaptive(self) -> bool:
-        """Whether a job is split only if that ends earlier than waiting for a single site."""
+        """Whether a job is split only if it then ends earlier than if it waits for a single site."""
         return self.mode == "adaptive"
 
     @property
     def overheads(self) -> tuple[float, ...]:
-        """The overheads for 2, 3, ... fragments; the last one is for all larger numbers, too."""
+        """The overheads for 2, 3, ... fragments; the last overhead also applies to more fragments."""
         return self.overhead if isinstance(self.overhead, tuple) else (self.overhead,)
 
     @property
@@ -242,7 +242,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
             adaptive=self.adaptive,
             backfills=self.backfill == "easy",
             head_reservation=HEAD_RESERVATIONS[self.head_reservation],
-            # A policy that maps jobs over the sites never selects a site for one job, so the code does not matter.
+            # A policy that maps jobs to sites never selects a site for a single job, so the code does not matter.
             selection=SELECTIONS.get(self.selection, BEST_FIT),
             lower_bound=self.lower_bound,
             width_up_to=rows[:, 0].copy(),

@@ -1,4 +1,4 @@
-"""The transfers of a job over the links between the sites of a grid, as declared by its user."""
+"""A job's transfers over the links between a grid's sites, as declared by the job's user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridweave.netmodel.communication import PATTERNS, Communication, parse_comm
 from gridweave.site.job import Traffic
 
 MAX_BYTES = 2**53
-"""The largest number of bytes of a transfer; a float64 is exact up to this number."""
+"""Maximum size of a transfer in bytes; a float64 represents every integer up to this number exactly."""
 
 QUIET = Communication()
 """The communication of a job whose nodes send nothing."""
@@ -39,7 +39,7 @@ NOTHING = Sends()
 
 
 def why_not_sent(sends: Sends, sites: int) -> str | None:
-    """Return why the transfers of a job are impossible, or None."""
+    """Return why a job's transfers are impossible, or None if they are possible."""
     data = sends.data
     for what in ("input", "output"):
         n_bytes, site = getattr(data, f"{what}_bytes"), getattr(data, f"{what}_site")
@@ -58,7 +58,7 @@ class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
     default : Communication
         The communication of all other jobs.
     by_class, by_user : dict from str to Communication
-        The communication of the jobs of a class or a user; the class has priority.
+        The communication of jobs by class and by user; the class has priority.
     """
 
     default: Communication = QUIET
@@ -66,7 +66,7 @@ class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
     by_user: dict[str, Communication] = {}
 
     def of(self, user: str, job_class: str) -> tuple[Communication, str]:
-        """Return the assumed communication of a job, and its source as text."""
+        """Return a job's assumed communication, and the source of the assumption as text."""
         if job_class in self.by_class:
             return self.by_class[job_class], f"as the grid has it for class {job_class}"
         if user in self.by_user:
@@ -75,7 +75,7 @@ class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def declared_communication(traffic: Traffic | None) -> Communication | None:
-    """Return the declared communication of a job, or None; raise InputError if it is impossible."""
+    """Return a job's declared communication, or None; raise InputError if the declaration is impossible."""
     if traffic is None:
         return None
     has_numbers = bool(traffic.fraction or traffic.message_bytes)
@@ -93,7 +93,7 @@ def declared_communication(traffic: Traffic | None) -> Communication | None:
 
 
 def data_of(traffic: Traffic | None, sites: Sequence[str]) -> JobData:
-    """Return the data that a job reads and writes, with its sites as numbers.
+    """Return the data that a job reads and writes, with sites as numbers.
 
     Raise InputError if a site is unknown or missing.
     """

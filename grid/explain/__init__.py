@@ -1,1 +1,1 @@
-"""Explain when a job of the grid starts, and why not earlier."""
+"""Explain when a grid job starts, and why it does not start earlier."""

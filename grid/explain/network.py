@@ -1,4 +1,4 @@
-"""The present network between the sites, with measurements and the number of running jobs on each link."""
+"""Describe the current network between the sites, with measured values and the number of running jobs per link."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def network_now(
     measured: Sequence[PairMeasured],
     spread: Sequence[Sequence[int]],
 ) -> KnownNetwork:
-    """Return the network with its measured values.
+    """Return the current network with measured values and the number of running jobs per link.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def network_now(
     model : NetworkModel or None
         The network that decisions use, corrected by measurements.
     spread : sequence of sequence of int
-        The sites of each running job that is split.
+        The sites of each running job that spans several sites.
     """
     if network is None or model is None:
         pairs = Counter(pair for sites in spread for pair in itertools.combinations(sorted(sites), 2))
@@ -74,10 +74,10 @@ def _nodes(topology: Topology) -> list[NetworkNode]:
 
 
 def _links(written: NetworkModel, model: NetworkModel, on_cable: Mapping[int, int]) -> list[NetworkLink]:
-    """Return the links; two links that are the two directions of a cable become one link with a way back.
+    """Return the links; the two directions of a cable are merged into one link.
 
-    A link that is the whole path between two sites shows the measured values of that path. If a path has several
-    links, a measurement cannot show which of them is slower than configured.
+    If a link is the whole path between two sites, it shows the path's measured values. On a path of several links,
+    a measurement cannot tell which link is slower than configured.
     """
     topology, lone = written.topology, _lone_links(written, model)
     links: list[NetworkLink] = []
@@ -123,7 +123,7 @@ def _way_there(link: NetworkLink) -> NetworkWay:
 
 
 def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, NetworkWay]:
-    """Return the links that are a whole path between two sites and were corrected, with their measured values."""
+    """Return the corrected links that are each the whole path between two sites, with their measured values."""
     corrected, paths = _corrected(written.paths, model.paths), model.paths
     alone = np.diff(written.paths.first).reshape(corrected.shape) == 1
     ways = {}
@@ -139,14 +139,14 @@ def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, Network
 
 
 def _corrected(written: Paths, paths: Paths) -> BoolArray:
-    """Return which paths between sites were changed by measurements, shape (sites, sites)."""
+    """Return which paths between sites were corrected by measurements, as a (sites, sites) mask."""
     figures = (attrgetter(name) for name in ("latency_ms", "jitter_ms", "bandwidth_bps", "stream_bps"))
     corrected: BoolArray = np.logical_or.reduce([of(written) != of(paths) for of in figures])
     return corrected
 
 
 def _paths(written: NetworkModel, model: NetworkModel) -> list[NetworkPath]:
-    """Return the path from each site to each other site, with the values that decisions use."""
+    """Return the path between each ordered pair of sites, with the values that decisions use."""
     sites, corrected = model.topology.sites, _corrected(written.paths, model.paths)
     return [
         NetworkPath(
@@ -169,7 +169,7 @@ def _latency_ms(model: NetworkModel, ends: Pair) -> float | None:
 
 
 def _bandwidth_bps(model: NetworkModel, ends: Pair) -> float | None:
-    """Return the bandwidth of one job on the path between two sites; None without a path or without a limit."""
+    """Return the bandwidth available to one job between two sites; None if there is no path or no limit."""
     bandwidth_bps = float(min(model.paths.bandwidth_bps[ends], model.paths.stream_bps[ends]))
     return bandwidth_bps if 0 < bandwidth_bps < math.inf else None
 
@@ -199,7 +199,7 @@ def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Mapp
 
 
 def _way_of(there: PairMeasured | None, back: PairMeasured | None) -> NetworkWay:
-    """Return the measured values of one direction: half the smallest round trip, and the usual excess as jitter."""
+    """Return one direction's measured values; jitter is the usual round trip minus the smallest one."""
     trips = there if there is not None and there.round_trip_ms is not None else back
     bandwidth_bps = None if there is None else there.bandwidth_bps
     if trips is None or trips.round_trip_ms is None or trips.least_ms is None:

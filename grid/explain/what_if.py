@@ -1,6 +1,6 @@
-"""Compare the waits and the node use of the present grid and of a changed grid, by simulating both queues.
+"""Compare waits and node use of the current grid and of a changed grid by simulating both queues.
 
-Both simulations start from the running and waiting jobs, and the jobs of the last hours arrive again (docs/what-if.md).
+Both simulations start with the current jobs, and the jobs submitted in the last hours arrive again (docs/what-if.md).
 `GridQueue` makes the decisions, as on the live grid.
 """
 
@@ -26,13 +26,13 @@ from gridweave.site.job import MAX_WIDTH
 from gridweave.site.times import span_text
 
 MOST_JOBS = 20_000
-"""Largest number of waiting and arriving jobs; more would take minutes."""
+"""Maximum number of waiting and arriving jobs; simulating more would take minutes."""
 
 MOST_STEPS = 100_000
-"""Largest number of simulated time steps; with conservative backfilling, of reservations divided by ten."""
+"""Maximum number of scheduling passes; with conservative backfilling, a pass counts as ten per waiting job."""
 
 ENOUGH_ENDED = 10
-"""Number of ended jobs needed to estimate which fraction of their limits jobs use."""
+"""Number of ended jobs needed to estimate what fraction of their limits jobs use."""
 
 HOUR_MS = 3_600_000
 
@@ -46,23 +46,23 @@ class PastJob(NamedTuple):
 
 
 class GridNow(NamedTuple):
-    """The present state of a grid; `what_if` may change ``queue``, which must be a copy."""
+    """The current state of a grid; ``queue`` must be a copy, because `what_if` modifies it."""
 
     now_ms: int
     names: tuple[str, ...]  # names of the sites
     queue: GridQueue
     policy: GridPolicy
     network: GridNetwork | None
-    margin_ms: int  # how far ahead the common start of a split job is agreed
-    end_ms: int  # delay until the grid learns of the end of a job
-    seed: int  # for the selection ``random``
+    margin_ms: int  # how far in advance sites agree on the start of a split job
+    end_ms: int  # delay until the grid learns that a job has ended
+    seed: int  # for random site selection
     waiting: tuple[PastJob, ...]  # in queue order, without the jobs that not all sites accept
     past: tuple[PastJob, ...]  # jobs of the requested hours, by submission
     n_apart: int  # number of waiting jobs that not all sites accept
 
 
 class _Stage(NamedTuple):
-    """The grid to simulate: nodes by site, drained sites, cut links, policy, and factor on the load."""
+    """The grid to simulate: nodes by site, drained sites, cut links, policy, and load factor."""
 
     nodes: dict[str, int]
     drain: tuple[str, ...]
@@ -72,7 +72,7 @@ class _Stage(NamedTuple):
 
 
 def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
-    """Compare the present grid with a changed grid; this modifies ``grid``.
+    """Simulate the current and the changed grid and compare the results; this modifies ``grid``.
 
     Raise InputError if a site or link is unknown, the policy is invalid, or there are too many jobs to simulate.
     """
@@ -125,7 +125,7 @@ def _changed(grid: GridNow, stage: _Stage, asked: WhatIf) -> _Stage:
 
 
 def _queue_of(grid: GridNow, stage: _Stage) -> GridQueue:
-    """Return a queue for a stage with the present running jobs and no waiting jobs."""
+    """Return a stage's queue with the current running jobs and no waiting jobs."""
     had = dict(zip(grid.names, grid.queue.nodes, strict=True))
     # Jobs on removed nodes run to their ends, so those nodes stay in the queue and count as used by others.
     sizes = {name: max(nodes, had.get(name, 0)) for name, nodes in stage.nodes.items()}
@@ -145,7 +145,7 @@ def _queue_of(grid: GridNow, stage: _Stage) -> GridQueue:
 
 
 def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, str]]) -> LinksChanged:
-    """Return the event that cuts the given links, on top of earlier changes."""
+    """Return an event that cuts the given links and keeps earlier link changes."""
     topology = network.model.topology
     earlier = [news.factors for news in queue.links_news if isinstance(news, LinksChanged)]
     factors = list(earlier[0]) if earlier else [1.0] * topology.n_cables
@@ -157,14 +157,14 @@ def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, s
 
 
 class _Simulation:
-    """One simulation of a stage: the starts of jobs and the node time used."""
+    """Simulates one stage and records when jobs start and how much node time they use."""
 
     def __init__(self, grid: GridNow, stage: _Stage, past: Sequence[PastJob], span_ms: int, length: float) -> None:
         self._grid, self._stage, self._length = grid, stage, length
         self._until_ms = grid.now_ms + span_ms
         self._rng = Generator(PCG64(grid.seed))
         self._queue = _queue_of(grid, stage)
-        # By job: fraction of its limit that it uses, arrival (or now for a waiting job), and start.
+        # By job: fraction of its limit that the job uses, arrival (or now for a waiting job), and start.
         self._parts: dict[int, float] = {}
         self._from_ms: dict[int, int] = {}
         self._starts_ms: dict[int, int] = {}
@@ -198,7 +198,7 @@ class _Simulation:
         )
 
     def _simulate(self) -> None:
-        """Simulate: at each time apply ends by job id, then submissions, then run one pass, as the cores do."""
+        """At each event time, end jobs by id, submit arrivals, and run one scheduling pass, in the cores' order."""
         queue, now_ms, place, steps = self._queue, self._grid.now_ms, 0, 0
         while now_ms < self._until_ms:
             while self._ends and self._ends[0][0] <= now_ms:
@@ -244,7 +244,7 @@ class _Simulation:
 
 
 def _again(past: Sequence[PastJob], span_ms: int, load: float, first_id: int) -> list[PastJob]:
-    """Return the past jobs ``span_ms`` later with new ids, repeated or thinned out evenly by the factor ``load``."""
+    """Return ``load`` times as many jobs as ``past``: evenly chosen copies, ``span_ms`` later and with new ids."""
     coming: list[PastJob] = []
     for number, job in enumerate(past):
         for _ in range(int((number + 1) * load) - int(number * load)):
@@ -255,7 +255,7 @@ def _again(past: Sequence[PastJob], span_ms: int, load: float, first_id: int) ->
 
 
 def _how_sure(comparisons: Sequence[Outlooks]) -> str:
-    """Describe how far the simulations agree about the waits."""
+    """Describe whether the simulations agree on how the waits change."""
     if len(comparisons) == 1:
         return "too few jobs have ended to know how much of their limits jobs use; shorter jobs mean shorter waits"
     later_ms = [comparison.then.wait_ms - comparison.now.wait_ms for comparison in comparisons]

@@ -1,4 +1,4 @@
-"""Access of users: bearer tokens and logins are created, looked up and revoked; only hashes of secrets are stored."""
+"""Create, look up and revoke users' bearer tokens and logins; only hashes of their secrets are stored."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from gridweave.site.times import span_text
 
 PREFIX = "gw"
 FROM_FILE, SCRAPER = "0" * 12, "0" * 11 + "1"
-"""Ids of the two tokens that are read from files: the operator's, and the one of the metrics scraper."""
+"""Ids of the two tokens that are read from files: the operator's and the metrics scraper's."""
 
 ADOPTED = (FROM_FILE, SCRAPER)
 
@@ -71,10 +71,10 @@ _ID = re.compile(r"[0-9a-f]{12}", re.ASCII)
 _MOST_LENGTH = 200
 _WAIT_S = 5.0
 _USED_MS = 60_000
-"""A token's time of last use may be this old, so that not every request writes to the database."""
+"""Minimum time between updates of a token's last use, so that not every request writes to the database."""
 
 _MOST_SHORT = 100
-"""Largest number of short tokens, and of logins, of one user."""
+"""Maximum number of short-lived tokens per user, and also of logins per user."""
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
@@ -100,11 +100,11 @@ def _table(name: str) -> Table:
 
 _tokens = _table("gridweave_access_token")
 _logins = _table("gridweave_login")
-"""Logins have a table of their own, in which bearer tokens are never looked up."""
+"""Logins have a separate table, so that a login is never accepted as a bearer token."""
 
 
 class MadeLogin(NamedTuple):
-    """A new login: the cookie's half of its secret, the page's half, and the rights."""
+    """A new login: the two halves of its secret (for the cookie and for the page), and its rights."""
 
     cookie: str
     key: str
@@ -116,7 +116,7 @@ def _unix_ms() -> int:
 
 
 class TokenStore:
-    """Tokens of a grid in SQLite or PostgreSQL, named by a path or a URL; several processes may share them.
+    """A grid's tokens in SQLite (`place` is a path) or PostgreSQL (a URL); several processes may share them.
 
     A secret has 256 random bits and cannot be guessed, so a plain hash of it is as safe as a slow one.
     """
@@ -137,7 +137,7 @@ class TokenStore:
         self.where = str(url.database) if self._is_sqlite else url.render_as_string(hide_password=True)
         if self._is_sqlite:
             self._make_file(create)
-        # There is one connection, and one thread at a time uses it.
+        # There is one connection, which one thread uses at a time.
         self._lock = threading.Lock()
         self._engine = _engine_of(url, is_sqlite=self._is_sqlite)
         with self._transaction() as connection:
@@ -169,7 +169,7 @@ class TokenStore:
         days: float | None = USUAL_DAYS,
         limits: TokenLimits = NO_LIMITS,
     ) -> MadeToken:
-        """Create a token that is valid for `days` (None: until it is revoked); only the result holds its secret."""
+        """Create a token that is valid for `days` (None: until revoked); only the returned token has its secret."""
         if days is not None and not 0 < days <= 36_500:
             raise OptionError("days", f"is {days:g} days; more than 0, and at most 36500")
         now_ms = self._now_ms()
@@ -179,17 +179,17 @@ class TokenStore:
             return self._insert(connection, user, scopes, (now_ms, until_ms), limits)
 
     def create_short(self, by: TokenInfo, scopes: Sequence[Scope], hours: float) -> MadeToken:
-        """Create a token with the user and limits of `parent`; it ends no later and is revoked with it."""
+        """Create a token with the user and limits of `by`; it expires no later than `by` and is revoked with it."""
         if by.parent:
             raise OptionError("token", "is short-lived itself; use the token that created it")
         with self._transaction() as connection:
             return self._insert_short(connection, by, scopes, hours)
 
     def create_login(self, by: TokenInfo, hours: float) -> MadeLogin:
-        """Create a login for a browser with the rights of `parent`; it ends no later and is revoked with it.
+        """Create a browser login with the rights of `by`; it expires no later than `by` and is revoked with it.
 
-        Its secret has two halves. The browser sends one in a cookie and the other in a header. One half is worth
-        nothing without the other, and the two together are not a bearer token.
+        The login's secret has two halves; the browser sends one in a cookie and the other in a header. Neither half is
+        valid without the other, and the two together are not a bearer token.
         """
         if by.is_login:
             raise OptionError("token", "is a login; use the token that created it")
@@ -201,7 +201,7 @@ class TokenStore:
     def _insert_short(
         self, connection: Connection, by: TokenInfo, scopes: Sequence[Scope], hours: float, key: str = ""
     ) -> MadeToken:
-        """Insert a short token or, given the page's half of a secret, a login."""
+        """Insert a short-lived token, or a login if `key`, the page's half of the secret, is given."""
         if not 0 < hours <= MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {MOST_HOURS:g}")
         now_ms = self._now_ms()
@@ -210,7 +210,7 @@ class TokenStore:
             until_ms = min(until_ms, by.until_ms)
         _check_token(by.user, scopes, by.limits)
         table, what = (_logins, "logins") if key else (_tokens, "tokens for a short time")
-        # The number of rows is limited for each user.
+        # Limit the number of rows per user.
         connection.execute(delete(table).where(table.c.parent != "", ~self._is_usable(table)))
         mine = select(func.count()).where(table.c.user_name == by.user, table.c.parent != "")
         if connection.execute(mine).scalar_one() >= _MOST_SHORT:
@@ -237,7 +237,7 @@ class TokenStore:
         parent: str = "",
         key: str = "",
     ) -> MadeToken:
-        """Insert a token with its period of validity (None: until it is revoked), or a login if there is a key."""
+        """Insert a token, or a login if `key` is given, that is valid within `span_ms` (end None: until revoked)."""
         made_ms, until_ms = span_ms
         token_id = self._random_bytes(_ID_BYTES).hex()
         secret = self._secret()
@@ -256,7 +256,7 @@ class TokenStore:
         return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
 
     def adopt(self, token: str, user: str, scopes: Sequence[Scope], *, token_id: str = FROM_FILE) -> TokenInfo:
-        """Store a token that was created elsewhere, in place of the one stored before under this id."""
+        """Store a token that was created elsewhere, replacing any token with the same id."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not all("!" <= letter <= "~" for letter in token):
             right = f"{LEAST_LENGTH} to {_MOST_LENGTH} characters of ASCII without blanks: openssl rand -hex 32"
             raise OptionError("token", f"is not a valid token; {right}")
@@ -279,7 +279,7 @@ class TokenStore:
         )
 
     def find_login(self, cookie: str, key: str) -> TokenInfo | None:
-        """Look up a login by its two halves; None if it is unknown or no longer valid."""
+        """Look up a login by the two halves of its secret; None if it is unknown or no longer valid."""
         login_id, _, secret = cookie.partition("_")
         if max(len(cookie), len(key)) > _MOST_LENGTH or not secret or not key or not _ID.fullmatch(login_id):
             return None
@@ -289,7 +289,7 @@ class TokenStore:
         with self._transaction() as connection:
             row = connection.execute(select(table).where(table.c.token_id == token_id, self._is_usable(table)))
             kept = row.one_or_none()
-        # An unknown id takes as long as a wrong secret.
+        # Checking an unknown id takes as long as checking a wrong secret.
         digest = b"\0" * 32 if kept is None else bytes(kept.secret_sha256)
         if not hmac.compare_digest(digest, token_digest(secret)) or kept is None:
             return None
@@ -297,7 +297,7 @@ class TokenStore:
         return _info(table, kept)
 
     def _record_use(self, table: Table, row: Row[Any]) -> None:
-        """Record the use of a token, at most once a minute."""
+        """Record that a token was used, at most once a minute."""
         now_ms = self._now_ms()
         if row.used_ms is None or now_ms - row.used_ms >= _USED_MS:
             with self._transaction() as connection:
@@ -327,7 +327,7 @@ class TokenStore:
             ids = (select(table.c.token_id).where(self._is_named(table, token_id)) for table in (_tokens, _logins))
             if connection.execute(union_all(*ids)).first() is None:
                 return False
-            # Each statement waits for transactions that insert a child of a row that the statement before it revoked
+            # Each statement waits for transactions that insert a child of a row that the previous statement revoked
             # (`_insert_short`).
             short = select(_tokens.c.token_id).where(_tokens.c.parent == token_id)
             for table, these in (
@@ -427,7 +427,7 @@ P = ParamSpec("P")
 class Identity(msgspec.Struct, frozen=True):
     """The user who makes a request."""
 
-    info: TokenInfo  # of the user's token; without tokens its id and user are empty, and its scope is operate
+    info: TokenInfo  # the user's token; if the gateway has no tokens, id and user are empty and the scope is operate
 
     @property
     def user(self) -> str:
@@ -441,11 +441,11 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def is_operator(self) -> bool:
-        """Whether the user may see and change what belongs to others."""
+        """Whether the user is an operator, who may see and change other users' jobs."""
         return "operate" in self.info.scopes
 
     def may(self, scope: Scope) -> bool:
-        """Whether the user's token has a scope."""
+        """Whether the user's token has a scope; an operator's token has every scope."""
         return scope in self.info.scopes or self.is_operator
 
     def sees(self, user: str) -> bool:
@@ -458,16 +458,16 @@ EVERYBODY = Identity(TokenInfo(token_id="", user="", scopes=("operate",), made_m
 
 
 class AsyncTokens:
-    """The token store, called from the event loop; its work is done in one thread."""
+    """The token store for use in the event loop; its blocking work runs in a separate thread."""
 
     def __init__(self, store: TokenStore, issuer: Issuer | None = None) -> None:
         self._store, self.issuer = store, issuer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
-        # Many requests wait for the store at once, and most of them have the same few tokens.
+        # Many requests look up the same few tokens at the same time.
         self._found = SharedCalls[str, TokenInfo | None](self._find_all)
 
     async def do(self, method: Callable[Concatenate[TokenStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a method of the store in its thread."""
+        """Call a method of the store in the store's thread."""
         work = partial(method, self._store, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
@@ -493,7 +493,7 @@ class AsyncTokens:
 
 
 async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins: Logins) -> Identity:
-    """Identify the client of a request; without tokens every client on this machine is an operator."""
+    """Identify a request's client; if the gateway has no tokens, every client on this machine is an operator."""
     if tokens is None:
         return EVERYBODY
     header = request.headers.get("Authorization", "")
@@ -508,14 +508,14 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins:
 
 
 async def find_token(request: web.BaseRequest, token: str, tokens: AsyncTokens, logins: Logins) -> TokenInfo:
-    """Look up the token of a request; wrong tokens are counted by address."""
+    """Look up a request's token, or raise RefusalError; invalid tokens are counted by address."""
     return await _counted(request, token, partial(tokens.find, token), logins)
 
 
 async def _counted(
     request: web.BaseRequest, secret: str, find: Callable[[], Awaitable[TokenInfo | None]], logins: Logins
 ) -> TokenInfo:
-    """Look up a secret, unless too many were wrong; count it if it is wrong."""
+    """Look up a secret and count it if it is invalid; refuse it if the client has sent too many invalid ones."""
     peer = request.remote, secret, None if logins.is_good(secret) else uid_of(request.transport)
     logins.check(*peer)
     try:
@@ -532,7 +532,7 @@ async def _counted(
 
 
 def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) -> tuple[str, str] | None:
-    """Return the first field of a job that exceeds a token's limits, and the problem, or None.
+    """Return the first field of a job that violates a token's limits, and the problem; None if no field does.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Rotated log files that only their owner can read: the audit log, and the log of requests.
+"""Rotated log files that only their owner can read: the audit log and the request log.
 
-A full file is renamed to ``NAME.1``, the one before it to ``NAME.2``, and so on.
+A full file is renamed to ``NAME.1``, the previous ``NAME.1`` to ``NAME.2``, and so on.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 
 MOST_BYTES, KEPT, AUDITS_KEPT = 10 << 20, 10, 100
-"""Largest size of a file, and number of rotated files: of the log of requests, and of the audit log."""
+"""Maximum file size in bytes, and the number of rotated files kept for the request log and for the audit log."""
 
 AUDIT = "audit.log"
-"""Name of the audit log in the folder of the tokens."""
+"""Default name of the audit log, which is next to the token database."""
 
 _TAIL = 16 << 10
 _FIRST = "0" * 64
@@ -33,7 +33,7 @@ logger = logging.getLogger("gridweave.gateway")
 
 
 def audit_place(tokens: str | None, named: str | None) -> str | None:
-    """Return the path of the audit log: the setting, or a file in the folder of the tokens if they are in a file.
+    """Return the audit log's path: `named`, or else a file next to a token database that is a file, or else None.
 
     Examples
     --------
@@ -52,20 +52,20 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ----------
     time : str
     user, token, address : str
-        Name, id of the token (empty without one) and address of the client.
+        The client's user name, token id (empty without a token) and address.
     request : str
-        Request id, as in the log of requests and in the histories of jobs.
+        Request id, as in the request log and in job histories.
     what : str
-        Name of the route; ``login`` for a wrong token; ``token-create`` or ``token-revoke`` for the command.
+        Name of the route; ``login`` for an invalid token; ``token-create`` or ``token-revoke`` for the command line.
     target : str
-        Job, site or token.
+        The job, site or token that the request acts on.
     jobs : int
     status : int
-        HTTP status; 0 for the command.
+        HTTP status; 0 for the command line.
     problem : str
-        Kind of the refusal, if it was refused.
+        Kind of refusal; empty if the request was not refused.
     before : str
-        SHA-256 of the line before, in hexadecimal, which shows if a line was changed or removed.
+        SHA-256 of the previous line in hexadecimal; it reveals changed and removed lines.
     """
 
     time: str
@@ -82,7 +82,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AuditLog:
-    """An append-only file of lines, each with the hash of the line before; several processes may share it."""
+    """An append-only log in which each line holds the previous line's hash; several processes may share the file."""
 
     def __init__(self, path: str | Path, *, most_bytes: int = MOST_BYTES, kept: int = AUDITS_KEPT) -> None:
         self.path = Path(path)
@@ -93,7 +93,7 @@ class AuditLog:
             pass
 
     def add(self, entry: AuditEntry) -> None:
-        """Append a line; a failure is logged once and changes nothing else."""
+        """Append a line; a failure is only logged, once until a line is written again."""
         try:
             with self._lock, self._opened() as handle:
                 if os.fstat(handle).st_size < self._most_bytes:
@@ -131,9 +131,9 @@ class AuditLog:
         os.write(handle, msgspec.json.encode(linked) + b"\n")
 
     def _before(self, handle: int) -> str:
-        """Return the digest of the last line: of this file, or of the rotated one if this file is empty.
+        """Return the digest of the last line in this file, or in the newest rotated file if this file is empty.
 
-        The chain thus continues if another process writes first after a rotation.
+        So the chain continues even if another process is the first to write after a rotation.
         """
         if not os.fstat(handle).st_size:
             with contextlib.suppress(FileNotFoundError):
@@ -169,13 +169,13 @@ def _digest_of_last(handle: int) -> str:
 
 
 def check_audit(path: str | Path) -> tuple[int, int]:
-    """Check the chain of an audit log from its oldest file on; return the number of files and lines.
+    """Check an audit log's hash chain, starting with the oldest file; return the numbers of files and lines.
 
-    `path` is the newest file; the rotated files are in the same folder. InputError if a file cannot be
-    read, or with the first line that does not follow from the line before.
+    `path` is the newest file; the rotated files are in the same folder. Raise InputError if a file cannot be
+    read, or for the first line whose stored hash does not match the previous line.
     """
     names = _files_of(path)
-    # The line before the first one may have been in a file that was deleted, so accept any digest there.
+    # The line before the first line may have been in a file that was deleted, so accept any digest there.
     last = _FIRST if len(names) <= AUDITS_KEPT else None
     n_lines = 0
     for name in names:
@@ -203,7 +203,7 @@ def _files_of(path: str | Path) -> list[str]:
 
 
 def _before(line: bytes) -> str | None:
-    """Return the digest that a line records for the line before it; None if the line is malformed."""
+    """Return the digest that a line stores for the previous line; None if the line is malformed."""
     try:
         return msgspec.json.decode(line, type=AuditEntry).before
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""Security of browsers: the cookie of a login, one-time codes to log in, and checks of a request's origin."""
+"""Browser security: login cookies, one-time login codes, and checks of a request's origin."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SAFE = ("GET", "HEAD")
 
 
 def check_browser(request: web.BaseRequest) -> None:
-    """Refuse requests without a token that a page of another origin has made in a browser on this machine.
+    """Refuse a request without a token if another origin's page sent it from a browser on this machine.
 
-    The request must name this machine as localhost, because an attacker's DNS name may resolve to 127.0.0.1 as well.
+    The request must name this machine as localhost, because an attacker's DNS name may also resolve to 127.0.0.1.
     """
     host = request.headers.get("Host", "")
     if not is_loopback(_name(host)):
@@ -30,7 +30,7 @@ def check_browser(request: web.BaseRequest) -> None:
 
 
 def check_own_page(request: web.BaseRequest) -> None:
-    """Refuse a request with a login unless a page of this gateway made it; a change must name its origin."""
+    """Refuse a login's request from another origin's page; a request that changes data must name its origin."""
     check_origin(request)
     is_named = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
     if request.method not in _SAFE and not is_named:
@@ -39,7 +39,7 @@ def check_own_page(request: web.BaseRequest) -> None:
 
 
 def check_origin(request: web.BaseRequest) -> None:
-    """Refuse a request of a page of another origin."""
+    """Refuse a request sent by another origin's page."""
     host = request.headers.get("Host", "")
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
@@ -49,7 +49,7 @@ def check_origin(request: web.BaseRequest) -> None:
 
 
 def _name(host: str) -> str:
-    """Return a host without its port; empty if it is malformed."""
+    """Return a host without its port; empty if the host is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -59,12 +59,12 @@ def _name(host: str) -> str:
 KEY_HEADER = "Gridweave-Login"
 """The header in which pages send their half of a login's secret.
 
-A browser also sends the cookie to all other ports of the host, where a job may listen, but never this header.
+A browser sends the cookie to every port of the host, where a job may be listening, but never sends this header.
 """
 
 
 def login_of(request: web.BaseRequest) -> tuple[str, str] | None:
-    """Return the halves of a login's secret, from the cookie and the header; None unless both are present."""
+    """Return the halves of a login's secret from the cookie and the header; None unless both are present."""
     cookie = request.cookies.get(_cookie_name(request, is_safe=True)) or request.cookies.get(
         _cookie_name(request, is_safe=False)
     )
@@ -73,9 +73,9 @@ def login_of(request: web.BaseRequest) -> tuple[str, str] | None:
 
 
 def set_cookie(request: web.BaseRequest, response: web.Response, cookie: str, seconds: float) -> None:
-    """Store half of a login's secret in a cookie for this host, which no page can read and which expires.
+    """Store half of a login's secret in a cookie that expires and that scripts cannot read.
 
-    The scheme of the page's origin shows whether the browser uses TLS, because a proxy may terminate TLS.
+    Whether the browser uses TLS is read from the page's origin, because a proxy may terminate TLS.
     """
     is_safe = request.headers.get("Origin", "").lower().startswith("https:")
     response.set_cookie(
@@ -90,7 +90,7 @@ def set_cookie(request: web.BaseRequest, response: web.Response, cookie: str, se
 
 
 def drop_cookies(request: web.BaseRequest, response: web.Response) -> None:
-    """Delete the cookies of a login."""
+    """Delete a login's cookies."""
     for is_safe in (True, False):
         response.del_cookie(
             _cookie_name(request, is_safe=is_safe), path="/", secure=is_safe, httponly=True, samesite="Strict"
@@ -98,7 +98,7 @@ def drop_cookies(request: web.BaseRequest, response: web.Response) -> None:
 
 
 def _cookie_name(request: web.BaseRequest, *, is_safe: bool) -> str:
-    """Return the name of the cookie, with the port: browsers share cookies among the ports of a host."""
+    """Return the cookie's name; it contains the port because browsers share cookies between a host's ports."""
     try:
         port = urlsplit(f"//{request.headers.get('Host', '')}").port or 0
     except ValueError:
@@ -108,13 +108,13 @@ def _cookie_name(request: web.BaseRequest, *, is_safe: bool) -> str:
 
 
 CODE_S = 60.0
-"""Lifetime of a code, in seconds."""
+"""Lifetime of a login code, in seconds."""
 
 _MOST_CODES = 100
 
 
 class LoginCodes:
-    """One-time codes to log in with, valid for a minute; they are kept in memory.
+    """One-time login codes, valid for a minute and kept only in memory.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class LoginCodes:
         self._codes: dict[str, tuple[float, TokenInfo]] = {}
 
     def make(self, info: TokenInfo) -> str:
-        """Return a new code for the owner of a token."""
+        """Create a login code for the owner of a token."""
         now_s = self._now_s()
         self._codes = {code: kept for code, kept in self._codes.items() if kept[0] > now_s}
         if len(self._codes) >= _MOST_CODES:
@@ -141,6 +141,6 @@ class LoginCodes:
         return code
 
     def take(self, code: str) -> TokenInfo | None:
-        """Return the token of a code and invalidate the code; None if it is unknown, used or expired."""
+        """Invalidate a code and return its token; None if the code is unknown, already used or expired."""
         until_s, info = self._codes.pop(code, (0.0, None))
         return info if until_s > self._now_s() else None

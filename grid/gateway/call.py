@@ -1,4 +1,4 @@
-"""Calls and routes: what a handler receives, which handler answers a request, and the parts that handlers share."""
+"""Calls and routes: the input of handlers, the dispatch of requests, and the state that handlers share."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gridweave.site.job import JobRecord, JobRequest
 T = TypeVar("T")
 
 FEW_IDS = 100
-"""Requests about at most this many jobs do not wait for other requests of their user."""
+"""Requests for at most this many jobs do not wait for the user's other requests."""
 
 _MOST_IDS_BYTES = 1 << 20
 _MOST_OPEN_BYTES = 16 << 10
-"""Limit of a body that needs no token."""
+"""Maximum body size in bytes on routes that need no token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Parts:
 
 @dataclass(slots=True)
 class GatewayCall:
-    """One request, with what the gateway has found out about it."""
+    """One request, with its identity, route and other details that the gateway has determined."""
 
     parts: Parts
     request: web.BaseRequest
     request_id: str
     identity: Identity = EVERYBODY
     route: HttpRoute | None = None
-    match: web.UrlMappingMatchInfo | None = None  # how aiohttp has matched the path
+    match: web.UrlMappingMatchInfo | None = None  # aiohttp's match of the path
     target: str = ""  # for the logs: the job, site, machine or token that the path names
     # The raw body, for handlers that decode it themselves.
     data: bytes = b""
@@ -83,11 +83,11 @@ class GatewayCall:
 
     @property
     def origin(self) -> str:
-        """The user and the request, for the history of a job."""
+        """User and request id, as recorded in job histories."""
         return f"{self.identity.user or 'this machine'}, request {self.request_id}"
 
     def as_user(self, request: JobRequest, where: str) -> JobRequest:
-        """Set the user of a submitted job; refuse a job of another user unless the client is an operator."""
+        """Set a submitted job's user; only an operator may submit a job for another user."""
         if request.user == self.identity.user or (request.user and self.identity.is_operator):
             return request
         if request.user:
@@ -97,11 +97,11 @@ class GatewayCall:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """What the path has in place of the braces of its route, e.g. ``{"id": "7"}``."""
+        """Values of the route's path parameters, e.g. ``{"id": "7"}``."""
         return self.match or {}
 
     async def read_body(self, most: int, take: Callable[[int], None]) -> bytes:
-        """Read the body, after ``100 Continue`` if the client waits for it; `take` gets the size of each part.
+        """Read the body, sending ``100 Continue`` first if the client expects it; pass each chunk's size to `take`.
 
         Raise RefusalError if the body is longer than `most` bytes, too slow, or compressed.
         """
@@ -122,11 +122,11 @@ class GatewayCall:
         raise RefusalError("unknown-job", f"{text!r:.100} is not a job number")
 
     async def in_turn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run work for which the grid simulates its future; each user has one such request at a time."""
+        """Run work that makes the grid simulate its future; each user's requests of this kind run one at a time."""
         return await self.parts.forecasts.take(self.identity.user, work)
 
     async def own_job(self) -> JobRecord:
-        """Return the record of the job in the path; a job of another user is reported as unknown."""
+        """Return the record of the job in the path; another user's job is reported as unknown."""
         job_id = self.job_id()
         for record in await self.backend.records([job_id]):
             if record.job_id == job_id and self.identity.sees(record.request.user):
@@ -136,7 +136,7 @@ class GatewayCall:
 
 
 def unknown_job(job_id: int) -> RefusalError:
-    """Return the refusal of an unknown job, or of another user's."""
+    """Return the refusal for a job that does not exist or belongs to another user."""
     return RefusalError("unknown-job", f"there is no job {job_id}, or it is another user's")
 
 
@@ -147,13 +147,13 @@ def cut(request: web.BaseRequest) -> None:
 
 
 Handler = Callable[..., Awaitable[object]]
-"""Takes the call, and as `query` and `body` the decoded parameters and body, if it has parameters of these names.
+"""A handler gets the call and, if it has parameters `query` and `body`, the decoded query parameters and body.
 Returns a value to encode, or a complete response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRoute:
-    """A method and path, with all that dispatch and the OpenAPI description need."""
+    """A method and path, with the details needed for dispatch and for the OpenAPI description."""
 
     method: str
     path: str  # parts in braces match any text without a slash
@@ -175,14 +175,14 @@ class HttpRoute:
     answer_headers: tuple[tuple[str, str], ...] = ()
 
     def most_bytes(self, settings: GatewaySettings) -> int:
-        """Return the largest allowed size of a body in bytes."""
+        """Return the maximum size of a request body in bytes."""
         if self.scope is None:
             return min(settings.max_body_bytes, _MOST_OPEN_BYTES)
         return settings.max_body_bytes if self.reads_body else min(settings.max_body_bytes, _MOST_IDS_BYTES)
 
 
 def route(where: str, handler: Handler, scope: Scope | None = "read", **more: Any) -> HttpRoute:
-    """Create the route of a handler; fields that are not passed come from the handler.
+    """Create a handler's route; fields that are not passed are taken from the handler.
 
     The name, the summary and the types are the handler's name, the first line of its docstring, and its annotations.
     """
@@ -200,15 +200,15 @@ def route(where: str, handler: Handler, scope: Scope | None = "read", **more: An
 
 
 Serve = Callable[[HttpRoute, GatewayCall], Awaitable[web.StreamResponse]]
-"""Answers a call for which a route was found."""
+"""Answers a call that matched a route."""
 
 
 class Router:
-    """Routes calls to `serve`; `hint` ends the detail of 404 and says where the valid paths are listed.
+    """Routes calls to `serve`; a 404 response's detail ends with `hint`, which says where the valid paths are listed.
 
-    The router stands on aiohttp's low-level server, not in an `aiohttp.web.Application`. An application answers
-    ``Expect: 100-continue`` before it runs middlewares, so it would invite the body of a client without a token. It
-    also creates its own connections, and the gateway limits how many there are.
+    The router uses aiohttp's low-level server instead of an `aiohttp.web.Application`. An application answers
+    ``Expect: 100-continue`` before it runs middlewares, so it would let a client without a token send its body. An
+    application also creates its own connections, whose number the gateway must limit.
     """
 
     def __init__(self, routes: Iterable[HttpRoute], serve: Serve, hint: str) -> None:
@@ -219,10 +219,10 @@ class Router:
             self._add_resource(list(of_path))
 
     def _add_resource(self, routes: list[HttpRoute]) -> None:
-        # By default {NAME} matches no empty text, which would make the job "" an unknown route.
+        # By default {NAME} does not match empty text, so the job "" would be an unknown route.
         resource = self._dispatcher.add_resource(routes[0].path.replace("}", ":[^/]*}"))
         for route in routes:
-            # aiohttp only keeps the handlers. `answer` calls them, with the call in place of the request.
+            # aiohttp only stores the handlers. `answer` calls them with the call instead of the request.
             handler: Any = partial(self._serve, route)
             resource.add_route(route.method, handler)
             if route.method == "GET" and not route.is_stream:
@@ -232,7 +232,7 @@ class Router:
         resource.add_route("*", refuse)
 
     async def answer(self, call: GatewayCall) -> web.StreamResponse:
-        """Answer a call by the route of its method and path, or raise RefusalError."""
+        """Dispatch a call by its method and path, or raise RefusalError if no route matches."""
         # The dispatcher reads only the method and the URL of a request.
         call.match = await self._dispatcher.resolve(cast("web.Request", call.request))
         if call.match.http_exception is not None:

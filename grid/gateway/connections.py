@@ -1,4 +1,4 @@
-"""Limits by address, so that one address cannot lock others out: open connections, and failed logins."""
+"""Limits on open connections and failed logins per address, so that one client cannot lock out others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WAIT_S = 0.5
 
 
 def address_key(address: object) -> str:
-    """Return the key of an address; for IPv6 the first 64 bits, as one machine may have all addresses below them.
+    """Return the key of an address: for IPv6 its /64 network, because one machine may have all addresses in it.
 
     Examples
     --------
@@ -55,9 +55,9 @@ def address_key(address: object) -> str:
 
 
 def uid_of(connection: asyncio.BaseTransport | None) -> int | None:
-    """Return the uid of the local user at the other end of a connection; None if it comes from another machine.
+    """Return the uid of the user at the other end of a local connection; None if it comes from another machine.
 
-    The kernel knows it for both ends (sock_diag(7)). None also if the kernel's module ``tcp_diag`` is missing.
+    The kernel reports the uid (sock_diag(7)); also None if the kernel module ``tcp_diag`` is missing.
     """
     peer, own = (connection and connection.get_extra_info(name) for name in ("peername", "sockname"))
     if not peer or not own:
@@ -69,7 +69,7 @@ def uid_of(connection: asyncio.BaseTransport | None) -> int | None:
 
 
 def _uid_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
-    """Return the owner of the socket of this machine that is connected from `local` to `remote`, or None."""
+    """Return the uid of the owner of this machine's socket from `local` to `remote`, or None."""
     family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
     addresses = (socket.inet_pton(family, address.partition("%")[0]).ljust(16, b"\0") for address, _ in (local, remote))
     socket_id = _SOCKET.pack(local[1], remote[1], *addresses) + _REST.pack(0, _NO_COOKIE, _NO_COOKIE)
@@ -87,8 +87,8 @@ def _uid_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
 class OpenConnections(Generic[C]):
     """All open connections, limited in total and by address.
 
-    A new connection beyond a limit replaces the one that has been idle for longest, or is closed itself if none is
-    idle. A connection is idle until its request has arrived completely, and again once it is answered.
+    A new connection beyond a limit replaces the connection that has been idle longest, or is itself closed if none is
+    idle. A connection is idle until its request has arrived completely, and again once the request is answered.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class OpenConnections(Generic[C]):
         return len(self._keys)
 
     def opened(self, connection: C, address: object) -> C | None:
-        """Add a connection; return the one to close in its place, which is already removed, or None."""
+        """Add a connection; return the connection that must be closed, which is already removed here, or None."""
         key = address_key(address)
         self._keys[connection] = key
         self._counts[key] += 1
@@ -153,10 +153,10 @@ class OpenConnections(Generic[C]):
 
 
 class Logins:
-    """Failed logins by address, and on this machine by user. A token that was valid before is always looked up.
+    """Failed logins by address, and on this machine by user. A token that was valid at its last use is never refused.
 
-    Users of one host are counted apart, so that a job cannot lock out its neighbours. A repeated wrong token, as a
-    script with an expired one sends it, counts once a minute; too many repetitions block only that token.
+    This machine's users are counted separately, so that a job cannot lock out other users. An invalid token that is
+    sent repeatedly, e.g. by a script, counts once a minute; too many repetitions block only that token.
 
     Examples
     --------
@@ -176,7 +176,7 @@ class Logins:
         self._most, self._now_s = per_minute, now_s
         self._rates = Rates(per_minute / _MINUTE_S, per_minute, now_s)
         self._rates_of_tokens = Rates(per_minute / _MINUTE_S, per_minute, now_s)
-        # Digests of valid tokens, last seen at the end, and of wrong tokens with the time when they were counted.
+        # Digests of valid tokens, the last used at the end, and of invalid tokens with the time they were last counted.
         self._good: OrderedDict[bytes, None] = OrderedDict()
         self._wrong: OrderedDict[bytes, float] = OrderedDict()
 
@@ -185,7 +185,7 @@ class Logins:
         return token_digest(token) in self._good
 
     def check(self, address: object, token: str, uid: int | None = None) -> None:
-        """Refuse a token before it is looked up if it, or too many others from the same client, were wrong."""
+        """Raise RefusalError if this token was tried too often, or if the client has sent too many invalid tokens."""
         if self.is_good(token):
             return
         wait_s = self._rates_of_tokens.needed_s(token_digest(token).hex())
@@ -198,7 +198,7 @@ class Logins:
             raise RefusalError("too-many-failed-logins", problem, retry_after_s=wait_s)
 
     def failed(self, address: object, token: str, uid: int | None = None) -> None:
-        """Count a wrong token."""
+        """Count an invalid token."""
         digest, now_s = token_digest(token), self._now_s()
         self._good.pop(digest, None)
         self._rates_of_tokens.wait_s(digest.hex())
@@ -226,5 +226,5 @@ def _remember(cache: OrderedDict[bytes, T], digest: bytes, value: T) -> None:
 
 
 def token_digest(token: str) -> bytes:
-    """Return the hash of a token or secret, which is all that is stored of it."""
+    """Return the hash of a token or secret; only the hash is stored."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

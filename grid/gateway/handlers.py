@@ -61,26 +61,26 @@ METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
 _LOOK_S = 5.0
 
 MAX_CURVES = 32
-"""Largest number of machines of a job whose use over time is returned."""
+"""Maximum number of a job's machines whose resource use over time is returned."""
 
 _MOST_CURVE_BYTES = 1 << 16
 
 
 class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of the queue."""
+    """Query parameters of the queue."""
 
     limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
     explain: bool = False  # whether to explain when jobs start, and why not sooner
 
 
 async def sites(call: GatewayCall) -> Sites:
-    """Show the sites. Only operators see who may use a site, and which jobs of others run there."""
+    """Show the sites. Only operators see who may use a site, and which jobs of other users are running there."""
     site_infos = await call.backend.sites()
     return Sites(sites=site_infos if call.identity.is_operator else await _without_others(call, site_infos))
 
 
 async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[SiteInfo]:
-    """Remove from sites the jobs of others."""
+    """Remove other users' job ids, and details that only operators may see, from the sites."""
     named = [busy.job_id for site in sites for busy in site.busy]
     named += [kept.number for site in sites for kept in site.kept if kept.kind == "lease"]
     own = set(await _own(call, named))
@@ -114,7 +114,7 @@ async def resume(call: GatewayCall) -> Done:
 
 @contextlib.contextmanager
 def _of_a_site() -> Iterator[None]:
-    """Convert InputError into the refusal of an unknown site."""
+    """Convert an InputError into the refusal ``unknown-site``."""
     try:
         yield
     except InputError as error:
@@ -176,7 +176,7 @@ async def scheduling(call: GatewayCall) -> Scheduling:
 
 
 async def learnt(call: GatewayCall) -> GridExperience:
-    """Show what splits of jobs really cost, by user, class and width, and whether the grid uses it."""
+    """Show the measured costs of job splits by user, class and width, and whether the grid uses them."""
     return await call.backend.learnt()
 
 
@@ -234,12 +234,12 @@ async def revoke_token(call: GatewayCall) -> Done:
 
 
 async def healthz(call: GatewayCall) -> Health:
-    """Whether the gateway runs."""
+    """Whether the gateway is running."""
     return Health(status="ok", version=__version__)
 
 
 async def readyz(call: GatewayCall) -> web.Response:
-    """Whether the meta-scheduler answers; 503 if not."""
+    """Whether the meta-scheduler is responding; status 503 if not."""
     health = await call.backend.health()
     return web.Response(
         status=200 if health.status == "ok" else 503,
@@ -249,7 +249,7 @@ async def readyz(call: GatewayCall) -> web.Response:
 
 
 async def metrics(call: GatewayCall) -> web.Response:
-    """Metrics for Prometheus."""
+    """Return metrics for Prometheus."""
     queue_state: Queue | None = None
     seen: list[SiteInfo] = []
     try:
@@ -264,7 +264,7 @@ async def metrics(call: GatewayCall) -> web.Response:
 async def list_jobs(call: GatewayCall, query: JobQuery) -> JobPage:
     """List jobs, newest first.
 
-    Operators see the jobs of all users, others only their own.
+    Operators see all users' jobs; other users see only their own.
     """
     if not call.identity.is_operator:
         if query.user not in (None, call.identity.user):
@@ -291,7 +291,7 @@ async def history(call: GatewayCall) -> JobHistory:
 
 
 async def usage(call: GatewayCall) -> UsageOverTime:
-    """Show the resource use of a job over time, machine by machine, as long as its output is kept there."""
+    """Show a job's resource use over time for each machine, as long as the machine keeps the job's output."""
     record = await call.own_job()
     curves: list[UsageCurve] = []
     rank, size = 0, 1
@@ -311,7 +311,7 @@ async def usage(call: GatewayCall) -> UsageOverTime:
 
 
 async def forecast(call: GatewayCall) -> Forecast:
-    """Forecast when a job starts, and explain why it waits."""
+    """Forecast when a job starts, and explain why it is waiting."""
     record = await call.own_job()
     answer = await call.in_turn(partial(call.backend.forecast, record.job_id))
     if answer is None:
@@ -332,7 +332,7 @@ async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
 
 
 class ScheduleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of the schedule."""
+    """Query parameters of the schedule."""
 
     since_ms: Instant | None = None
     until_ms: Instant | None = None
@@ -340,9 +340,9 @@ class ScheduleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 async def schedule(call: GatewayCall, query: ScheduleQuery) -> SchedulePart:
-    """Show which jobs have started where, in a compact form, newest first.
+    """Show in a compact form which jobs have started where, newest first.
 
-    Operators see the jobs of all users, others only their own.
+    Operators see all users' jobs; other users see only their own.
     """
     user = None if call.identity.is_operator else call.identity.user
     page = await call.backend.jobs(JobQuery(user=user, limit=MOST_LISTED, **msgspec.structs.asdict(query)))
@@ -359,7 +359,7 @@ def _scheduled(record: JobRecord) -> ScheduledJob:
 
 
 class PlanQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of the plan."""
+    """Query parameters of the plan."""
 
     limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 500
 
@@ -377,7 +377,7 @@ async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
 
 
 async def what_if(call: GatewayCall, body: WhatIf) -> WhatIfAnswer:
-    """Simulate other settings of the grid, with the resulting waits and utilisation; nothing is changed."""
+    """Simulate the grid with other settings and show the resulting waits and utilisation; nothing is changed."""
     return await call.in_turn(partial(call.backend.what_if, body))
 
 
@@ -392,7 +392,7 @@ def apply_to_one(kind: ActionKind) -> Callable[[GatewayCall], Awaitable[Done]]:
 
 
 def apply_to_many(kind: ActionKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]]:
-    """Return the handler that applies an action to the client's own jobs among the jobs in the body."""
+    """Return the handler that applies an action to those jobs in the body that belong to the client."""
 
     async def handler(call: GatewayCall, body: JobIds) -> Done:
         return await _apply_to_own(call, kind, body.job_ids)
@@ -403,7 +403,7 @@ def apply_to_many(kind: ActionKind) -> Callable[[GatewayCall, JobIds], Awaitable
 async def _apply_to_own(
     call: GatewayCall, kind: ActionKind, asked: list[int], signal: SignalName | None = None
 ) -> Done:
-    """Apply an action to the client's own jobs; each user has one such request about many jobs at a time."""
+    """Apply an action to the client's own jobs; each user's requests for many jobs run one at a time."""
 
     async def work() -> Done:
         job_ids = await _own(call, asked)
@@ -414,12 +414,12 @@ async def _apply_to_own(
 
 
 async def signal_jobs(call: GatewayCall, body: SignalJobs) -> Done:
-    """Send a signal to the processes of running jobs; unknown jobs and those of others are skipped."""
+    """Send a signal to the processes of running jobs; unknown jobs and other users' jobs are skipped."""
     return await _apply_to_own(call, "signal", body.job_ids, body.signal)
 
 
 async def _own(call: GatewayCall, job_ids: list[int]) -> list[int]:
-    """Return the client's own jobs among these, without repetitions."""
+    """Return those jobs that the client may see, in ascending order without duplicates."""
     most = call.parts.settings.max_jobs
     if len(job_ids) > most:
         raise RefusalError("too-many-jobs", f"{len(job_ids)} jobs; at most {most} in one request")

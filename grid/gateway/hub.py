@@ -1,4 +1,4 @@
-"""Job events: one long poll of the grid for the whole gateway, passed on to all watchers."""
+"""Job events: the gateway polls the grid once for all watchers and distributes the events to them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gridweave.grid.gateway.problems import refused_field
 logger = logging.getLogger("gridweave.gateway")
 
 POLL_S = 20.0
-"""How long one poll of the grid waits for an event."""
+"""How long one poll of the grid waits for an event, in seconds."""
 
 REST_S, UNWATCHED_REST_S, FEW = 0.05, 0.2, 100
-"""Pause after a poll with few events, with and without watchers, so that one poll collects more. After many events
-there is no pause, because the hub would fall further behind."""
+"""Pause in seconds after a poll with at most `FEW` events, with and without watchers, so that the next poll returns
+more events. After a poll with more events there is no pause, so that the hub does not fall further behind."""
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """The events that a watcher wants."""
+    """Selects the events that a watcher receives."""
 
     user: str | None = None  # only jobs of this user
     jobs: frozenset[int] = frozenset()  # only these jobs; empty: all
@@ -85,7 +85,7 @@ class Watcher:
         self._news = asyncio.Event()
 
     def put(self, chunk: Chunk, last: int, most: int) -> None:
-        """Add a chunk with all events up to `last`; end the stream if too many events wait."""
+        """Add a chunk with all events up to `last`; end the stream if more than `most` events are waiting."""
         self.delivered = max(last, self.delivered)
         self.waiting += len(chunk.events)
         if self.waiting > most:
@@ -95,7 +95,7 @@ class Watcher:
         self._news.set()
 
     def pass_over(self, last: int) -> None:
-        """Advance to `last` without events for this watcher, unless chunks still wait."""
+        """Advance to `last` without events for this watcher, unless chunks are still waiting."""
         if not self._chunks:
             self.delivered = self.taken = max(last, self.delivered)
 
@@ -106,7 +106,7 @@ class Watcher:
         self._news.set()
 
     async def next(self, timeout_s: float) -> tuple[Chunk, int] | None:
-        """Return the next chunk and the number of its last event; None at the end or after the timeout."""
+        """Return the next chunk and the number of its last event; None after the timeout or the stream's end."""
         if not self._chunks and self.ended_by is None:
             self._news.clear()
             try:
@@ -124,7 +124,7 @@ class Watcher:
 class EventHub:
     """Polls the grid and distributes its events; a watcher with more than `backlog` waiting events is dropped.
 
-    `usable` returns the ids of the valid tokens. Without events it is called every `check_s`.
+    `usable` returns the ids of the valid tokens; it is called for each batch of events and every `check_s` seconds.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class EventHub:
         self.on_unavailable: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Start to poll."""
+        """Start polling."""
         self._tasks = [asyncio.create_task(self._run())]
         if self._usable is not None:
             self._tasks.append(asyncio.create_task(self._check_tokens()))
@@ -201,7 +201,7 @@ class EventHub:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Let events accumulate for one poll; briefly while there are watchers, or until one comes."""
+        """Let events accumulate before the next poll: briefly if there are watchers, else until one arrives."""
         if self._watchers:
             await asyncio.sleep(REST_S)
             return
@@ -211,7 +211,7 @@ class EventHub:
                 await self._watched.wait()
 
     async def _ask(self, after: int, timeout_s: float) -> JobEvents:
-        """Poll for the events after a number until the grid answers."""
+        """Return the events after a number, retrying until the grid answers."""
         return await self._retry(lambda: self._backend.events(after, timeout_s))
 
     async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -269,11 +269,11 @@ class EventHub:
     # -- tokens -------------------------------------------------------------------------------------------------------
 
     async def _await_usable(self) -> frozenset[str] | None:
-        """Return the valid tokens; until they can be read, nothing is delivered."""
+        """Return the ids of the valid tokens, retrying until they can be read; None if the gateway has no tokens."""
         return None if self._usable is None else await self._retry(self._usable)
 
     async def _check_tokens(self) -> None:
-        """End the streams of revoked and expired tokens, also while there are no events."""
+        """End the streams of revoked and expired tokens, even while there are no events."""
         while True:
             await asyncio.sleep(self._check_s)
             if not self._watchers:
@@ -288,17 +288,17 @@ class EventHub:
     async def watch(
         self, event_filter: Filter, token_id: str, after: int | None, idle_s: float
     ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
-        """Yield the events after a number (None: from now on), in order and without repetition.
+        """Yield the events after a number (None: from now on), in order and without duplicates.
 
-        A plain number is the number of the last event examined; it follows a replay, and every `idle_s` without an
-        event. A `StreamEnd` is the last item.
+        A plain number is the number of the last event examined; it is yielded after a replay and after every `idle_s`
+        seconds without an event. The last item is a `StreamEnd`.
         """
         watcher = Watcher(event_filter, token_id, -1 if after is None else after)
         try:
             async for chunk, last in self._catch_up(watcher):
                 yield chunk
                 watcher.taken = max(watcher.taken, last)
-            # A client whose connection breaks before the first event then knows where to resume.
+            # So a client whose connection breaks before the first event knows where to resume.
             yield watcher.taken
             while True:
                 item = await watcher.next(idle_s)
@@ -322,10 +322,10 @@ class EventHub:
             self._watchers.pop(watcher.event_filter, None)
 
     async def _catch_up(self, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
-        """Yield the events a watcher has missed, with the number of the last one; then attach it to the live events."""
+        """Yield a watcher's missed events with the number of the last one; then subscribe it to live events."""
         await self._begun.wait()
         if watcher.delivered < 0:
-            # Events that the resting hub has not polled yet do not count as later ones.
+            # Events that the pausing hub has not polled yet must not count as new events.
             now = await self._ask(-1, 0.0)
             watcher.delivered = watcher.taken = max(now.last, self.last)
         while not self._recent_after <= watcher.delivered <= self.last:
@@ -339,7 +339,7 @@ class EventHub:
                 break
             watcher.delivered = page.last
             yield Chunk([seen for seen in page.events if watcher.event_filter.takes(seen)]), page.last
-        # No await between this line and the one that attaches the watcher.
+        # No await between this line and the line that adds the watcher.
         missed = [seen for seen in self._recent if seen.number > watcher.delivered and watcher.event_filter.takes(seen)]
         watcher.delivered = max(watcher.delivered, self.last)
         if self.is_stopping:
@@ -350,7 +350,7 @@ class EventHub:
             yield Chunk(missed), watcher.delivered
 
     async def check_after(self, after: int) -> None:
-        """Refuse the number of a last seen event that lies in the future."""
+        """Raise RefusalError if `after` is greater than the number of the last event."""
         if after > self.last:
             last = (await self._backend.events(-1, 0.0)).last
             if after > last:

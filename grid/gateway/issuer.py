@@ -1,8 +1,8 @@
 """Tokens of an institute's issuer: JSON Web Tokens (RFC 7519), with keys found by OpenID Connect discovery.
 
 A token is valid if one of the issuer's keys has signed it with an accepted algorithm, if its issuer and audience are
-the configured ones, and if its times include now. Keys are fetched again after a while, and when a token names an
-unknown key.
+the configured ones, and if it has begun and not expired. Keys are fetched again when they are old, and when a token
+names an unknown key.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gridweave.grid.config.gateway import IssuerSettings, check_issuer_url
 from gridweave.grid.gateway.problems import RefusalError
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Accepted signatures: never ``none``, and no algorithm with a shared secret."""
+"""Accepted signature algorithms: never ``none``, and none with a shared secret."""
 
 _LEEWAY_S = 30.0
 _FETCH_S = 5.0
 _FRESH_S, _KEPT_S, _PAUSE_S = 300.0, 86_400.0, 10.0
-"""Age at which keys are fetched again, age at which they are no longer used, and least time between two fetches."""
+"""Age at which keys are fetched again, age at which they are no longer used, and minimum time between fetches."""
 
 _MOST_BYTES = 1 << 20
 _MOST_LENGTH = 8_000
@@ -54,7 +54,7 @@ def looks_like_jwt(token: str) -> bool:
 
 
 class Issuer:
-    """Looks up tokens of one issuer and caches its keys."""
+    """Looks up one issuer's tokens and caches the issuer's keys."""
 
     def __init__(self, settings: IssuerSettings, *, now_s: Callable[[], float] = time.time) -> None:
         self._settings, self._now_s = settings, now_s
@@ -69,13 +69,13 @@ class Issuer:
         self._fetched_s = self._tried_s = -_KEPT_S
         self._problem = ""
         self._lock = asyncio.Lock()
-        # The end of each valid token, by its id.
+        # The expiry time of each valid token, by token id.
         self._open: dict[str, float] = {}
 
     async def find(self, token: str) -> TokenInfo | None:
         """Look up a token; None if it is invalid, with the reason in the log.
 
-        RefusalError if the issuer does not answer and its keys are unknown or too old.
+        Raise RefusalError if the issuer does not answer and its keys are unknown or too old.
         """
         try:
             key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
@@ -93,7 +93,7 @@ class Issuer:
         return frozenset(self._open)
 
     async def look(self) -> None:
-        """Fetch the keys, so that the log reports a wrong configuration at the start."""
+        """Fetch the keys; called at startup so that the log reports a wrong configuration early."""
         async with self._lock:
             await self._fetch()
 
@@ -155,7 +155,7 @@ class Issuer:
             return self._keys[name]
 
     async def _fetch(self) -> None:
-        """Fetch the keys; if that fails, log the reason and keep the old ones."""
+        """Fetch the keys; if that fails, log the reason and keep the old keys."""
         self._tried_s = self._now_s()
         try:
             timeout = aiohttp.ClientTimeout(total=_FETCH_S)
@@ -211,7 +211,7 @@ def _read_keys(document: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
 
 
 class _Times(msgspec.Struct, frozen=True):
-    """The times in a token, in Unix seconds. PyJWT compares them with the clock, but accepts "7" and 1e300 as well."""
+    """A token's times in Unix seconds. PyJWT compares them with the clock, but also accepts "7" and 1e300."""
 
     exp: _UnixS
     iat: _UnixS = 0.0
@@ -219,7 +219,7 @@ class _Times(msgspec.Struct, frozen=True):
 
 
 class _ClaimedLimits(TokenLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits in a claim. An unknown field is refused, because it may be a limit that this version does not know."""
+    """Limits in a claim; unknown fields are refused, because they may be limits that this version does not know."""
 
 
 def _limits_of(claim: object) -> TokenLimits:

@@ -1,4 +1,4 @@
-"""Limits of requests per second and at once, of bytes in memory, and of each user's open jobs."""
+"""Limits on request rates, concurrent requests, memory, and each user's open jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Rates:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait_s(self, client: str) -> float:
-        """Take one token from a client's bucket; return 0, or the time until there is one, in seconds."""
+        """Take a token from a client's bucket and return 0, or return the seconds until the bucket has one."""
         now_s = self._now_s()
         level, at_s = self._buckets.get(client, (self._burst, now_s))
         level = min(self._burst, level + (now_s - at_s) * self._per_s)
@@ -56,7 +56,7 @@ class Rates:
         return 0.0
 
     def needed_s(self, client: str) -> float:
-        """Return the time until a client's bucket has a token, in seconds; take none."""
+        """Return the seconds until a client's bucket has a token, without taking one."""
         now_s = self._now_s()
         level, at_s = self._buckets.get(client, (self._burst, now_s))
         return max(0.0, (1.0 - level) / self._per_s - (now_s - at_s))
@@ -70,7 +70,7 @@ class Rates:
 
 
 class Slots:
-    """A limit of things that each user has at once; more are refused."""
+    """Limits how many requests or streams each user may have open at once."""
 
     def __init__(self, most: int, kind: str, what: str) -> None:
         self._most = most
@@ -98,10 +98,10 @@ class Slots:
 
 
 class Turns:
-    """Runs the work of each user one after the other, in the order of arrival.
+    """Runs each user's work one at a time, in order of arrival.
 
-    Cancelling a caller gives up its turn while it waits. Work that has begun continues and keeps the turn, because the
-    grid continues it as well.
+    A caller that is cancelled while waiting gives up its turn. Work that has begun continues and keeps its turn,
+    because the grid is still working on it.
     """
 
     def __init__(self) -> None:
@@ -116,14 +116,14 @@ class Turns:
         def done(task: asyncio.Task[T]) -> None:
             lock.release()
             if not task.cancelled():
-                task.exception()  # an error is for the caller; without one it is not an error of the gateway
+                task.exception()  # errors are for the caller; asyncio must not log them if the caller is gone
 
         task.add_done_callback(done)
         return await asyncio.shield(task)
 
 
 class Memory:
-    """A limit of bytes that all requests hold together."""
+    """Limits the bytes that all requests together may hold in memory."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -131,7 +131,7 @@ class Memory:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that holds more bytes or raises RefusalError; the block's end releases all of them."""
+        """Yield a function that reserves bytes or raises RefusalError; leaving the block releases all of them."""
         mine = 0
 
         def take(count: int) -> None:
@@ -149,13 +149,13 @@ class Memory:
 
 
 _KEYS = 20_000
-"""Keys of recent jobs that are remembered: at least this many, at most twice as many."""
+"""Number of recent idempotency keys remembered: at least this many, at most twice as many."""
 
 _PATIENCE_S = 10.0
 
 
 class OpenJobs:
-    """Open jobs of the grid by user: read at the start, then updated by events."""
+    """Counts each user's open jobs: they are read from the grid at startup, then updated by events."""
 
     def __init__(self, backend: Backend, most: int) -> None:
         self._backend = backend
@@ -164,7 +164,7 @@ class OpenJobs:
         self._counts: Counter[str] = Counter()
         # Jobs that are being submitted.
         self._coming: Counter[str] = Counter()
-        # Jobs up to this number are known: one that is missing here has ended.
+        # Jobs up to this id are known; a job that is missing in `_users` has ended.
         self._newest = 0
         self._is_known = asyncio.Event()
         # Keys of submitted jobs, in two generations. Submitting such a key again creates no job.
@@ -174,7 +174,7 @@ class OpenJobs:
         self._doubt = asyncio.Event()
 
     async def load(self) -> None:
-        """Read the open jobs; `heard` must get all events from before this call on."""
+        """Read the open jobs; `heard` must already be receiving all events."""
         newest = (await self._backend.jobs(JobQuery(limit=1))).jobs
         users: dict[int, str] = {}
         async for page in _pages(self._backend, JobQuery(state=OPEN, limit=MOST_LISTED)):
@@ -185,7 +185,7 @@ class OpenJobs:
         self._is_known.set()
 
     async def loaded(self) -> None:
-        """Wait until the open jobs are known, which is soon after the start if the grid answers."""
+        """Wait until the open jobs have been read; raise UnavailableError if that takes more than 10 seconds."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._is_known.wait()
@@ -194,7 +194,7 @@ class OpenJobs:
             raise UnavailableError(problem) from None
 
     def heard(self, events: Sequence[JobEvent]) -> None:
-        """Apply job events."""
+        """Update the counts from job events."""
         for seen in events:
             if seen.kind == "submitted":
                 self._opened(seen.job_id, seen.user)
@@ -206,7 +206,7 @@ class OpenJobs:
                 self._doubt.set()
 
     async def settle(self) -> None:
-        """Look up, forever, the jobs whose events do not show whether they have ended."""
+        """Run forever and look up jobs whose events do not show whether they have ended."""
         while True:
             await self._doubt.wait()
             self._doubt.clear()
@@ -231,7 +231,7 @@ class OpenJobs:
 
     @contextlib.contextmanager
     def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Callable[[Sequence[Accepted | Declined]], None]]:
-        """Admit jobs (key, user), or refuse them if a user has too many; yield a function that takes the answers."""
+        """Admit jobs (key, user), or refuse them if a user has too many; yield a function to call with the answers."""
         assert self._is_known.is_set(), "it is waited for before"
         new = Counter(user for key, user in jobs if key not in self._keys and key not in self._older_keys)
         for user, count in sorted(new.items()):
@@ -248,7 +248,7 @@ class OpenJobs:
             if isinstance(answer, Accepted):
                 self._keys.add(key)
                 if answer.job_id > self._newest and answer.job_id not in self._users:
-                    # No event of this job was delivered yet, so its end will be.
+                    # No event of this job has arrived yet, so the event of its end is still to come.
                     self._users[answer.job_id] = user
                     self._counts[user] += 1
         if len(self._keys) > _KEYS:

@@ -1,7 +1,7 @@
 """The receiving end of links (docs/link.md): authentication, version check, and dispatch.
 
-Links are apart from users: a user's token does not open a link, and a link's secret opens nothing else. Probes of other
-sites arrive here too, with keys derived from the secrets (docs/link.md, "Probes").
+Links are separate from users: a user's token does not open a link, and a link's secret opens nothing else. Other
+sites' probes also arrive at this end, with keys derived from the secrets (docs/link.md, "Probes").
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from gridweave.site.service.probe_server import ProbeServer
 from gridweave.site.service.prober import BLOCK_BYTES
 
 MOST_BYTES = 64 << 20
-"""Largest body. Packets are cut well below this size (`MOST_PACKET_BYTES` of the driver), unless a single job fills
-one."""
+"""Maximum body size in bytes. The driver keeps packets well below this size (`MOST_PACKET_BYTES`), unless a single job
+is larger."""
 
 _MOST_AT_ONCE, _MOST_PROBES = 200, 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 
 TakePacket = Callable[[str, bytes], Awaitable[str | None]]
-"""Takes a packet of a site; returns why the packet was dropped, or None."""
+"""Handles a packet from a site; returns why the packet was dropped, or None."""
 
 Answer = Callable[[str, str, str, bytes], Awaitable[bytes]]
-"""Answers a question: site, machine (empty: the site itself), method and arguments."""
+"""Answers a query, given the site, the machine (empty: the site itself), the method and its encoded arguments."""
 
 
 class ProbeDoor:
-    """Answers probes of a site over WebSockets.
+    """Answers other sites' probes over WebSockets.
 
     The lock ``turn`` is held while bandwidth is measured. The site also holds it for its own measurements, so that two
-    of them never overlap.
+    measurements never overlap.
     """
 
     def __init__(self, site: str, accepts: Secrets, turn: asyncio.Lock) -> None:
@@ -66,7 +66,7 @@ class ProbeDoor:
         self._under_way = 0
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one connection; raise RefusalError if its key is invalid."""
+        """Serve one probe connection; raise RefusalError if its key is invalid."""
         key = self._key_of(request)
         if self._under_way >= _MOST_PROBES:
             raise RefusalError("too-many-at-once", f"{_MOST_PROBES} probes are being answered; try later")
@@ -91,7 +91,7 @@ class ProbeDoor:
         return socket
 
     def _key_of(self, request: web.BaseRequest) -> bytes:
-        """Return the key that the other end has proved to know."""
+        """Return the key that the other end has authenticated with, or raise RefusalError."""
         headers = request.headers
         origin, until, tag = [*headers.get(PROBE_HEADER, "").split(" "), "", "", ""][:3]
         until_s = int(until) if until.isascii() and until.isdigit() and len(until) < 16 else 0
@@ -108,11 +108,11 @@ class ProbeDoor:
 
 
 class LinkDoor:
-    """Receives the requests of links.
+    """Receives requests over links.
 
-    `accepts` has the secrets by site. Without `answer` the other ends cannot ask questions, and without `probes` other
-    sites cannot measure the way here. `problem` returns why this end does not reach a site, or "". `heard_ms` has the
-    Unix time of each site's last request.
+    `accepts` has the secrets by site. Without `answer`, the other ends cannot send queries; without `probes`, other
+    sites cannot measure the network path to this end. `problem` returns why this end does not reach a site, or "".
+    `heard_ms` has the Unix time of each site's last request.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LinkDoor:
         return list(self._accepts)
 
     def heard_s(self, site: str) -> float:
-        """Return the Unix time of a site's last request; 0 if there was none."""
+        """Return the Unix time in seconds of a site's last request; 0 if there was none."""
         return self.heard_ms.get(site, 0) / 1000
 
     def _routes(self) -> Iterator[HttpRoute]:
@@ -150,7 +150,7 @@ class LinkDoor:
             yield route(f"GET {PROBE_PATH}", self._probes.answer, None, name="link_probe", is_stream=True)
 
     async def _serve(self, route: HttpRoute, call: GatewayCall) -> web.StreamResponse:
-        """Answer a request of a site, or a probe."""
+        """Answer a site's request or a probe."""
         call.route = route
         if route.is_stream:
             return cast("web.StreamResponse", await route.handler(call.request))
@@ -181,7 +181,7 @@ class LinkDoor:
         return web.Response(body=await self._answer(site, machine or "", method, data), content_type=BODY_FORM)
 
     def _identify(self, call: GatewayCall) -> str:
-        """Return the site of a request with the right secret and version; raise RefusalError otherwise."""
+        """Return a request's site if its secret, certificate and version are right, or raise RefusalError."""
         headers = call.request.headers
         site = headers.get(SITE_HEADER, "")
         scheme, _, secret = headers.get("Authorization", "").partition(" ")
@@ -203,7 +203,7 @@ class LinkDoor:
 
 
 def _certificate(request: web.BaseRequest) -> bool:
-    """Whether the other end has shown a certificate, which TLS has then verified."""
+    """Whether the other end has presented a certificate; TLS has already verified it."""
     tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
     return tls is not None and bool(tls.getpeercert())
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the gateway (docs/gateway.md, "Metrics"), and the log of requests.
+"""Prometheus metrics of the gateway (docs/gateway.md, "Metrics"), and the request log.
 
 No label has values that clients choose, and no log line contains a secret.
 """
@@ -53,7 +53,7 @@ class GatewayMetrics:
         gauge("gridweave_streams", "Open streams of events and output.").set_function(streams)
 
     def watch_links(self, links: Mapping[str, Link], sites: Sequence[str], heard_s: Callable[[str], float]) -> None:
-        """Count the requests of this process's links, and show when each site was last heard."""
+        """Add metrics of this process's links: their requests, and when each site last sent one."""
         requests = self._counter(
             "gridweave_link_requests", "Requests to the other ends of links.", ("site", "what", "result")
         )
@@ -94,7 +94,7 @@ class GatewayMetrics:
         self._backend_errors.inc()
 
     def looked(self, queue: Queue | None, sites: Sequence[SiteInfo]) -> None:
-        """Update the gauges of the grid and its sites; without a queue the grid is shown as down."""
+        """Update the gauges of the grid and its sites; without a queue, the grid is shown as down."""
         self._up.set(queue is not None)
         if queue is not None:
             for state in OPEN:
@@ -122,7 +122,7 @@ _VALID_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 class LoggedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One line of the log of requests."""
+    """One line of the request log."""
 
     time: str
     id: str  # request id, as in the history of the jobs it submitted
@@ -137,7 +137,7 @@ class LoggedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     duration_ms: float
     bytes_in: int = 0
     bytes_out: int = 0
-    jobs: int = 0  # number of jobs that the request was about
+    jobs: int = 0  # number of jobs that the request acted on
     problem: str = ""  # kind of the refusal
 
 
@@ -164,6 +164,6 @@ def is_valid_id(request_id: str) -> bool:
 
 
 def log_request(line: LoggedRequest) -> None:
-    """Write a log line."""
+    """Write a line to the request log."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", msgspec.json.encode(line).decode())

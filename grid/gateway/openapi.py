@@ -25,7 +25,7 @@ _WITH_BODY = ("malformed-body", "slow-body", "body-too-large", "unsupported-medi
 
 
 def describe(routes: Sequence[HttpRoute], *, with_tokens: bool) -> dict[str, Any]:
-    """Describe routes."""
+    """Return the OpenAPI description of routes."""
     types = {kind for route in routes for kind in (route.query, route.body, route.answer) if kind is not None} | {
         Problem,
         JobEvent,
@@ -105,7 +105,7 @@ _HEADERS: dict[str, dict[str, Any]] = {
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without null, which a URL cannot express."""
+    """Return a schema that does not allow null, because a URL cannot express null."""
     cleaned = {key: value for key, value in schema.items() if key != "default" or value is not None}
     choices = [choice for choice in cleaned.get("anyOf", []) if choice != {"type": "null"}]
     if len(choices) == 1:

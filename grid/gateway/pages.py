@@ -1,8 +1,8 @@
-"""Answer a browser: send the files of the pages, and log it in and out.
+"""Serve the web pages to browsers, and log browsers in and out.
 
-A browser logs in with a token, or with a one-time code that `gridweave open` requests. Its login may do what that token
-may, except make tokens, and ends no later. The browser keeps half of the login's secret in a cookie, the page the other
-half.
+A browser logs in with a token, or with a one-time code that `gridweave open` requests. The login has the token's
+rights, except that it cannot create tokens, and expires no later than the token. One half of the login's secret is in a
+cookie; the page keeps the other half.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gridweave.site.times import span_text
 FOLDER = Path(__file__).parent / "web"
 
 LOGIN_HOURS = 12.0
-"""Longest lifetime of a login, in hours; it never outlives its token."""
+"""Maximum lifetime of a login, in hours; a login never outlives its token."""
 
 POLICY = "; ".join(
     (
@@ -41,7 +41,7 @@ POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
-"""Pages may load files and data only from this gateway; browsers never run scripts that a job's texts contain."""
+"""Pages may load files and data only from this gateway; browsers never run scripts contained in a job's texts."""
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -64,7 +64,7 @@ _FORMS = {
 
 
 class WebFile(NamedTuple):
-    """A file of the pages."""
+    """A file of the web pages."""
 
     data: bytes
     packed: bytes  # with gzip
@@ -74,7 +74,7 @@ class WebFile(NamedTuple):
 
 @functools.cache
 def web_files() -> dict[str, WebFile]:
-    """Return all files by their paths; requests never read the disk after the first call."""
+    """Return all files by URL path; only the first call reads the disk."""
     files = {f"/web/{path.relative_to(FOLDER).as_posix()}": _read(path) for path in FOLDER.rglob("*") if path.is_file()}
     served = {path: file for path, file in files.items() if Path(path).suffix in _FORMS}
     return served | {"/": served["/web/index.html"], "/favicon.ico": served["/web/icon.svg"]}
@@ -87,12 +87,12 @@ def _read(path: Path) -> WebFile:
 
 
 def is_of_web(path: str) -> bool:
-    """Whether a path belongs to the pages."""
+    """Whether a path belongs to the web pages."""
     return path in ("/", "/favicon.ico") or path.startswith("/web/")
 
 
 def send_file(call: GatewayCall) -> web.Response:
-    """Return a file of the pages, or 304 if the browser has it."""
+    """Return a file of the web pages, or status 304 if the browser's copy is current."""
     request = call.request
     file = web_files().get(request.path)
     if file is None:
@@ -117,7 +117,7 @@ def _tokens(call: GatewayCall) -> AsyncTokens:
 
 
 async def make_code(call: GatewayCall) -> LoginCode:
-    """Create a code with which a browser can log in once as the caller, within a minute."""
+    """Create a one-time code with which a browser can log in as the caller within a minute."""
     _tokens(call)
     return LoginCode(code=call.parts.codes.make(call.identity.info), seconds=CODE_S)
 

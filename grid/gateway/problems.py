@@ -60,7 +60,7 @@ KINDS: dict[str, Kind] = {
 
 
 class RefusalError(GridweaveError):
-    """A refused request. `detail` says what was wrong and what would be right; `kind` is one of `KINDS`."""
+    """A refused request. `detail` says what is wrong and what would be right; `kind` is one of `KINDS`."""
 
     def __init__(
         self,
@@ -108,13 +108,13 @@ def refused_field(where: str, detail: str, kind: str = "invalid-request") -> Ref
 
 
 def wrong_method(path: str, method: str, allowed: Iterable[str]) -> RefusalError:
-    """Return the refusal of a method that a path does not support."""
+    """Return the refusal for a method that a path does not support."""
     right = ", ".join(allowed)
     return RefusalError("wrong-method", f"{path!r:.200} takes {right}, not {method!r:.50}", headers={"Allow": right})
 
 
 def shortened(text: str) -> str:
-    """Return a text on one line, with the middle of a long text cut out, as the text may come from a client."""
+    """Put a text, which may come from a client, on one line; cut the middle out of a long text."""
     line = " ".join(text.split())
     if len(line) > _MOST_DETAIL:
         half = _MOST_DETAIL // 2

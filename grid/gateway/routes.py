@@ -1,6 +1,6 @@
-"""The table of routes, with the scope that each needs.
+"""The table of routes, with the scope that each route needs.
 
-The types of a route, its name and its summary come from its handler.
+A route's name, summary and types come from its handler.
 """
 
 from __future__ import annotations

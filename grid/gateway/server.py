@@ -49,13 +49,13 @@ _CHECK_CERTIFICATE_S = 30.0
 _LOG_EVERY_S = 60.0
 _DISCONNECTED = 499
 _OTHER_FILES = 256
-"""Most files that a gateway has open, not counting its connections."""
+"""Maximum number of files that a gateway has open, not counting its connections."""
 
 
 class Gateway:
     """A gateway in front of a live grid.
 
-    `link` receives the requests of links; `links` are this process's own ends, whose requests are counted.
+    `link` receives requests over links; `links` are this process's own link ends, whose requests are counted.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Gateway:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self) -> None:
-        """Start to listen; the grid need not answer yet."""
+        """Start listening; the grid does not have to answer yet."""
         _allow_files(self.settings.max_connections + _OTHER_FILES)
         server = _Server(self, handler_cancellation=True, keepalive_timeout=self.settings.idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=self.settings.stop_s)
@@ -120,7 +120,7 @@ class Gateway:
             self._tasks.append(asyncio.create_task(self._renew_certificate()))
 
     async def stop(self) -> None:
-        """Stop accepting requests, end all streams, finish the requests in progress, and stop."""
+        """Stop the gateway: accept no more requests, end all streams, and finish the requests in progress."""
         await self._parts.hub.stop()
         for task in self._tasks:
             task.cancel()
@@ -131,7 +131,7 @@ class Gateway:
             await asyncio.to_thread(self._parts.tokens.close)
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again; new connections use them."""
+        """Reload the certificate and its key; only new connections use them."""
         if self._certificate is None:
             return
         try:
@@ -190,7 +190,7 @@ class Gateway:
             raise RefusalError("internal", problem) from None
 
     async def _authorize(self, call: GatewayCall, route: HttpRoute, scope: Scope) -> None:
-        """Authenticate the client, and check its scope and its rate."""
+        """Authenticate the client, then check its scope and its request rate."""
         call.identity = await self._identified(call)
         if route.makes_tokens and call.identity.info.is_login:
             raise RefusalError("forbidden", "a browser login cannot create tokens; send the request with a token")
@@ -210,7 +210,7 @@ class Gateway:
         return await self._router.answer(call)
 
     async def _serve(self, route: HttpRoute, call: GatewayCall) -> web.StreamResponse:
-        """Answer a call for which the route was found."""
+        """Answer a call that matched this route."""
         request, parts = call.request, self._parts
         call.route = route
         if route.scope is not None:
@@ -223,7 +223,7 @@ class Gateway:
         args = {} if route.query is None else {"query": query}
         if route.is_stream:
             return await self._respond(call, route, args)
-        # A client that is not authenticated yet shares its slots only with its own address.
+        # An unauthenticated client shares its slots only with clients at the same address.
         client = call.identity.user or f"at {request.remote}"
         with parts.at_once.hold(client), parts.memory.holding() as take:
             if route.body is not None:
@@ -248,7 +248,7 @@ class Gateway:
 
     @staticmethod
     def _finished(call: GatewayCall, answer: web.StreamResponse) -> web.StreamResponse:
-        """Add the headers that all answers have, unless the answer has been sent."""
+        """Add the headers common to all answers, unless the answer has already been sent."""
         if isinstance(answer, web.Response) and not answer.prepared:
             call.bytes_out += len(answer.body) if isinstance(answer.body, bytes) else 0
             answer.headers.update(call.headers)
@@ -259,7 +259,7 @@ class Gateway:
     def _check_rate(self, call: GatewayCall) -> None:
         if call.identity.is_operator and is_loopback(str(call.request.remote or "")):
             return  # the operator on the gateway's own machine may make as many requests as needed
-        # A user does not get a higher rate with short tokens.
+        # Short-lived tokens do not give a user a higher rate.
         wait_s = self._parts.rates.wait_s(call.identity.user or call.identity.token_id)
         if wait_s > 0:
             settings = self.settings
@@ -268,7 +268,7 @@ class Gateway:
 
     def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:
         if call.request.writer.output_size > 0:
-            # A part of the answer was sent. From the aborted connection the client knows that the rest is missing.
+            # Part of the answer has been sent; the aborted connection shows the client that the rest is missing.
             cut(call.request)
             raise ConnectionResetError(str(error))
         headers = call.headers | error.headers | {"Cache-Control": "no-store"}
@@ -280,7 +280,7 @@ class Gateway:
         return response
 
     def bad_http(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
-        """Answer a malformed request (400), or one whose handling failed."""
+        """Answer a malformed request (400), or a request whose handling failed (500)."""
         call = self._call(request)
         if status == 400:
             what = error.message if isinstance(error, HttpProcessingError) else str(error or "")
@@ -294,7 +294,7 @@ class Gateway:
         return response
 
     def closed_for_others(self) -> None:
-        """Log, at most once a minute, that idle connections were closed in favour of new ones."""
+        """Count a connection that was closed in favour of a new one; log the count at most once a minute."""
         self._n_closed += 1
         now_s = time.monotonic()
         if now_s >= self._log_closed_s:
@@ -315,7 +315,7 @@ class Gateway:
         if route is not None and is_of_link(route.path) and not problem:
             return  # links make many requests each second; only refused ones are logged
         if route is not None and route.name == "readyz" and status < 400:
-            return  # monitoring asks all the time
+            return  # monitoring polls this route all the time
         now = time_text(time.time_ns() // 1_000_000)
         if self._audit is not None and _is_audited(call, problem):
             self._audit.add(_audit_entry(call, now, status, problem))
@@ -323,7 +323,7 @@ class Gateway:
 
 
 def _is_audited(call: GatewayCall, problem: str) -> bool:
-    """Whether the audit log records a request: it changed something, was forbidden, or its token was wrong.
+    """Whether the audit log records a request: if it changed something, was forbidden, or had an invalid token.
 
     Requests without a token are left out, because anybody could fill the log with them.
     """
@@ -391,7 +391,7 @@ def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
 
 
 def _allow_files(most: int) -> None:
-    """Raise the limit of open files as far as allowed; each connection is one."""
+    """Raise this process's limit on open files to `most`, or as far as allowed; each connection is an open file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < target:
@@ -401,7 +401,7 @@ def _allow_files(most: int) -> None:
 
 
 class _Server(web.Server):
-    """aiohttp's server with our own connections."""
+    """aiohttp's server, but with our own connection class."""
 
     def __init__(self, gateway: Gateway, *, handler_cancellation: bool, **options: Any) -> None:
         super().__init__(gateway.handle, handler_cancellation=handler_cancellation)
@@ -420,7 +420,7 @@ class _Connection(web.RequestHandler):
             server,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]
-            # A few compressed bytes could become very many.
+            # A few compressed bytes could expand enormously.
             auto_decompress=False,
             lingering_time=_LINGER_S,
             logger=logger,
@@ -429,7 +429,7 @@ class _Connection(web.RequestHandler):
         self._gateway = gateway
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Add a connection; above the limit, close the one that has been idle for longest."""
+        """Add a connection; above a limit, close the connection that has been idle longest."""
         super().connection_made(transport)
         address = transport.get_extra_info("peername")
         over = self._gateway.connections.opened(self, address[0] if address else None)

@@ -1,4 +1,4 @@
-"""Long answers: events over server-sent events or WebSocket, and the output of jobs as it is written."""
+"""Streaming answers: job events as server-sent events or over a WebSocket, and job output as it is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAST_HEADER = "Gridweave-Last"
 MOST_OUTPUT_BYTES = 1 << 20
 
 _SEND_S = 30.0
-"""Time after which a client that reads nothing counts as disconnected."""
+"""Time in seconds after which a client that reads nothing counts as disconnected."""
 
 _FIRST_LOOK_S = 0.05
 _LONGEST_LOOK_S = 0.5
@@ -32,7 +32,7 @@ _MOST_NUMBER = 2**62
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of an event stream."""
+    """Query parameters of an event stream."""
 
     # number of the last known event; default: events from now on
     after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] | None = None
@@ -44,7 +44,7 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query of a rank's output."""
+    """Query parameters of a rank's output."""
 
     rank: Annotated[int, Meta(ge=0, le=10**7)] = 0
     attempt: Annotated[int, Meta(ge=1, le=_MOST_NUMBER)] | None = None  # of the job; default: the last
@@ -59,11 +59,11 @@ class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 async def _request_of(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | None]:
-    """Return the filter of an event request, and the number of the last known event."""
+    """Return an event request's filter, and the number of the last event that the client knows."""
     after = query.after
     heard = call.request.headers.get("Last-Event-ID")
     if heard:
-        # A reconnecting browser asks for the same URL; the header has the newer number.
+        # A reconnecting browser requests the same URL, so the header has the newer number.
         if not (heard.isascii() and heard.isdigit() and len(heard) < 19):
             raise refused_field("Last-Event-ID", f"is {heard!r:.50}, which is not the number of an event")
         after = int(heard)
@@ -88,12 +88,12 @@ async def _check_own(call: GatewayCall, job_ids: tuple[int, ...]) -> None:
 
 
 async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
-    """Watch jobs: server-sent events, one JobEvent each."""
+    """Stream job events as server-sent events, with one JobEvent in each."""
     event_filter, after = await _request_of(call, query)
     with call.parts.streams.hold(call.identity.user):
         response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
         await response.prepare(call.request)
-        # A client may rely on all events after this line, so it is sent only once the hub knows the watcher.
+        # A client may expect every event after this line, so it is sent only once the hub knows the watcher.
         greeting = b": gridweave\n\n"
         watching = call.parts.hub.watch(event_filter, call.identity.token_id, after, call.parts.settings.comment_s)
         async with contextlib.aclosing(watching):
@@ -104,7 +104,7 @@ async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
                 if isinstance(item, StreamEnd):
                     await _send(call, response, b"event: end\ndata: %b\n\n" % msgspec.json.encode(item))
                     break
-                # A number without an event lets a client resume without repetition.
+                # A number without an event lets a client resume without duplicates.
                 data = b": still here\nid: %d\n\n" % item if isinstance(item, int) else item.sse()
                 if data:
                     await _send(call, response, data)
@@ -123,7 +123,7 @@ async def _send(call: GatewayCall, response: web.StreamResponse, data: bytes) ->
 
 
 async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
-    """Watch jobs over a WebSocket: one JobEvent in each frame."""
+    """Stream job events over a WebSocket, with one JobEvent in each frame."""
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
         problem = "this path is a WebSocket; send Upgrade: websocket, or use /v1/events"
         raise RefusalError("invalid-request", problem, errors=[FieldProblem(where="Upgrade", detail="is missing")])
@@ -149,7 +149,7 @@ async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
 
 
 async def _until_closed(socket: web.WebSocketResponse, sending: asyncio.Task[None]) -> None:
-    """Read from the client until it disconnects; it sends nothing else."""
+    """Wait until the client disconnects or `sending` is done; close the socket if the client sends data."""
     while True:
         hearing = asyncio.create_task(socket.receive())
         try:
@@ -203,7 +203,7 @@ _CLOSE_CODES = {
 
 
 async def _close(socket: web.WebSocketResponse, end: StreamEnd) -> None:
-    """Close a WebSocket with the `StreamEnd` as JSON for its reason."""
+    """Close a WebSocket and send the `StreamEnd` as JSON in the close reason."""
     await socket.close(code=_CLOSE_CODES[end.reason], message=msgspec.json.encode(end))
 
 
@@ -211,7 +211,7 @@ async def _close(socket: web.WebSocketResponse, end: StreamEnd) -> None:
 
 
 async def output(call: GatewayCall, query: OutputQuery) -> web.StreamResponse:
-    """Read the output of a rank, or follow it."""
+    """Read or follow a rank's output."""
     record = await call.own_job()
     part = await _output_part(call, record.job_id, query, query.offset)
     headers = {OFFSET_HEADER: str(part.offset), "Content-Type": call.answer_form}
@@ -235,7 +235,7 @@ async def _output_part(call: GatewayCall, job_id: int, query: OutputQuery, offse
 async def _follow(
     call: GatewayCall, job_id: int, query: OutputQuery, part: OutputPart, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Send a part and all that follows. A stream that is cut off has no proper end, so the client notices."""
+    """Send a part and all later output. An aborted stream has no last chunk, so the client notices."""
     response = web.StreamResponse(headers={**call.headers, **headers, "X-Accel-Buffering": "no"})
     response.enable_chunked_encoding()
     await response.prepare(call.request)
@@ -266,7 +266,7 @@ async def _follow(
 
 
 async def _check_request(call: GatewayCall) -> None:
-    """Refuse to continue a stream whose token is no longer valid, or when the gateway stops."""
+    """Raise RefusalError if the stream's token is no longer valid or the gateway is stopping."""
     tokens = call.parts.tokens
     if tokens is not None and call.identity.token_id not in await tokens.usable():
         raise RefusalError("unauthenticated", "the token is no longer valid")

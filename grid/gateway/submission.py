@@ -1,4 +1,4 @@
-"""Submission of jobs: decode them one by one, check them, set their keys and users, and pass them to the grid."""
+"""Submit jobs: decode and check them one by one, set their keys and users, and pass them to the grid."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from gridweave.site.job import Accepted, Declined, JobRequest
 from gridweave.site.launch import json_problem, nested_values
 
 MOST_WEIGHT = 1e9
-"""Largest weight and priority of a job, because policies multiply them by nodes and times."""
+"""Maximum weight and priority of a job; limited because policies multiply them by nodes and times."""
 
 _MOST_NAME = 200
 _MOST_KEY = 190
 _MOST_PARTS = 1_000_000
-"""Arguments, variables and values of all jobs of one request, at most: each needs far more memory than bytes on the
-wire."""
+"""Maximum number of arguments, variables and values in one request; each is far larger in memory than on the wire."""
 _MOST_ERRORS = 20
 _IN_ONE_GO = 200
 
@@ -37,7 +36,7 @@ class _TooManyError(GridweaveError, ValueError):
 
 
 class _RawJob(msgspec.Struct):
-    """A job whose fields are not decoded yet."""
+    """A job whose fields have not been decoded yet."""
 
     request: msgspec.Raw
     key: Key | None = None
@@ -49,7 +48,7 @@ class _RawJob(msgspec.Struct):
 
 
 class _Counting:
-    """Counts decoded jobs against the limit. Nothing else runs while a body is decoded."""
+    """Counts decoded jobs against the limit. One counter is enough, as nothing else runs while a body is decoded."""
 
     left = 0
 
@@ -60,7 +59,7 @@ class _RawJobs(msgspec.Struct):
 
 
 async def submit(call: GatewayCall) -> Submitted:
-    """Submit jobs; the answer comes once they are durable. A single job that is declined is a problem of its own."""
+    """Submit jobs, and answer once they are durable. If there is a single job and it is declined, return a problem."""
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)
@@ -85,7 +84,7 @@ def _answer(key: str, answer: Accepted | Declined) -> SubmitAnswer:
 async def _submit_all(
     call: GatewayCall, jobs: list[tuple[str, JobRequest]], site: str | None
 ) -> Sequence[Accepted | Declined]:
-    """Submit jobs to the grid unless a user has too many."""
+    """Submit jobs to the grid, or raise RefusalError if a user would have too many open jobs."""
     parts = call.parts
     users = [(key, request.user) for key, request in jobs]
     if site is None:
@@ -105,7 +104,7 @@ async def _submit_all(
 
 
 def _read_raw(call: GatewayCall) -> _RawJobs:
-    """Return the jobs of a request, not decoded yet."""
+    """Return a request's jobs without decoding their fields."""
     most = call.parts.settings.max_jobs
     _Counting.left = most
     try:
@@ -118,7 +117,7 @@ def _read_raw(call: GatewayCall) -> _RawJobs:
 
 
 async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
-    """Return the site and the decoded jobs; report all wrong types at once."""
+    """Return the site and the decoded jobs; report all fields of wrong types at once."""
     raw = _read_raw(call)
     call.data = b""
     most_bytes = call.parts.settings.max_job_bytes
@@ -148,7 +147,7 @@ async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
 
 
 def _within_limits(limits: TokenLimits, site: str | None, jobs: list[NewJob]) -> list[NewJob]:
-    """Set the accounts of jobs; refuse all of them if one exceeds the limits of the token."""
+    """Set missing accounts if the token allows a single one; refuse all jobs if one violates the token's limits."""
     if limits == TokenLimits():
         return jobs
     if len(limits.accounts) == 1:
@@ -188,7 +187,7 @@ def _count_parts(request: JobRequest) -> int:
 
 
 def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
-    """Return the key of each job, as its user knows it."""
+    """Return each job's idempotency key, as its user knows it."""
     header = call.request.headers.get("Idempotency-Key")
     if header is not None and not (1 <= len(header) <= _MOST_KEY and header.isprintable()):
         detail = f"is {header[:50]!r}; 1 to {_MOST_KEY} printable characters"
@@ -199,7 +198,7 @@ def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
 
 
 def _of_user(user: str, key: str) -> str:
-    """Return a key that is unique among users; the separator keeps user and key apart."""
+    """Return a key that is unique across users; the user's length makes it unambiguous."""
     return f"{len(user)} {user} {key}"
 
 
@@ -216,7 +215,7 @@ def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], i
 
 
 def keeping_problem(request: JobRequest) -> str | None:
-    """Return why a request cannot be stored, on one line, or None.
+    """Return in one line why a request cannot be stored, or None if it can.
 
     Examples
     --------
@@ -255,7 +254,7 @@ def _can_be_kept(request: JobRequest) -> bool:
 
 
 def _bad_fields(part: msgspec.Struct, within: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the numbers that no journal can hold, with the reason."""
+    """Yield the name of each number that a journal cannot store, with the reason."""
     for name in part.__struct_fields__:
         value = getattr(part, name)
         for element in value if isinstance(value, tuple) else (value,):

@@ -1,4 +1,4 @@
-"""Encoding of requests and answers, JSON or MessagePack of the same types, with strict checks of what clients send."""
+"""Decode requests and encode answers, as JSON or MessagePack, with strict checks of the clients' data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def accepted(header: str, offered: Sequence[str]) -> str | None:
-    """Return the offered media type that an ``Accept`` header prefers, the first one of equals, or None.
+    """Return the offered media type that an ``Accept`` header prefers (ties: the first offered), or None.
 
     Examples
     --------
@@ -64,13 +64,13 @@ def accepted(header: str, offered: Sequence[str]) -> str | None:
 
 def _covers(media_range: str, form: str) -> bool:
     media_range = _ALIASES.get(media_range, media_range)
-    # A client that accepts problem documents of a type accepts the type.
+    # A client that accepts application/problem+json also accepts application/json.
     media_range = media_range.replace("application/problem+", "application/")
     return media_range in ("*/*", "*", form) or media_range == form.partition("/")[0] + "/*"
 
 
 def body_form(request: web.BaseRequest) -> str:
-    """Return whether a body is JSON or MessagePack, by its ``Content-Type``."""
+    """Return a body's media type, JSON or MessagePack, from its ``Content-Type``; refuse any other type."""
     form = _ALIASES.get(request.content_type, request.content_type)
     if form not in BOTH or (request.charset or "utf-8").lower() not in ("utf-8", "utf8"):
         header = request.headers.get("Content-Type", "")
@@ -80,7 +80,7 @@ def body_form(request: web.BaseRequest) -> str:
 
 
 def check_body(request: web.BaseRequest, most: int) -> None:
-    """Refuse a body that is compressed, since a few bytes could become many, or longer than `most` bytes."""
+    """Refuse a body that is longer than `most` bytes, or compressed, because it could expand enormously."""
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding != "identity":
         raise RefusalError("unsupported-media-type", f"Content-Encoding is {encoding!r:.100}; send the body as it is")
@@ -89,7 +89,7 @@ def check_body(request: web.BaseRequest, most: int) -> None:
 
 
 async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take: Callable[[int], None]) -> bytes:
-    """Read a body of at most `most` bytes within `timeout_s`; `take` is called with the size of each part."""
+    """Read a body of at most `most` bytes within `timeout_s`; `take` is called with each chunk's size."""
     parts: list[bytes] = []
     total = 0
     try:
@@ -128,19 +128,19 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
         raise RefusalError("malformed-body", f"{where or 'the body'} is not {name}: {shortened(str(error))}") from None
 
 
-# The types themselves ignore unknown fields, because journals and links contain fields of newer versions. Clients must
-# not send unknown fields. A second decoding that looks only at names takes a few microseconds.
+# The types themselves ignore unknown fields, because journals and links may contain fields of newer versions. Clients
+# must not send unknown fields, so each body is decoded a second time by names only, which takes a few microseconds.
 
 
 @functools.cache
 def _names_of(kind: Any) -> Any:
-    """Return a struct type with only the field names of `kind`, at any depth, that refuses unknown ones."""
+    """Return a struct type with only the field names of `kind`, at any depth, that refuses unknown fields."""
     fields: list[tuple[str, Any, Any]] = [(field.name, _names_in(field.type), None) for field in _fields(kind)]
     return msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True)
 
 
 def _names_in(kind: Any) -> Any:
-    """Return the same for the type of a field; a value without structs is not decoded."""
+    """Like `_names_of`, for a field's type; a type without structs becomes `Raw`, which is not decoded."""
     inner = _struct_in(kind)
     if inner is None:
         return msgspec.Raw
@@ -172,7 +172,7 @@ def _fields(kind: type[Any]) -> Sequence[msgspec.structs.FieldInfo]:
 
 
 def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: str) -> None:
-    """Raise RefusalError with all unknown fields, each with the most similar known name."""
+    """Raise RefusalError if there are unknown fields; list all of them, each with the most similar known name."""
     structure: Any = kind
     names = _names_of(structure)
     try:
@@ -210,7 +210,7 @@ def nearest(name: str, valid_names: Sequence[str]) -> str:
 
 
 def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProblem:
-    """Convert an error of msgspec into a field and its problem.
+    """Convert a msgspec error into a field and its problem.
 
     Examples
     --------
@@ -226,7 +226,7 @@ def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProb
 
 
 def _check_parameters(query: Any, valid_names: Sequence[str]) -> None:
-    """Raise RefusalError with all unknown query parameters."""
+    """Raise RefusalError if there are unknown query parameters; list all of them."""
     unknown = [name for name in dict.fromkeys(query) if name not in valid_names and _is_text(name)]
     problems = [
         FieldProblem(where=shortened(name), detail=f"is not known; {nearest(name, valid_names)}") for name in unknown
@@ -237,7 +237,7 @@ def _check_parameters(query: Any, valid_names: Sequence[str]) -> None:
 
 
 class NoParameters(msgspec.Struct, frozen=True):
-    """The query of a route without parameters."""
+    """Query parameters of a route that has none."""
 
 
 def parameters(query: Any, kind: type[T]) -> T:
@@ -268,7 +268,7 @@ def parameters(query: Any, kind: type[T]) -> T:
 
 
 def _is_text(text: str) -> bool:
-    """Whether a text is valid Unicode: invalid bytes in a URL become surrogates."""
+    """Whether a text is valid Unicode; invalid bytes in a URL become surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -277,12 +277,12 @@ def _is_text(text: str) -> bool:
 
 
 def encode(value: object, form: str) -> bytes:
-    """Encode an answer."""
+    """Encode an answer in the given media type."""
     return msgspec.json.encode(value) if form == JSON else msgspec.msgpack.encode(value)
 
 
 def problem_response(problem: Problem, accept: str, headers: dict[str, str]) -> web.Response:
-    """Return the response for a problem, in the client's preferred form, or JSON."""
+    """Return a problem's response in the media type that the client prefers, or in JSON."""
     form = accepted(accept, BOTH) or JSON
     if problem.retry_after_s is not None:
         headers = headers | {"Retry-After": str(max(1, math.ceil(problem.retry_after_s)))}

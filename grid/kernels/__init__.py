@@ -1,1 +1,1 @@
-"""The compiled decision rules across sites (docs/grid.md): pure functions over arrays, each rule written once."""
+"""The grid's compiled decision rules (docs/grid.md): functions over arrays, in which each rule is written once."""

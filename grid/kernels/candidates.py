@@ -1,11 +1,11 @@
 """Filter the backfill candidates of a long queue, in which most jobs cannot start.
 
-Five limits, which hold until a job starts, rule a job out by its width and estimate alone. So widths and estimates are
-kept in separate arrays in queue order, and a chunk of them is compared without branches, which the compiler turns into
+Five limits, which hold until a job starts, can rule a job out by its width and estimate alone. Widths and estimates are
+therefore kept in separate arrays in queue order and compared in chunks without branches, so that the compiler can use
 vector instructions. Only the remaining jobs are placed, one by one.
 
-The arrays have 32 bits, because vector instructions compare more of these at a time. A larger value is stored as
-`MOST`: a job that is wider or longer (25 days) may pass the filter, and is then rejected by its exact values.
+The arrays hold 32-bit numbers, because vector instructions compare more of these at a time. A larger value (e.g. an
+estimate of over 25 days) is stored as `MOST`; such a job may pass the filter, and is then rejected by its exact values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STRETCH = 64
 """Number of jobs that are filtered together."""
 
 MOST = np.int32(2**31 - 1)
-"""Stored for any larger width or estimate."""
+"""Largest 32-bit number, which is stored for any larger width or estimate."""
 
 
 Limits = tuple[np.int32, np.int32, np.int32, np.int32, np.int32]
@@ -43,18 +43,18 @@ def limits_now(state: GridState, codes: GridCodes, now_ms: Int) -> Limits:
     Returns
     -------
     widest : int32
-        No wider job can start: it exceeds the free nodes of the grid or, without splits, of every single site.
+        No wider job can start: it exceeds the grid's free nodes or, without splits, every single site's free nodes.
     fitting : int32
         A job up to this width starts on one site or not at all.
     in_time_ms : int32
         A longer job ends after the shadow time, split or not.
     spare, spare_in_all : int32
-        The most nodes for a job that ends after the shadow time: on one site, and over several sites.
+        Maximum width of a job that ends after the shadow time: on one site, and over several sites.
 
     Notes
     -----
     Splitting a job that fits on one site does not make it end sooner, even if it would delay the head on that site.
-    ``fitting`` is 0 if such jobs are split anyway (``multi-site``) or if the sites differ for the job because of data.
+    ``fitting`` is 0 if such jobs are split anyway (``multi-site``) or if the sites differ because of the job's data.
     """
     counters = state.counters[0]
     most = most_of(state.free_order)
@@ -68,7 +68,7 @@ def limits_now(state: GridState, codes: GridCodes, now_ms: Int) -> Limits:
 
 @kernel_part
 def _most_to_spare(state: GridState) -> Int:
-    """Return the most nodes on one site for a job that ends after the shadow time."""
+    """Return the maximum number of nodes on one site for a job that ends after the shadow time."""
     most = 0
     for place in range(len(state.free_order) - 1, -1, -1):
         nodes = nodes_of(state.free_order[place])
@@ -80,7 +80,7 @@ def _most_to_spare(state: GridState) -> Int:
 
 @kernel_part
 def _all_to_spare(state: GridState) -> Int:
-    """Return the most nodes on all sites for a job that ends after the shadow time."""
+    """Return the maximum number of nodes on all sites for a job that ends after the shadow time."""
     nodes = state.counters[0].free
     for k in range(state.counters[0].n_reserved):
         site = state.reserved[k].site
@@ -98,7 +98,7 @@ def next_candidate(state: GridState, limits: Limits, first: Int) -> tuple[Place,
     limits : tuple of int32
         From `limits_now`, with no job started since.
     first : int
-        Where the search starts.
+        Place in the queue at which the search starts.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def _may_start(limits: Limits, width: np.int32, estimate_ms: np.int32) -> bool:
 
 @kernel_part
 def note_wants(state: GridState) -> None:
-    """Update the arrays of widths and estimates from the first job that is new since the last pass."""
+    """Update the arrays of widths and estimates, starting at the first job that is new since the last pass."""
     counters = state.counters[0]
     for place in range(min(counters.n_noted, counters.first_new), counters.n_waiting):
         job = state.jobs[state.waiting[place]]
@@ -166,7 +166,7 @@ def drop_started(state: GridState) -> None:
 
 @kernel
 def _close_gaps_from(state: GridState, gap: Int) -> None:
-    """Close the gap at a place in all arrays that are in queue order."""
+    """Close the gap at this place in all arrays that are in queue order."""
     _close_gap(state.waiting, gap, state.counters[0].n_waiting)
     _close_gap(state.queue_width, gap, state.counters[0].n_waiting)
     _close_gap(state.queue_ms, gap, state.counters[0].n_waiting)
@@ -176,7 +176,7 @@ def _close_gaps_from(state: GridState, gap: Int) -> None:
 def _close_gap(entries: npt.NDArray[np.int64] | npt.NDArray[np.int32], gap: Int, end: Int) -> None:
     """Move the entries behind a gap forward by one place.
 
-    With a fixed distance of one the compiler can move several entries at a time.
+    Because the distance is always one, the compiler can move several entries at a time.
     """
     rest = entries[gap:end]
     for i in range(len(rest) - 1):

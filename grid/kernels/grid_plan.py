@@ -1,6 +1,6 @@
 """The grid queue under conservative backfilling: every job has a reserved start (docs/grid.md, "Reserved starts").
 
-Sources: the rule of Mu'alem and Feitelson, over several sites; Streit's thesis, chapter 8, names it as future work.
+Source: Mu'alem and Feitelson's rule, extended to several sites, which Streit's thesis (chapter 8) names as future work.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gridweave.site.kernels.state import (
 
 @kernel
 def planned_job_ended(state: GridState, plan: ReservedStarts, slot: Slot, now_ms: Int) -> bool:
-    """Remove an ended job and give back the rest of its planned time; return whether it was running.
+    """Remove an ended job and free the rest of its planned time; return whether the job was running.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def planned_end_moved(state: GridState, plan: ReservedStarts, slot: Slot, end_ms
 
 @kernel
 def _can_stay(state: GridState, plan: ReservedStarts, slot: Slot, from_ms: Int, until_ms: Int) -> bool:
-    """Whether the nodes of a running job are not reserved for other jobs between two times."""
+    """Whether a running job's nodes are free of other jobs' reservations between two times."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
         site = state.fragments[k].site
@@ -126,11 +126,11 @@ def planned_job_withdrawn(state: GridState, plan: ReservedStarts, place: Place) 
 
 @kernel
 def grid_plan_pass(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Update the reservations, make reservations for new jobs, and start the jobs whose reserved start is now.
+    """Update the reservations, make reservations for new jobs, and start the jobs whose reserved start has come.
 
-    If jobs have ended early, reservations are moved up first. Then the new jobs are placed in submit order. On live
-    grids a job may run past its end, and a site may withdraw nodes or refuse a start. The plan is then void, and all
-    jobs are placed again in queue order.
+    If jobs have ended early, reservations are first moved to earlier times. Then the new jobs are placed in submit
+    order. On live grids, a job may run past its expected end, and a site may withdraw nodes or refuse a start. In these
+    cases the plan is void, and all jobs are placed again in queue order.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def grid_plan_pass(state: GridState, codes: GridCodes, plan: ReservedStarts, now
 
 @kernel_part
 def _is_late(state: GridState, plan: ReservedStarts, now_ms: Int) -> bool:
-    """Whether a reserved start has passed or a job runs past its end."""
+    """Whether a reserved start has passed or a job is running past its expected end."""
     return _is_overdue(state, now_ms) or plan.counters[0].next_start_ms < now_ms
 
 
@@ -174,7 +174,7 @@ def _is_overdue(state: GridState, now_ms: Int) -> bool:
 
 @kernel
 def _replan(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Recompute all reservations in queue order, from the running jobs and the present nodes of the sites."""
+    """Recompute all reservations in queue order, given the running jobs and the sites' current nodes."""
     while _is_overdue(state, now_ms):
         move_end(state, state.running[row_at(state, FIRST_PLACE)].slot, now_ms + OVERDUE_MS)
     for site in range(len(state.nodes)):
@@ -203,7 +203,7 @@ def _replan(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: In
 
 @kernel
 def _reserve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int) -> None:
-    """Reserve the preferred placement of a waiting job."""
+    """Reserve a waiting job's preferred placement."""
     start_ms, length_ms = find_place(state, codes, plan, slot, now_ms, NEVER_MS)
     plan.counters[0].n_spare -= 1
     plan.row[slot] = plan.spare[plan.counters[0].n_spare]
@@ -227,7 +227,7 @@ def _first_unplaced(state: GridState, first: Int) -> Int:
 
 @kernel
 def _compress(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Improve reservations in queue order until none changes."""
+    """Improve reservations in queue order until none can be improved."""
     moved = True
     while moved:
         moved = False
@@ -239,7 +239,7 @@ def _compress(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: 
 
 @kernel
 def _improve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int) -> bool:
-    """Move a reservation to an earlier end, or to the same end in fewer fragments; return whether it moved."""
+    """Make a reservation end earlier, or at the same time in fewer fragments; return whether that was possible."""
     job = state.jobs[slot]
     row = plan.row[slot]
     n_fragments = plan.reserved[row].n_fragments

@@ -1,6 +1,6 @@
 """The grid queue: one queue over all sites with EASY backfilling that protects the head's reservation (docs/grid.md).
 
-A meta-scheduler runs it step by step, as jobs arrive, nodes are lost and found, and expected ends change.
+A meta-scheduler runs the queue step by step, as jobs arrive, nodes come and go, and expected ends change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from gridweave.site.kernels.state import GONE, HEAD, NEVER_MS, NO_LIMITS, NO_PLA
 
 @kernel_part
 def grid_job_ended(state: GridState, slot: Slot) -> bool:
-    """Remove an ended job; return whether it was running."""
+    """Remove an ended job; return whether the job was running."""
     place = place_of(state, slot)
     if place == NO_PLACE:
         return False
@@ -76,11 +76,11 @@ def grid_pass(state: GridState, codes: GridCodes, now_ms: Int) -> None:
     the queue.
 
     There is one shortcut. If the last pass started no job, and since then no job has started or ended and no expected
-    end has changed, then no job of that pass can start now: it would only end later, against the same shadow time and
-    the same ends on single sites. So only the new jobs are examined, and the head keeps its reservation.
+    end has changed, then no job examined in that pass can start now: it would only end later, while the shadow time and
+    the ends on single sites are the same. So only the new jobs are examined, and the head keeps its reservation.
 
-    A call that is not inlined passes the arrays of the grid and its links, more than a hundred words. That costs as
-    much as a good part of a pass, so there are few such calls, each from a single place.
+    A call that is not inlined passes all arrays of the grid and its links, more than a hundred words. That takes a
+    considerable part of a pass's time, so there are few such calls, each at a single place in the code.
     """
     counters = state.counters[0]
     note_wants(state)
@@ -117,7 +117,7 @@ def grid_pass(state: GridState, codes: GridCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _any_fits(state: GridState, first: Int) -> bool:
-    """Whether a job from place ``first`` on is at most as wide as the free nodes of the grid."""
+    """Whether any job from place ``first`` on needs no more nodes than are free in the grid."""
     for place in range(first, state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].width <= state.counters[0].free:
             return True
@@ -126,7 +126,7 @@ def _any_fits(state: GridState, first: Int) -> bool:
 
 @kernel_part
 def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Place the head now, with its fragments in ``taken``; return whether that is possible."""
+    """Try to place the head now, with its fragments in ``taken``; return whether that succeeded."""
     if take_free_site(state, codes, codes.net, slot, now_ms, NEVER_MS):
         return True
     return (
@@ -139,9 +139,9 @@ def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> 
 
 @kernel_part
 def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_ms: Int) -> bool:
-    """Whether a split of this length is worthwhile at a time; always True unless the policy is adaptive.
+    """Whether a split of this length is worthwhile at ``when_ms``; always True unless the policy is adaptive.
 
-    An adaptive split must end before the job would on any single site, and before it would on offered shared nodes.
+    An adaptive split must end before the job would end on any single site or on offered shared nodes.
     """
     if not codes.adaptive:
         return True
@@ -153,13 +153,13 @@ def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_m
 
 @kernel_part
 def _is_offered_by(offers: npt.NDArray[np.int64] | None, slot: Slot, end_ms: Int) -> bool:
-    """Whether a job would end by ``end_ms`` on offered shared nodes, or the offers are not known yet."""
+    """Whether a job would end by ``end_ms`` on offered shared nodes, or the job's offers are not known yet."""
     return offers is not None and offers[slot] <= end_ms
 
 
 @kernel_part
 def _may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether a job may be split and some split may be worthwhile at a time; if not, none is worthwhile later."""
+    """Whether a job may be split and a split may be worthwhile at ``when_ms``; if not, no later split is worthwhile."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms
     )
@@ -167,7 +167,7 @@ def _may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bo
 
 @kernel_part
 def _may_pay_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Whether a job may be split and some split of it over the free nodes may be worthwhile now."""
+    """Whether a job may be split and a split over the free nodes may be worthwhile now."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_now_ms(state, codes, slot, state.jobs[slot].estimate_ms), now_ms
     )
@@ -175,13 +175,13 @@ def _may_pay_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) ->
 
 @kernel_part
 def _taken_pays(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether the split in ``taken`` is worthwhile at a time."""
+    """Whether the split in ``taken`` is worthwhile at ``when_ms``."""
     return _pays(state, codes, slot, split_length_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms)
 
 
 @kernel
 def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
-    """Find the head's shadow time and its nodes at that time, and record the extra nodes of the sites.
+    """Find the head's shadow time and its nodes at that time, and record each site's extra nodes.
 
     Placement on one site is tried whenever a site gains enough nodes, and a split whenever all sites together have
     enough. There is no shadow time if the links never allow a placement, or if the policy reserves nothing.
@@ -237,7 +237,7 @@ def _reserve_nothing(state: GridState, slot: Slot) -> None:
 
 @kernel_part
 def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> bool:
-    """Give back the nodes of an ending job; return whether one of its sites then has ``width`` free nodes."""
+    """Add an ending job's nodes to ``ahead``; return whether one of its sites then has ``width`` free nodes."""
     fits = False
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -253,7 +253,7 @@ def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> boo
 
 @kernel_part
 def _order_ahead(state: GridState) -> None:
-    """Sort the sites by ``ahead``, the nodes that are free at the time reached by the search."""
+    """Sort the sites by ``ahead``, the nodes that are free at the time that the search has reached."""
     copy_order(state.free_order, state.ahead_order)
     for site in range(len(state.ahead)):
         if state.ahead[site] != state.free[site]:
@@ -273,7 +273,7 @@ def _reserve_taken(state: GridState, shadow_ms: Int) -> None:
 
 @kernel_part
 def _reserve_again(state: GridState) -> None:
-    """Restore the head's reservation of the last pass; no job has started or ended and no end has changed since."""
+    """Restore the head's reservation from the last pass; it is still valid, as no job's start or end has changed."""
     counters = state.counters[0]
     counters.spare = UNKNOWN
     counters.n_reserved = counters.n_kept
@@ -292,7 +292,7 @@ def _forget_reserved(state: GridState) -> None:
 
 @kernel
 def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[Int, Int]:
-    """Report the reservation that the head would get, for explanations, without keeping it.
+    """Return the reservation that the head would get, without keeping it; used for explanations.
 
     Parameters
     ----------
@@ -356,7 +356,7 @@ def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms:
 
 @kernel_part
 def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Place a candidate without delaying the head, with its fragments in ``taken``; return whether that is possible."""
+    """Try to place a candidate in ``taken`` without delaying the head; return whether that succeeded."""
     counters = state.counters[0]
     if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
         return True
@@ -373,7 +373,7 @@ def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: I
         if end_ms <= counters.shadow_ms and _taken_pays(state, codes, slot, now_ms):
             return True
     elif codes.net is None:
-        # With fewer nodes on each site a split would need more fragments, if it were possible at all.
+        # With fewer nodes on each site, a split would need more fragments, if it were possible at all.
         return False
     if counters.spare == UNKNOWN:
         _order_spare(state)
@@ -403,9 +403,9 @@ def _order_spare(state: GridState) -> None:
 
 @kernel
 def begin_taken(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -> Int:
-    """Start the job at this place of the queue on the nodes in ``taken``; return its end by estimate.
+    """Start the job at this place of the queue on the nodes in ``taken``; return its estimated end.
 
-    Its place in the queue is only marked until `drop_started` (candidates.py).
+    Its place in the queue is only marked as a gap, which `drop_started` (candidates.py) closes.
     """
     counters = state.counters[0]
     slot = state.waiting[place]
@@ -439,14 +439,14 @@ def finish_job(state: GridState, place: Place) -> None:
     slot = leave_blocks(state, place)
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
-        # A fragment that has ended before has width 0.
+        # A fragment that has already ended has width 0.
         add_free(state, state.fragments[k].site, state.fragments[k].width)
         counters.free += state.fragments[k].width
     freed(state)
 
 
 PlacedRow = tuple[int, int, int, int, int]
-"""A started job: slot, end by estimate, number of fragments, first site, and its nodes on that site."""
+"""A started job: slot, estimated end, number of fragments, first site, and the job's nodes on that site."""
 
 
 @kernel
@@ -468,7 +468,7 @@ def job_arrived(
     state : GridState
         Changed in place.
     slot : int
-        A free row.
+        A free slot.
     key : float
         Sort key of the queue.
     submit_ms, job_id, width, estimate_ms : int

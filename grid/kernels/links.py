@@ -1,4 +1,4 @@
-"""The links between the sites for the grid queue: how long a job takes on which sites (docs/grid.md, "With a network").
+"""Links between sites in the grid queue: a job's length on a given set of sites (docs/grid.md, "With a network").
 
 A grid without a network passes None instead of `GridLinks`, and numba compiles the code without the network.
 """
@@ -21,13 +21,13 @@ from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.state import NEVER_MS
 
 MAX_OVERHEAD = 10_000
-"""Upper bound of overheads: an option above it is a typing error, and a split above it is impossible."""
+"""Upper bound on overheads: a larger option counts as a typing error, and a split with a larger one is impossible."""
 
 MAX_SPLIT_FACTOR = 2.0
-"""Default bound on the factor by which a split may make a job longer (docs/grid.md, "With a network")."""
+"""Default limit on the factor by which a split may make a job longer (docs/grid.md, "With a network")."""
 
 NO_DATA, BLOCKING, PREFETCH = 0, 1, 2
-"""Staging of data: none; transfers keep the nodes busy; input is transferred while the job waits."""
+"""Staging of data: none; transfers occupy the nodes; input is transferred while the job is waiting."""
 
 JOB_DATA = np.dtype(
     [
@@ -46,7 +46,7 @@ NO_JOB = np.int64(-(2**62))
 
 
 class Memo(NamedTuple):
-    """A cache of placements: while a head waits, successive passes look for the same placement.
+    """A cache of placements, because successive passes search for the same placement while a head is waiting.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Memo(NamedTuple):
         Number of parts of the best placement; 0 for none.
     parts : numpy.ndarray of PART, shape (rows, sites)
     last_job_id, last_available, last_n_parts, last_parts : numpy.ndarray
-        The last result of an exhaustive search for some jobs, one row each, with the same meaning.
+        Last result of an exhaustive search for some jobs, one row per job, with the same meanings as above.
     last_factor : numpy.ndarray of float64, shape (rows,)
         Factor by which the job takes longer in that placement.
     """
@@ -99,7 +99,7 @@ class GridLinks(NamedTuple):
     Attributes
     ----------
     paths : NetArrays
-        Paths over the present links.
+        Paths over the current links.
     communication : numpy.ndarray of COMMUNICATION, shape (slots,)
     data : numpy.ndarray of JOB_DATA, shape (slots,)
     staging : int
@@ -109,8 +109,8 @@ class GridLinks(NamedTuple):
     max_factor : float
         Largest factor by which a split may make a job longer.
     choice : Choice or None
-        Scratch space for splits that end earliest; None for splits over the fewest sites. (With None the code of the
-        search is not compiled, which takes most of the compile time.)
+        Scratch space for splits that end earliest; None for splits over the fewest sites. (With None, the search is not
+        compiled, which saves most of the compile time.)
     memo : Memo
         Cleared when the links change.
     changed : numpy.ndarray of int64, shape (1,)
@@ -126,8 +126,8 @@ class GridLinks(NamedTuple):
     least_factor : numpy.ndarray of float64, shape (slots,)
         Lower bound on the factor of any split of the job.
     crossing_factor : numpy.ndarray of float64, shape (slots,)
-        Lower bound on the growth of a job per fraction of its messages that crosses between sites, if that fraction
-        follows from the free nodes (overlapped, all to all); otherwise 0.
+        Lower bound on a job's relative growth per unit of the fraction of its messages that cross between sites, where
+        the free nodes determine that fraction (overlapped, all to all); otherwise 0.
     factor : numpy.ndarray of float64, shape (slots,)
         Factor of each started job.
     data_ms : numpy.ndarray of int64, shape (slots,)
@@ -161,7 +161,7 @@ def grown_ms(length_ms: Int, factor: float) -> Int:
 
 @kernel_part
 def length_on_links_ms(net: GridLinks, n_taken: Int, length_ms: Int) -> Int:
-    """Return how long a job takes on the nodes in ``taken`` with its data transfers, from the last `judge_taken`."""
+    """Return a job's length on the nodes in ``taken``, with data transfers, as computed by the last `judge_taken`."""
     if n_taken == 1:
         return net.taken_data_ms[0] + length_ms
     return net.taken_data_ms[0] + grown_ms(length_ms, net.taken_factor[0])
@@ -175,7 +175,7 @@ def moves_data(net: GridLinks, slot: Slot) -> bool:
 
 @kernel
 def data_delay_ms(net: GridLinks, slot: Slot, submit_ms: Int, site: Int, when_ms: Int) -> Int:
-    """Return how long data transfers of a job occupy a site; NEVER_MS without a path.
+    """Return how long a job's data transfers occupy a site; NEVER_MS without a path.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def data_delay_ms(net: GridLinks, slot: Slot, submit_ms: Int, site: Int, when_ms
 
 @kernel_apart
 def judge_taken(state: GridState, net: GridLinks, slot: Slot, when_ms: Int) -> bool:
-    """Compute ``taken_factor`` and ``taken_data_ms`` for a job that starts on the nodes in ``taken`` at a time.
+    """Compute ``taken_factor`` and ``taken_data_ms`` for a job that starts at ``when_ms`` on the nodes in ``taken``.
 
     Returns
     -------
@@ -230,7 +230,7 @@ def judge_taken(state: GridState, net: GridLinks, slot: Slot, when_ms: Int) -> b
 
 @kernel_part
 def judge_started(state: GridState, net: GridLinks | None, slot: Slot, now_ms: Int) -> None:
-    """Recompute how long a job takes on its reserved nodes, which are in ``taken``."""
+    """Recompute a job's length on its reserved nodes, which are in ``taken``."""
     if net is not None:
         judge_taken(state, net, slot, now_ms)
 
@@ -247,7 +247,7 @@ def note_taken(state: GridState, net: GridLinks | None, slot: Slot) -> None:
 def least_factor_now(net: GridLinks, slot: Slot, width: Int, most: Int) -> float:
     """Return a lower bound on the factor of a split if each site has at most ``most`` nodes for the job.
 
-    In any such split, at least a fraction (width - most) / (width - 1) of all pairs of ranks are on different sites.
+    In any such split, at least a fraction (width - most) / (width - 1) of all pairs of ranks is on different sites.
     """
     apart = max(np.int64(0), width - most) / max(np.int64(1), width - 1)
     return max(net.least_factor[slot], (1.0 + net.crossing_factor[slot] * apart) * (1.0 - 1e-9))
@@ -257,8 +257,8 @@ def least_factor_now(net: GridLinks, slot: Slot, width: Int, most: Int) -> float
 def find_least_factors(net: GridLinks, lag_ms: float, ms_per_bit: float) -> None:
     """Compute lower bounds on the factors of all splits, from the best path between any two sites.
 
-    In a bulk-synchronous job the slowest message counts, and in any split at least one message crosses between sites.
-    In an overlapped job all messages count, and at least one crosses in each direction; if all ranks exchange messages,
+    In a bulk-synchronous job, only the slowest message counts, and any split sends at least one between sites. In an
+    overlapped job, all messages count, and at least one crosses in each direction; if all ranks exchange messages,
     at least as many cross as if a single rank were on another site.
 
     Parameters
@@ -266,7 +266,7 @@ def find_least_factors(net: GridLinks, lag_ms: float, ms_per_bit: float) -> None
     net : GridLinks
         ``least_factor`` and ``crossing_factor`` are written.
     lag_ms, ms_per_bit : float
-        The smallest of all paths between two sites.
+        The smallest values on any path between two sites.
     """
     for slot in range(len(net.communication)):
         communication = net.communication[slot]

@@ -48,9 +48,9 @@ STARTS, ROUNDS = np.int64(16), np.int64(8)
 def take_free_site(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int
 ) -> bool:
-    """Place a job on one site now, in ``taken``; return whether that is possible.
+    """Try to place a job on one site now, in ``taken``; return whether that succeeded.
 
-    A job that ends after ``shadow_ms`` gets only spare nodes. For the head pass ``NEVER_MS``.
+    A job that ends after ``shadow_ms`` gets only spare nodes. For the head, pass ``NEVER_MS``.
     """
     if net is not None:
         if moves_data(net, slot):
@@ -65,7 +65,7 @@ def take_free_site(
 
 @kernel_part
 def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, when_ms: Int) -> bool:
-    """Place a job on one site at a later time, on the nodes in ``ahead``; return whether that is possible."""
+    """Try to place a job on one site at a later time, on the nodes in ``ahead``; return whether that succeeded."""
     if net is not None:
         if moves_data(net, slot):
             return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
@@ -101,7 +101,7 @@ def _take_near_site(
 def take_parts_in_order(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, order: SiteOrder, when_ms: Int
 ) -> bool:
-    """Split a job at a time over sites sorted by their available nodes; return whether that is possible."""
+    """Split a job that starts at ``when_ms`` over sites sorted by available nodes; return whether that is possible."""
     if net is None:
         return take_split_in_order(state, codes, slot, order)
     return _take_parts_on_links(state, codes, net.choice, slot, order, when_ms)
@@ -130,7 +130,7 @@ def _take_parts_on_links(
 def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
     """Whether the split in ``taken``, over the fewest sites, may be worthwhile.
 
-    It is not if the job would end earlier on one site, even if only the first two parts exchanged messages.
+    It is not worthwhile if the job ends earlier on one site even when only the first two parts exchange messages.
     """
     net = codes.net
     communication = net.communication[slot]
@@ -147,7 +147,7 @@ def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int)
 
 @kernel
 def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int) -> bool:
-    """Whether any split may be worthwhile; not if the job ends earlier on one site by a lower bound for all splits."""
+    """Whether any split may end before the job would end on one site, by a lower bound for all splits."""
     net = codes.net
     communication = net.communication[slot]
     if moves_data(net, slot) or not waits_for_all(net.paths, communication):
@@ -163,7 +163,7 @@ def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: Site
 def take_parts(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, available: SiteNodes, when_ms: Int
 ) -> bool:
-    """Split a job at a time, with the parts in ``taken[:n_taken]``; return whether that is possible.
+    """Split a job that starts at ``when_ms``, with the parts in ``taken[:n_taken]``; return whether that is possible.
 
     ``net`` is ``codes.net``, passed separately for the compiler. The function may change ``available``.
     """
@@ -189,7 +189,7 @@ def _take_where_it_ends_first(
 ) -> bool:
     """Split a job so that it ends earliest, or over the fewest sites if that split has more fragments than allowed.
 
-    With ``has_to_pay`` the search may be skipped if no split ends before the job would on one site.
+    With ``has_to_pay``, the search may be skipped if no split ends before the job would end on one site.
     """
     net = codes.net
     job = state.jobs[slot]
@@ -220,7 +220,7 @@ def _take_where_it_ends_first(
 
 @kernel_part
 def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
-    """Give the search the job's last result for other available nodes as a start; none for a job with data."""
+    """Start the search from the job's last result, found for other available nodes; a job with data has none."""
     memo, earlier = net.memo, net.choice.earlier
     row = job_id & (len(memo.last_job_id) - 1)
     earlier.n_parts[0] = 0
@@ -251,7 +251,7 @@ def _note_last(net: GridLinks, job_id: Int, available: SiteNodes) -> None:
 def _take_remembered(
     state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int, row: Int
 ) -> bool:
-    """Split a job as cached in a row, or over the fewest sites if that split has more fragments than allowed."""
+    """Use the split cached in a row, or split over the fewest sites if the cached split has too many fragments."""
     memo = codes.net.memo
     count = memo.n_parts[row]
     if count == 0:
@@ -266,7 +266,7 @@ def _take_remembered(
 
 @kernel_part
 def _row_for(memo: Memo, job_id: Int, available: SiteNodes) -> Int:
-    """Return the only row of the cache in which the placement of a job on these nodes can be."""
+    """Return the only cache row that can hold a job's placement on these nodes."""
     mixed = job_id
     for site in range(len(available)):
         mixed = mixed * 31 + available[site]
@@ -277,7 +277,7 @@ def _row_for(memo: Memo, job_id: Int, available: SiteNodes) -> Int:
 def _remembered(net: GridLinks, slot: Slot, job_id: Int, available: SiteNodes) -> Int:
     """Return the row with the cached placement of this job on the same nodes, or -1.
 
-    Job and nodes are the whole key while the links stay the same. A job with data is never cached, because its
+    The key is the job and the nodes; a change of links clears the cache. A job with data is never cached, because its
     placement also depends on the time.
     """
     if moves_data(net, slot):
@@ -294,7 +294,7 @@ def _remembered(net: GridLinks, slot: Slot, job_id: Int, available: SiteNodes) -
 
 @kernel
 def _remember(net: GridLinks, job_id: Int, available: SiteNodes, is_possible: bool) -> Int:
-    """Cache the placement that was just chosen; return its row."""
+    """Cache the placement that was just chosen; return the cache row."""
     memo = net.memo
     row = _row_for(memo, job_id, available)
     memo.job_id[row] = job_id
@@ -308,7 +308,7 @@ def _remember(net: GridLinks, job_id: Int, available: SiteNodes, is_possible: bo
 
 @kernel_part
 def ends_late_on_links(state: GridState, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int) -> bool:
-    """Whether every split of a job ends after the shadow time by a lower bound; False without links."""
+    """Whether, by a lower bound, every split of a job ends after the shadow time; False without links."""
     if net is None:
         return False
     return now_ms + grown_ms(state.jobs[slot].estimate_ms, net.least_factor[slot]) > shadow_ms
@@ -316,7 +316,7 @@ def ends_late_on_links(state: GridState, net: GridLinks | None, slot: Slot, now_
 
 @kernel_part
 def sites_are_alike(net: GridLinks | None) -> bool:
-    """Whether a job ends at the same time on every single site, which is not so if it has data to transfer."""
+    """Whether a job ends at the same time on every single site; that is not so if jobs may transfer data."""
     return net is None or net.staging == NO_DATA
 
 
@@ -338,7 +338,7 @@ def stays_settled(net: GridLinks | None) -> bool:
 
 @kernel_part
 def ends_on_one_site_by(state: GridState, net: GridLinks | None, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
-    """Whether a job that starts on one site at ``when_ms`` or later could end by ``end_ms``, by the estimates."""
+    """Whether a job that starts on one site at ``when_ms`` or later would end by ``end_ms``, according to estimates."""
     if net is not None and moves_data(net, slot):
         return _ends_near_by(state, net, slot, when_ms, end_ms)
     return fits_one_site_by(state, slot, end_ms - state.jobs[slot].estimate_ms)
@@ -380,7 +380,7 @@ def _ends_there_by(state: GridState, net: GridLinks, slot: Slot, site: Int, star
 
 @kernel
 def find_possible(state: GridState, codes: GridCodes, possible: npt.NDArray[np.bool_]) -> None:
-    """Determine which jobs could be placed on the idle grid with the present links.
+    """Determine which jobs could be placed on the idle grid with the current links.
 
     Parameters
     ----------

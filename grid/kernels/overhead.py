@@ -1,6 +1,6 @@
-"""The length of a split job (docs/grid.md, "How long a split job takes").
+"""Compute the length of a split job (docs/grid.md, "How long a split job takes").
 
-The other kernels see only lengths, whether the overhead is a fixed number or comes from the links (links.py).
+The other kernels only see lengths, whether the overhead is a fixed number or follows from the links (links.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 @kernel_part
 def stretched_ms(overhead: npt.NDArray[np.float64], n_fragments: Int, sensitivity: float, length_ms: Int) -> Int:
-    """Return how long a job takes in ``n_fragments``; ``overhead`` holds values for 2, 3, ... and the last for more."""
+    """Return a job's length in ``n_fragments``; ``overhead`` is for 2, 3, ... fragments, its last value for more."""
     if n_fragments == 1:
         return length_ms
     factor = overhead[min(n_fragments, len(overhead) + 1) - 2] * sensitivity
@@ -46,8 +46,8 @@ def split_length_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: I
     -------
     int
         ``length_ms`` for a single fragment, otherwise length + floor(length x overhead x sensitivity), where the
-        overhead is p of Streit, section 6.5.3. With a network: length x factor, rounded up, plus the time of its data
-        transfers.
+        overhead is p in Streit, section 6.5.3. With a network: length x factor, rounded up, plus the time of the job's
+        data transfers.
     """
     return _split_length_ms(state, codes, codes.net, slot, length_ms)
 
@@ -61,7 +61,7 @@ def _split_length_ms(state: GridState, codes: GridCodes, net: GridLinks | None, 
 
 @kernel_part
 def shortest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
-    """Return a lower bound on the length of any split of a job, so that searches without a chance can be skipped."""
+    """Return a lower bound on the length of any split of a job, so that searches that must fail can be skipped."""
     return _shortest_split_ms(state, codes, codes.net, slot, length_ms)
 
 

@@ -1,4 +1,4 @@
-"""Place a job on one site by a selection, or on several with the fewest fragments (docs/grid.md, "Placing a job now").
+"""Place a job on one site by the selection rule, or over the fewest sites (docs/grid.md, "Placing a job now").
 
 Sources: Streit, sections 6.5.2 and 6.5.3; Figure 7.12 and Table 7.5.
 """
@@ -49,13 +49,13 @@ class GridCodes(NamedTuple):
     lower_bound : int
         Only jobs wider than this, or wider than the largest site, may be split.
     width_up_to, fragments : numpy.ndarray of int64, shape (rows,)
-        Largest number of fragments for widths up to a bound, ascending; wider jobs have no limit.
+        Maximum number of fragments of jobs up to each width, by ascending width; wider jobs have no limit.
     overhead : numpy.ndarray of float64, shape (at least 1,)
-        Overhead in 2, 3, ... fragments, as a fraction of the job's length; the last value also holds for more.
+        Overhead of 2, 3, ... fragments as a fraction of the job's length; the last value also holds for more.
     net : GridLinks or None
         The links between the sites and the traffic of the jobs; None if the overhead is a number.
     offers : numpy.ndarray of int64, shape (slots,), or None
-        For each job the end if it started now on offered shared nodes; ``NEVER_MS`` without an offer, 0 if not known
+        Each job's end if it started now on offered shared nodes; ``NEVER_MS`` without an offer, 0 if not known
         yet. None if no site shares nodes or splits do not depend on such offers.
     """
 
@@ -74,7 +74,7 @@ class GridCodes(NamedTuple):
 
 @kernel_part
 def fragments_allowed(codes: GridCodes, width: Int) -> Int:
-    """Return the largest number of fragments for a job of this width."""
+    """Return the maximum number of fragments of a job of this width."""
     for row in range(len(codes.width_up_to)):
         if width <= codes.width_up_to[row]:
             return codes.fragments[row]
@@ -145,7 +145,7 @@ def take_site(state: GridState, slot: Slot, site: Int) -> None:
 
 @kernel_part
 def may_split(state: GridState, codes: GridCodes, slot: Slot) -> bool:
-    """Whether the policy allows to split a job; a job that is wider than every site ignores the lower bound."""
+    """Whether the policy allows splitting a job; the lower bound does not apply to a job wider than every site."""
     width = state.jobs[slot].width
     return codes.splits and (width > codes.lower_bound or width > state.counters[0].largest)
 
@@ -154,7 +154,7 @@ def may_split(state: GridState, codes: GridCodes, slot: Slot) -> bool:
 def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes) -> bool:
     """Split a job over the fewest sites, with the fragments in ``taken``; return whether that is possible.
 
-    Sites are picked one by one, largest number of available nodes first. Fragments are few, so that is faster than
+    Sites are picked one by one, in descending order of available nodes. A job has few fragments, so that is faster than
     sorting all sites. The function changes ``available``.
     """
     missing = state.jobs[slot].width
@@ -181,7 +181,7 @@ def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNo
 def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool) -> Int:
     """Select one site for a job that starts now, or ``NO_PLACE``.
 
-    As `choose_site` with all free nodes or, for a job that ends after the shadow time (``late``), the spare nodes.
+    Like `choose_site` with all free nodes or, for a job that ends after the shadow time (``late``), the spare nodes.
     Best-fit and biggest-free use the sorted order of the sites and skip at most the sites that the head has reserved.
     """
     width = state.jobs[slot].width
@@ -207,7 +207,7 @@ def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool)
 
 @kernel_part
 def _first_to_spare(state: GridState, low: Int, high: Int, width: Int, late: bool) -> Int:
-    """Return the first site in the order, from low to high, with enough spare nodes, or ``NO_PLACE``."""
+    """Return the first site with enough spare nodes in the order from ``low`` to ``high``, or ``NO_PLACE``."""
     for place in range(low, high):
         site = site_of(state.free_order[place])
         if not late or state.extra[site] >= width:
@@ -217,7 +217,7 @@ def _first_to_spare(state: GridState, low: Int, high: Int, width: Int, late: boo
 
 @kernel_part
 def take_split_in_order(state: GridState, codes: GridCodes, slot: Slot, order: SiteOrder) -> bool:
-    """Split a job over the fewest sites, as `take_split`, using sites sorted by their available nodes."""
+    """Split a job over the fewest sites, like `take_split`, but with sites sorted by available nodes."""
     width = state.jobs[slot].width
     count = _take_fewest(order, state.taken, width, fragments_allowed(codes, width))
     state.counters[0].n_taken = count
@@ -226,7 +226,7 @@ def take_split_in_order(state: GridState, codes: GridCodes, slot: Slot, order: S
 
 @kernel
 def _take_fewest(order: SiteOrder, taken: npt.NDArray[np.void], missing: Int, most: Int) -> Int:
-    """Take nodes from the sites with the most nodes; return the number of sites, 0 if more than ``most`` are needed."""
+    """Take nodes from the sites that have the most; return the number of sites, 0 if more than ``most`` are needed."""
     count = 0
     high = len(order)
     while high > 0 and nodes_of(order[high - 1]) > 0:
@@ -247,15 +247,15 @@ def _take_fewest(order: SiteOrder, taken: npt.NDArray[np.void], missing: Int, mo
 
 @kernel_part
 def fits_one_site_by(state: GridState, slot: Slot, limit_ms: Int) -> bool:
-    """Whether some site has the nodes for a job at ``limit_ms`` or before, by the estimates of the running jobs."""
+    """Whether some site has the nodes for a job by ``limit_ms``, according to the running jobs' estimates."""
     return fits_one_site_ms(state, slot, limit_ms) <= limit_ms
 
 
 @kernel_part
 def fits_one_site_ms(state: GridState, slot: Slot, limit_ms: Int) -> Int:
-    """Return the first time at which some site has the nodes for a job, by estimates.
+    """Return the first time at which some site has the nodes for a job, according to the running jobs' estimates.
 
-    0 if a site has them now. `NEVER_MS` if no site ever has, or if none has by ``limit_ms``; the search may stop there.
+    It is 0 if a site has the nodes now, and `NEVER_MS` if no site ever has; times after ``limit_ms`` may be `NEVER_MS`.
     """
     counters = state.counters[0]
     width = state.jobs[slot].width

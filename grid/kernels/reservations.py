@@ -1,6 +1,6 @@
 """The grid's reservations for waiting jobs, and the search for their placements (docs/grid.md, "Reserved starts").
 
-A reservation is the earliest start on one site, or a split over several.
+A reservation is the earliest start on one site, or a split over several sites.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def has_capacity(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
 
 @kernel
 def note_reserved(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, length_ms: Int) -> None:
-    """Record the nodes in ``taken`` as a job's reservation; without a start (``NEVER_MS``) it has no nodes."""
+    """Record the nodes in ``taken`` as a job's reservation; without a start (``NEVER_MS``), it has no nodes."""
     row = plan.row[slot]
     n_taken = state.counters[0].n_taken if start_ms < NEVER_MS else 0
     for k in range(n_taken):
@@ -142,7 +142,7 @@ def occupy_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: In
 def occupy_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, end_ms: Int, sign: Int) -> None:
     """Add the nodes of a running job between two times to the profiles, or remove them.
 
-    Nodes on a site that is shut are ignored, because its profile has no nodes.
+    Nodes on a closed site are ignored, because the site's profile has no nodes.
     """
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -152,13 +152,13 @@ def occupy_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms:
 
 @kernel_part
 def occupy_nodes(plan: ReservedStarts, row: Int, start_ms: Int, end_ms: Int, width: Int) -> None:
-    """Subtract nodes from a profile; a negative width gives them back."""
+    """Subtract nodes from a profile between two times; a negative width adds nodes."""
     plan.n_steps[row] = occupy(plan.step_ms[row], plan.step_free[row], plan.n_steps[row], start_ms, end_ms, width)
 
 
 @kernel_part
 def release_row(plan: ReservedStarts, slot: Slot) -> None:
-    """Return the row of a job to the free rows."""
+    """Release a job's row, so that another job can use it."""
     plan.spare[plan.counters[0].n_spare] = plan.row[slot]
     plan.counters[0].n_spare += 1
 
@@ -172,13 +172,13 @@ def find_place(
     Parameters
     ----------
     state : GridState
-        Afterwards ``taken`` holds the fragments.
+        Afterwards, ``taken`` holds the fragments.
     codes : GridCodes
     plan : ReservedStarts
         Advanced to now, without the job's own reservation.
     slot, now_ms : int
     latest_end_ms : int
-        The latest end allowed.
+        The latest allowed end.
 
     Returns
     -------
@@ -268,7 +268,7 @@ def _earliest_split(
 
 @kernel
 def _split_from(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, start_ms: Int) -> Int:
-    """Split a job that starts at the time of the cursors; return its length, ``NEVER_MS`` if that is impossible.
+    """Split a job that starts at the cursors' time; return its length, or ``NEVER_MS`` if that is impossible.
 
     If a split takes longer than assumed, fewer nodes may be free for that length, so the search is repeated.
     """

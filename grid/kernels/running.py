@@ -1,4 +1,4 @@
-"""The running jobs of a grid, sorted by (end by estimate, job id), in blocks.
+"""The running jobs of a grid, sorted by (estimated end, job id), in blocks.
 
 In a single sorted array, each start or end would move half of the jobs; here it moves only jobs of one block.
 ``block_order`` lists the blocks in use, in the order of their jobs, and then the free blocks. A full block is split,
@@ -21,7 +21,7 @@ FIRST_PLACE = np.int64(0)
 
 
 def running_slots(state: GridState) -> npt.NDArray[np.int64]:
-    """Return the slots of the running jobs, shape (running,), sorted by end by estimate."""
+    """Return the slots of the running jobs, shape (running,), sorted by estimated end."""
     blocks = state.block_order[: int(state.counters[0]["n_blocks"])]
     in_use = np.arange(BLOCK) < state.block_count[blocks, None]
     slots: npt.NDArray[np.int64] = state.running["slot"].reshape(-1, BLOCK)[blocks][in_use]
@@ -50,7 +50,7 @@ def next_place(state: GridState, place: Place) -> Int:
 
 @kernel_part
 def _ends_before(state: GridState, row: Int, end_ms: Int, job_id: Int) -> bool:
-    """Whether the job in a row comes before a job with this end and id."""
+    """Whether the job in a row is sorted before a job with this end and id."""
     if state.running[row].end_ms != end_ms:
         return state.running[row].end_ms < end_ms
     return state.jobs[state.running[row].slot].job_id < job_id
@@ -58,7 +58,7 @@ def _ends_before(state: GridState, row: Int, end_ms: Int, job_id: Int) -> bool:
 
 @kernel_part
 def _block_number(state: GridState, end_ms: Int, job_id: Int) -> Int:
-    """Return the index in ``block_order`` of the block that contains a job, or into which it belongs."""
+    """Return the index in ``block_order`` of the block that contains a job, or to which the job must be added."""
     low = 0
     left = state.counters[0].n_blocks - 1
     while left > 0:
@@ -72,7 +72,7 @@ def _block_number(state: GridState, end_ms: Int, job_id: Int) -> Int:
 
 @kernel_part
 def place_of(state: GridState, slot: Slot) -> Int:
-    """Return the place of the job of a slot; ``NO_PLACE`` if it is not running."""
+    """Return the place of the job in a slot; ``NO_PLACE`` if the job is not running."""
     if state.counters[0].n_running == 0:
         return NO_PLACE
     end_ms = state.end_ms[slot]

@@ -1,7 +1,7 @@
 """Choose between starting a job now on shared nodes, waiting, and splitting it (docs/control.md, "Wait, or share").
 
-Sites with hyperthreaded nodes offer shared nodes, on which a job starts at once and runs slower. All levels of control
-that know these offers compare them with these functions.
+Sites with hyperthreaded nodes offer shared nodes, on which a job starts at once but runs slower. Every level of control
+that knows of such offers uses these functions to compare them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gridweave.jit import Int, kernel, kernel_part
 
 @kernel_part
 def shared_end_ms(slowdown: float, length_ms: Int, now_ms: Int) -> Int:
-    """Return when a job ends that starts now on shared nodes and takes ``slowdown`` times as long as alone."""
+    """Return the end of a job that starts now on shared nodes, where it takes ``slowdown`` times as long as alone."""
     return now_ms + np.int64(math.ceil(slowdown * length_ms))
 
 
 @kernel_part
 def is_first(end_ms: Int, otherwise_ms: Int) -> bool:
-    """Whether an option with a cost (a split, shared nodes) ends a job before one without; a tie goes to the latter."""
+    """Whether a costly option (a split, shared nodes) ends a job earlier than the alternative, which wins a tie."""
     return end_ms < otherwise_ms
 
 
@@ -39,6 +39,6 @@ def shares_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int, end_
     slot : int
         Slot of the job.
     now_ms, end_ms : int
-        Its start and end on shared nodes.
+        The job's start and end on shared nodes.
     """
     return not ends_on_one_site_by(state, codes.net, slot, now_ms, end_ms)

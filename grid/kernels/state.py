@@ -1,7 +1,7 @@
 """The arrays of the grid queue.
 
-The kernels of a site maintain the queue itself (`gridweave.site.kernels.state.enqueue` and others): a `GridState` has
-the same ``jobs``, ``waiting`` and counters, but counts nodes by site.
+A site's kernels also maintain the grid's queue (`gridweave.site.kernels.state.enqueue` and others): a `GridState` has
+the same ``jobs``, ``waiting`` and counters, but counts nodes per site.
 
 The sites are kept sorted by their free nodes, so that a search touches only sites with enough nodes. An entry of a
 `SiteOrder` is a single number, free nodes x 2^24 + site; no grid has 2^24 nodes or sites. A search is binary, and a
@@ -22,16 +22,16 @@ SITE_BITS = np.int64(24)
 SITE_MASK = np.int64(2**24 - 1)
 
 SiteOrder = npt.NDArray[np.int64]
-"""The entries of all sites, ascending: shape (sites,)."""
+"""The entries of all sites in ascending order, shape (sites,)."""
 
 Slot = Int
-"""The row of a job in the tables of jobs, fixed while the job waits or runs."""
+"""A job's row in the job tables, which is fixed while the job is waiting or running."""
 
 Place = Int
 """The position of a job in the queue, or among the running jobs (running.py)."""
 
 SiteNodes = npt.NDArray[np.int64]
-"""A number of nodes for each site: shape (sites,)."""
+"""A number of nodes for each site, shape (sites,)."""
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
@@ -84,7 +84,7 @@ ALL_NODES = np.int64(2**62)
 
 
 def blocks_for(jobs: int) -> int:
-    """Return the largest number of blocks for a number of running jobs: two neighbours fill more than half a block."""
+    """Return the maximum number of blocks for running jobs, given that two neighbours fill more than half a block."""
     return 4 * jobs // BLOCK + 2
 
 
@@ -104,7 +104,7 @@ class GridState(NamedTuple):
     queue_width, queue_ms : numpy.ndarray of int32, shape (slots,)
         Widths and estimates of the waiting jobs in queue order (candidates.py).
     running : numpy.ndarray of RUNNING, shape (blocks x BLOCK,)
-        Ascending (end by estimate, job id) through the blocks in use (running.py).
+        Sorted by (estimated end, job id) across the blocks in use (running.py).
     block_order, block_count : numpy.ndarray of int64, shape (blocks,)
         The blocks in use in the order of their jobs, then the free blocks; and the number of jobs in each block.
     started : numpy.ndarray of int64, shape (capacity,)
@@ -113,9 +113,9 @@ class GridState(NamedTuple):
     fragments : numpy.ndarray of FRAGMENT, shape (capacity,)
         Fragments of all jobs that ever started, job after job.
     first_fragment, n_fragments : numpy.ndarray of int64, shape (slots,)
-        Index of a job's first fragment, and their number.
+        Index of a job's first fragment, and the number of its fragments.
     end_ms : numpy.ndarray of int64, shape (slots,)
-        The end by estimate of each started job.
+        Estimated end of each started job.
     taken : numpy.ndarray of FRAGMENT, shape (sites,)
         The result of the last placement.
     free_order, spare_order, ahead_order : numpy.ndarray of int64, shape (sites,)
@@ -128,7 +128,7 @@ class GridState(NamedTuple):
     available, ahead, later : numpy.ndarray of int64, shape (sites,)
         Scratch: nodes that a candidate may take, and nodes free at a later time.
     horizon_ms, horizon_most : numpy.ndarray of int64, shape (capacity,)
-        The times, by estimates, at which the largest number of free nodes on one site grows, and that number.
+        The estimated times at which the largest number of free nodes on one site grows, and that number.
     shut : numpy.ndarray of bool, shape (sites,)
         Whether a site accepts no new jobs from the grid; ends of jobs there free no nodes for the grid.
     """
@@ -221,7 +221,7 @@ def forget_head(state: GridState) -> None:
 
 @kernel_part
 def freed(state: GridState) -> None:
-    """Invalidate the cached results after the present or future free nodes of a site have changed."""
+    """Invalidate the cached results after a site's current or future free nodes have changed."""
     state.counters[0].n_horizon = 0
     forget_head(state)
 
@@ -245,7 +245,7 @@ def recall_taken(state: GridState, slot: Slot) -> None:
 
 @kernel_part
 def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
-    """Add the nodes that a running job will free to an array of free nodes."""
+    """Add the nodes that a running job will free to an array of free nodes by site."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
         free[state.fragments[k].site] += freed_by(state, k)
@@ -253,13 +253,13 @@ def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
 
 @kernel_part
 def freed_by(state: GridState, k: Int) -> Int:
-    """Return how many nodes the end of a fragment frees for the grid; 0 on a site that is shut."""
+    """Return how many nodes the end of a fragment frees for the grid; 0 on a closed site."""
     return 0 if state.shut[state.fragments[k].site] else state.fragments[k].width
 
 
 @kernel_part
 def freed_in_all(state: GridState, slot: Slot) -> Int:
-    """Return how many nodes the end of a running job frees for the grid, over all its sites."""
+    """Return how many nodes the end of a running job frees for the grid on all its sites together."""
     nodes = np.int64(0)
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -312,7 +312,7 @@ def first_with(order: SiteOrder, nodes: Int) -> Int:
 
 @kernel_part
 def copy_order(source: SiteOrder, target: SiteOrder) -> None:
-    """Copy all entries."""
+    """Copy all entries from ``source`` to ``target``."""
     for place in range(len(source)):
         target[place] = source[place]
 

@@ -1,6 +1,6 @@
-"""MetaCore: the meta-scheduler as a state machine, events in, commands out.
+"""MetaCore: the meta-scheduler as a state machine that turns events into commands.
 
-No clock, no I/O: the time is an argument, and the caller sends the core's requests to the sites.
+It has no clock and no I/O: the time is an argument, and the caller sends the core's requests to the sites.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from gridweave.site.messages import Ended, LeaseEnded, Quoted, RequestQuote, Sit
 from gridweave.site.state import CoreState, with_parts
 
 RETRY_MS = 60_000
-"""The pause after which a site that refused or was silent is asked again if it reports nothing before."""
+"""The pause after which a site that refused or did not answer is asked again, unless it sends a report earlier."""
 
 
 CONTROLS: dict[str, type[Control]] = {"full": FullControl, "limited": LimitedControl, "none": NoControl}
-"""The class of each level of control."""
+"""The class that implements each level of control."""
 
 
 L = TypeVar("L")
 
 
 class MetaCoreState(CoreState, Generic[L], frozen=True, kw_only=True, tag="MetaCore 1"):
-    """The state of the meta-scheduler, with the state of its level of control."""
+    """The meta-scheduler's state, including the state of its level of control."""
 
     now_ms: int
     control: L
@@ -75,24 +75,24 @@ class MetaCore:
     rng : numpy.random.Generator, optional
         The generator for the selection ``random``, with one draw per submitted job.
     margin_ms : int
-        How far ahead sites agree on the start of a job on several sites; 0 if messages take no time.
+        How far in advance sites agree on the start of a job on several sites; 0 if messages take no time.
     retry_ms : int
-        The pause after which a site that refused or was silent is asked again if it reports nothing before.
+        The pause after which a site that refused or did not answer is asked again, unless it sends a report earlier.
     lease_ms : int
         How long a job delegated under limited control may wait at a site that receives nothing from the grid. Leases
-        are renewed at a third of this time.
+        are renewed after a third of this time.
     network : GridNetwork, optional
         The links between the sites. The overhead of a split then follows from the links and the job's transfers, and
         the policy's overhead and the sensitivities have no effect.
     names : sequence of str, optional
         The names of the sites, for forecasts; by default ``site 0`` and so on.
     shared : sequence of int, optional
-        The sites whose nodes jobs share by hardware threads. Under full control they are asked for offers.
+        The sites where jobs share nodes by hardware threads. Under full control, the grid asks these sites for offers.
 
     Raises
     ------
     OptionError
-        If there is no site, ``random`` has no generator, or the network has another number of sites.
+        If there is no site, ``random`` has no generator, or the network has a different number of sites.
 
     Examples
     --------
@@ -129,19 +129,19 @@ class MetaCore:
         options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, self._names, tuple(shared))
         self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
-        # The evictions of jobs that are not over, by job.
+        # The evictions of jobs that have not ended, by job.
         self._evicted: dict[int, PastEvictions] = {}
 
     def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
-        """Apply the events of an instant and decide.
+        """Apply the events of one instant and return the resulting commands.
 
         Parameters
         ----------
         now_ms : int
-            The instant; never earlier than in the call before.
+            The time of the instant; never earlier than in the previous call.
         *events
-            The events of this instant; without any, the call is a wakeup. They are applied in this order: changes of
-            excluded sites and sites with shared nodes, completions (by job id), other answers of sites, changes of
+            The events of this instant; a call without events is a wakeup. They are applied in this order: changes of
+            excluded sites and sites with shared nodes, completions (by job id), other answers from sites, changes of
             links and cut-off sites, cancellations, holds and releases, submissions, unplaceable jobs. Events of the
             same kind keep their order.
 
@@ -153,13 +153,13 @@ class MetaCore:
         Raises
         ------
         InputError
-            If time went backwards, an event names an unknown site, or a job has impossible numbers. Nothing has changed
-            then.
+            If time went backwards, an event names an unknown site, or a job has impossible numbers. In these cases,
+            nothing has changed.
         """
         return self.take_in(now_ms, events)
 
     def take_in(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridCommand]:
-        """Do the same as `handle` with a sequence of events, which is faster for many events."""
+        """Like `handle`, but with a sequence of events, which is faster for many events."""
         news = self._news(now_ms, events)
         self._now_ms = now_ms
         commands: list[GridCommand] = []
@@ -221,30 +221,30 @@ class MetaCore:
         return self._control.why_never(job, excluded, sends=sends)
 
     def waiting(self) -> Iterator[int]:
-        """Yield the waiting jobs, in the order in which they are considered."""
+        """Yield the ids of the waiting jobs in the order in which the jobs are considered."""
         return self._control.waiting()
 
     @property
     def model(self) -> NetworkModel | None:
-        """The present model of the links between the sites, or None."""
+        """The current model of the links between the sites, or None."""
         return self._control.model
 
     @property
     def tuning(self) -> QueueTuning | None:
-        """The state of a queue that tunes its order itself, or None."""
+        """The state of a queue that tunes its own order, or None."""
         return self._control.tuning
 
     def queue_copy(self) -> GridQueue | None:
-        """Return a copy of the queue over all sites; None at a level of control without one."""
+        """Return a copy of the queue over all sites; None if the level of control has no such queue."""
         return self._control.queue_copy()
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` must be called even without an event, or None; always after the last instant."""
+        """Return when `handle` must be called even without an event, or None; always later than the last call."""
         wakeup_ms = self._control.next_wakeup_ms()
         return None if wakeup_ms is None else max(wakeup_ms, self._now_ms + 1)
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Forecast when and where a job starts, and why not sooner (docs/explain.md). Nothing changes.
+        """Forecast when and where a job starts, and why not sooner (docs/explain.md); the state does not change.
 
         Examples
         --------
@@ -258,14 +258,14 @@ class MetaCore:
         return None if forecaster is None else forecaster()
 
     def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecast:
-        """Forecast when and where a job would start if it were submitted now. Nothing changes."""
+        """Forecast when and where a job would start if it were submitted now; the state does not change."""
         return self.quoter(now_ms, GridJobSubmitted(job, sensitivity, sends))()
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return a function that forecasts the start of a job from a copy of the state; None if the job is unknown.
 
         The copy takes milliseconds. The function may take a second, and may run in another thread. The simulation
-        assumes that the grid learns of the ends of jobs ``end_ms`` later.
+        assumes that the grid learns of a job's end ``end_ms`` after the job has ended.
         """
         return self.forecasters(now_ms, [job_id], end_ms)[0]
 
@@ -276,14 +276,14 @@ class MetaCore:
         return [self._with_past(now_ms, *pair) for pair in zip(job_ids, forecasters, strict=True)]
 
     def _with_past(self, now_ms: int, job_id: int, forecaster: Forecaster | None) -> Forecaster | None:
-        """Return a forecaster whose forecast also has the job's evictions."""
+        """Return a forecaster whose forecast also lists the job's evictions."""
         past = self._evicted.get(job_id)
         if forecaster is None or past is None:
             return forecaster
         return partial(forecast_of_evicted, forecaster, past.text(now_ms, self._names))
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
-        """Return what to ask each site about a job submitted now, for the `offers` of `quoter`; see `Control`."""
+        """Return the quote request for each site about a job submitted now; the answers are `offers` for `quoter`."""
         return self._control.questions(max(now_ms, self._now_ms), asked)
 
     def quoter(
@@ -294,7 +294,7 @@ class MetaCore:
         without: int | None = None,
         offers: Mapping[int, Quoted] = NO_OFFERS,
     ) -> Forecaster:
-        """Return a function that forecasts the start of a job submitted now; parameters as in `QuoteQuestion`.
+        """Return a function that forecasts the start of a job submitted now; `QuoteQuestion` has the same parameters.
 
         Raise InputError if `handle` would reject the submission.
         """
@@ -303,7 +303,7 @@ class MetaCore:
         return self._control.quoter(now_ms, QuoteQuestion(asked, end_ms, without, offers))
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
-        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs, for the present state."""
+        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs from the current state."""
         return self._control.planner(max(now_ms, self._now_ms), most_jobs, end_ms)
 
     @property
@@ -322,11 +322,11 @@ class MetaCore:
 
     @property
     def cut_off(self) -> dict[int, str]:
-        """The sites with which no messages are exchanged, each with the reason."""
+        """The sites that are cut off from all messages, each with the reason."""
         return self._control.cut_off_sites
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass reconsider all waiting jobs; call it after restoring the state of other settings."""
+        """Make the next pass reconsider all waiting jobs; call this after restoring the state of other settings."""
         self._control.reconsider(now_ms)
 
     def check_invariants(self) -> None:
@@ -348,7 +348,7 @@ class MetaCore:
                 raise InputError(f"site {site} is not one of the {len(self._sites)} sites")
 
     def _news(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridEvent]:
-        """Return the events in the order in which they are applied; raise as `check`."""
+        """Return the events in the order in which they are applied; raise InputError like `check`."""
         self.check_senders(now_ms, (event.site for event in events if isinstance(event, (FromSite, SiteShares))))
         news: list[GridEvent] = []
         for event in events:

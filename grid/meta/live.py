@@ -1,7 +1,7 @@
-"""LiveGrid: the meta-scheduler with the programs and the records of its jobs, as a state machine.
+"""LiveGrid: the meta-scheduler with its jobs' programs and records, as a state machine (docs/live.md).
 
-It contains a `MetaCore`, which decides, and keeps the users' jobs (`JobRegistry`) and the reports of sites. No clock,
-no I/O: docs/live.md.
+It contains a `MetaCore`, which makes the decisions, and keeps the users' jobs (`JobRegistry`) and the sites' reports.
+It has no clock and no I/O.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ from gridweave.site.times import run_time_ms
 from gridweave.site.users.registry import JobRegistry, RegistryState
 
 MEASURED_JOBS = 31
-"""The number of ended jobs from which the usual delays of starts and ends are measured."""
+"""Number of recently ended jobs over which the usual delays of starts and ends are averaged."""
 
 _ACTIONS: dict[str, Callable[[int], GridEvent]] = {
     "cancel": GridJobCancelled,
@@ -103,20 +103,20 @@ _ACTIONS: dict[str, Callable[[int], GridEvent]] = {
     "hold": GridJobHeld,
     "release": GridJobReleased,
 }
-"""The core's event for a user's action on a job that has entered the queue."""
+"""The event that the core gets for a user's action on a job that has entered the queue."""
 
 C = TypeVar("C")
 
 Offers = Mapping[str, Quoted]
-"""The quotes of sites for a job, by site."""
+"""The sites' quotes for a job, by site."""
 
 
 class Gate(msgspec.Struct):
     """The gate of a job on several sites: its ranks wait there until the ranks on all sites are ready."""
 
-    ready: set[int] = set()  # the sites whose ranks wait at the gate
+    ready: set[int] = set()  # the sites whose ranks are waiting at the gate
     begun: set[int] = set()  # the sites whose ranks have passed it
-    is_open: bool = False  # whether the sites were ordered to open it
+    is_open: bool = False  # whether the sites have been ordered to open it
     has_ended: bool = False  # whether a part is over, so that the gate must stay closed
     start_ms: int = 0  # the agreed start
     has_failed: bool = False  # whether a part failed by itself while the gate was closed
@@ -178,7 +178,7 @@ class LiveGrid:
         self._inner: list[GridEvent] = []
 
     def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
-        """Apply the events of an instant and return the commands, in order; a call without events is a wakeup.
+        """Apply the events of one instant and return the commands in order; a call without events is a wakeup.
 
         Raise InputError, and change nothing, if time went backwards or a site is not in this grid.
         """
@@ -231,7 +231,7 @@ class LiveGrid:
         return [by_job.get(job_id) for job_id in job_ids]
 
     def _completed(self, forecaster: Forecaster, record: JobRecord) -> Forecaster:
-        """Return a forecaster that also names the sites that do not accept the job, and the cost of its split."""
+        """Return a forecaster that also reports the sites that do not accept the job, and the cost of its split."""
         completed = self._with_refusals(forecaster, record.request)
         return (
             completed
@@ -242,7 +242,7 @@ class LiveGrid:
     def quoter(
         self, now_ms: int, request: JobRequest, instead_of: int | None = None, offers: Offers | None = None
     ) -> Forecaster:
-        """Return the function behind `quote`; `instead_of` is a waiting job to replace, `offers` has sites' quotes."""
+        """Return a function that makes a quote; `instead_of` is a job to replace, `offers` are the sites' quotes."""
         now_ms = max(now_ms, self._now_ms)
         state: JobState = "refused"
         refusal = self.registry.refusal(request)
@@ -261,7 +261,7 @@ class LiveGrid:
         return settled(Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or ""))
 
     def questions(self, now_ms: int, request: JobRequest) -> dict[str, RequestQuote]:
-        """Return what to ask each site about a job, so that its answers can be the `offers` of `quoter`."""
+        """Return the quote request for each site about a job; the sites' answers are the `offers` of `quoter`."""
         now_ms = max(now_ms, self._now_ms)
         try:
             asked = self._submission(self.registry.next_job(request), request)
@@ -270,7 +270,7 @@ class LiveGrid:
         return {self._names[site]: question for site, question in self.core.questions(now_ms, asked).items()}
 
     def planner(self, now_ms: int, most_jobs: int) -> Planner:
-        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs, for the present state."""
+        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs from the current state."""
         return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
 
     def what_if(self, now_ms: int, asked: WhatIf) -> Callable[[], WhatIfAnswer]:
@@ -298,7 +298,7 @@ class LiveGrid:
         return partial(what_if, grid, asked)
 
     def network(self) -> KnownNetwork:
-        """Return the present network between the sites, with the number of running jobs on each link."""
+        """Return the current network between the sites, with the number of running jobs on each link."""
         numbers = {name: number for number, name in enumerate(self._names)}
         begun = (record for record in self.registry.records.values() if record.state in BEGUN)
         spread = [[numbers[name] for name, _ in record.places] for record in begun if len(record.places) > 1]
@@ -316,7 +316,7 @@ class LiveGrid:
         return record.submit_ms > since_ms and record.state in (*PENDING, *BEGUN, "ended")
 
     def _past(self, record: JobRecord) -> PastJob:
-        """Return a submitted job as the input of a simulation."""
+        """Convert a submitted job into the input of a simulation."""
         run_ms, part = run_time_ms(record), None
         if record.outcome and run_ms is not None:
             part = min(1.0, max(0, run_ms) / max(1, record.request.limit_ms))
@@ -325,7 +325,7 @@ class LiveGrid:
         return PastJob(record.submit_ms, asked, part)
 
     def around_ms(self) -> tuple[int, int] | None:
-        """Return the delays around a job [ms]; see `delays_ms`."""
+        """Return the usual delays of jobs' starts and ends in ms; see `delays_ms`."""
         return delays_ms(self.settings, self.registry.last_ended(MEASURED_JOBS))
 
     def _end_ms(self) -> int:
@@ -403,14 +403,14 @@ class LiveGrid:
                 self._hear(site, message)
 
     def _use(self, settings: dict[str, Any]) -> None:
-        """Use other settings, with a new core and without the measured costs of splits."""
+        """Switch to other settings, with a new core and without the measured costs of splits."""
         self._changed = settings
         self.settings = settings_as(self.settings, settings, self.settings.changeable)
         self.core, self._traffic = core_of(self.settings), traffic_of(self.settings)
         self.registry.needs.change(self.settings.needs)
 
     def _settings_changed(self, settings: dict[str, Any]) -> None:
-        """Use other settings, keep the state, and reconsider the waiting jobs."""
+        """Switch to other settings, keep the state, and reconsider the waiting jobs."""
         core, traffic = self.core, self._traffic
         self._use(settings)
         hand_over(core, self.core)
@@ -422,14 +422,14 @@ class LiveGrid:
                 self._inner.append(GridJobUnplaceable(job_id, why))
 
     def _over_while_held(self, action: JobAction) -> list[GridEvent]:
-        """Return the events that let the core forget jobs that were cancelled while they were held."""
+        """Return the events that make the core forget jobs that were cancelled while they were held."""
         if action.kind not in ("cancel", "kill"):
             return []
         records = (self.registry.records.get(job_id) for job_id in action.job_ids)
         return [GridJobCancelled(record.job_id) for record in records if record is not None and record.state in OVER]
 
     def _apply_action(self, action: JobAction, record: JobRecord) -> None:
-        """Apply a user's action to a job that is in the queue or placed; sites get the orders for its processes."""
+        """Apply a user's action to a queued or placed job; actions on the job's processes are sent to its sites."""
         if action.kind == "kill":
             self._send_to_all(record, KillFragment(record.job_id, record.attempt))
         if action.kind == "signal" and action.signal is not None:
@@ -464,11 +464,11 @@ class LiveGrid:
 
     @property
     def cut_off(self) -> dict[int, str]:
-        """The sites with which no messages are exchanged, each with the reason."""
+        """The sites that are cut off from all messages, each with the reason."""
         return self.core.cut_off
 
     def needs(self, request: JobRequest, sites: Collection[int]) -> bool:
-        """Whether a job can be placed, but not without these sites."""
+        """Whether a job can be placed, but only if at least one of these sites is available."""
         if self.registry.refusal(request) is not None:
             return False
         try:
@@ -482,7 +482,7 @@ class LiveGrid:
     # -- accepted users -----------------------------------------------------------------------------------------------
 
     def _excluded(self, request: JobRequest) -> dict[int, str]:
-        """Return the sites that do not accept a job of its user, each with the reason."""
+        """Return the sites that do not accept this user's job, each with the reason."""
         asked = request.user, request.batch_options, bool(request.forms)
         reasons = {site: self._refusal(site, *asked) for site in range(len(self._names))}
         return {site: why for site, why in reasons.items() if why is not None}
@@ -507,7 +507,7 @@ class LiveGrid:
         self._traffic.ended(record, self.core.model)
 
     def _refused(self, job_id: int, reason: str) -> None:
-        """Record that a job is refused; add the reasons of sites that do not accept its user."""
+        """Record that a job is refused; add the reasons of the sites that do not accept the user's job."""
         record = self.registry.records[job_id]
         self._part(record)
         excluded = self._excluded(record.request)
@@ -519,12 +519,12 @@ class LiveGrid:
             self.registry.refuse(record, reason)
 
     def _with_refusals(self, forecaster: Forecaster, request: JobRequest) -> Forecaster:
-        """Return a forecaster that also names the sites that do not accept the job."""
+        """Return a forecaster that also reports the sites that do not accept the job."""
         refusals = {self._names[site]: why for site, why in self._excluded(request).items()}
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
     def _place_anew(self) -> None:
-        """Update the excluded sites of jobs if the accepted users of a site have changed at this instant."""
+        """Update jobs' excluded sites if a site's accepted users have changed at this instant."""
         users, self._new_users = self._new_users, set()
         if not users:
             return
@@ -539,7 +539,7 @@ class LiveGrid:
                 self._inner.append(GridJobExclusions(self._submission(self.registry.job(record), record.request)))
 
     def _probed(self, probe: Probed) -> None:
-        """Record a measurement, and correct the model of the links by it."""
+        """Record a measurement, and use it to correct the model of the links."""
         names, at_ms = (probe.origin, probe.target), probe.at_ms
         try:
             self.measured.add_round_trip(*names, at_ms, probe.round_trips_ms)
@@ -554,7 +554,7 @@ class LiveGrid:
             self._inner.append(PathsMeasured(tuple(self.measured.pairs(self._now_ms, self._names))))
 
     def _reported(self, site: int, report: FragmentReport) -> None:
-        """Add a site's report of a fragment to the record of the job."""
+        """Add a site's report of a fragment to the job's record."""
         record = self.registry.records.get(report.job_id)
         if record is None or record.attempt != report.attempt or record.state in OVER:
             return
@@ -566,13 +566,13 @@ class LiveGrid:
         record.interrupted += report.interrupted
 
     def _shares(self, record: JobRecord, sharing: NodeSharing) -> None:
-        """Record which jobs a job shares its nodes with; note it while it does."""
+        """Record with which jobs a job shares its nodes; add a history entry while the job is sharing."""
         record.sharing = sharing
         if sharing.now:
             self.registry.note(record.job_id, "shares", f"its nodes at {record.places[0][0]}: {sharing.text}")
 
     def _at_gate(self, site: int, message: FragmentReady | FragmentOpened) -> None:
-        """Open the gate when all parts of a job are ready; notify all its sites when all ranks have passed it."""
+        """Open the gate when all parts of a job are ready; notify the job's sites when all ranks have passed."""
         record = self.registry.records[message.job_id]
         if record.state in OVER or len(record.places) < 2:
             return
@@ -590,7 +590,7 @@ class LiveGrid:
             self._runs(record, gate.start_ms)
 
     def _ends_at_limit(self, record: JobRecord) -> None:
-        """Record that a site ends its part of a job, which has reached its limit."""
+        """Record that a site is ending its part of a job that has reached its time limit."""
         if record.state not in OVER and self.registry.change(record, "stop"):
             self._at_limit.add(record.job_id)
 
@@ -599,10 +599,10 @@ class LiveGrid:
             self._send(self._names.index(name), message)
 
     def _counted(self, answer: Answer) -> Answer:
-        """Record the end of a part of a job; return the answer as it counts.
+        """Record the end of a job's part; return the answer with the outcome that counts.
 
         A part that was still at its gate is ``unmet``, and the job gets another attempt. But if the gate stayed closed
-        because another part failed before it could begin, the job has failed: the part counts as ``cancelled``.
+        because another part failed before it could begin, the job has failed, and this part counts as ``cancelled``.
         """
         if not isinstance(answer, Ended) or len(self.registry.records[answer.job_id].places) < 2:
             return answer
@@ -636,7 +636,7 @@ class LiveGrid:
                 self._inner.append(FromSite(site, message))
 
     def _is_asked(self, site: int, answer: SiteMessage) -> bool:
-        """Whether an answer counts: if about a job, it must be from a site of the job's present attempt."""
+        """Whether an answer is valid: an answer about a job must come from a site of the job's current attempt."""
         if not isinstance(answer, OfAttempt):
             return True
         record = self.registry.records.get(answer.job_id)
@@ -661,7 +661,7 @@ class LiveGrid:
                 if len(record.places) == 1:
                     self._runs(record, start_ms)
                 else:
-                    # The job runs once the ranks of all sites have passed the gate; its start stays the agreed one.
+                    # The job is running once the ranks of all sites have passed the gate; its start stays as agreed.
                     self._gates.setdefault(job_id, Gate()).start_ms = start_ms
             case Refused(reason=reason, cause=cause):
                 if cause == "user":
@@ -682,9 +682,9 @@ class LiveGrid:
                     self._gates[job_id].begun.discard(site)
 
     def _runs(self, record: JobRecord, start_ms: int) -> None:
-        """Record that a job runs on all its sites."""
+        """Record that a job is running on all its sites."""
         job_id = record.job_id
-        record.starts += record.start_ms is None  # a repeated report is no new start
+        record.starts += record.start_ms is None  # a repeated report is not a new start
         record.start_ms = start_ms
         self.registry.change(record, "run")
         if self.registry.eligibility.started(job_id, record.request):
@@ -703,7 +703,7 @@ class LiveGrid:
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
-        """Forget a job's gate and the meeting point of its ranks, and that it had reached its limit."""
+        """Forget a job's gate, the meeting point of its ranks, and that the job had reached its limit."""
         self._gates.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
         self._at_limit.discard(record.job_id)
@@ -728,7 +728,7 @@ class LiveGrid:
         for command in commands:
             match command:
                 case ToSite(site=site, request=ReserveNodes() as request):
-                    # A job whose nodes are reserved ahead waits in the queues of its sites until all have its nodes.
+                    # A job with nodes reserved in advance waits in its sites' queues until all sites have its nodes.
                     cause: JobCause = "delegate" if request.ahead else "place"
                     placement = fragments[request.job_id]
                     self._describe(site, request.attempt, request.length_ms, request.job_id, placement, cause)
@@ -760,7 +760,7 @@ class LiveGrid:
                     self.registry.take_out(record, attempt)
 
     def _note_beside(self, site: int, request: ReserveNodes) -> None:
-        """Note in the history that a job starts on shared nodes, because it ends sooner there."""
+        """Note in a job's history that the job starts on shared nodes because it will end sooner there."""
         if request.beside is None:
             return
         text = beside_text((), request.length_ms, request.beside)
@@ -769,7 +769,7 @@ class LiveGrid:
     def _describe(
         self, site: int, attempt: int, length_ms: int, job_id: int, placement: list[tuple[int, int]], cause: JobCause
     ) -> None:
-        """Send a site the description of its part of a job, and record the places of the job."""
+        """Send a site the description of its part of a job, and record the job's placement."""
         record = self.registry.records[job_id]
         if record.attempt != attempt:
             if record.attempt:

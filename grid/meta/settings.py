@@ -1,4 +1,4 @@
-"""The settings of a live grid, and which of them may change while its journal is in use."""
+"""The settings of a live grid, and which settings may change while the grid's journal is in use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     margin_ms: int = 500
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
-    alone_ms: int = ALONE_MS  # how long after the order to open a gate its ranks may still pass
+    alone_ms: int = ALONE_MS  # how long ranks may still pass a gate after the order to open it
     network: GridNetwork | None = None  # as for `gridweave.grid.meta.core.MetaCore`
     # The delays of starting processes and of learning of their ends, for forecasts; None to measure the last jobs.
     start_ms: int | None = None
@@ -75,9 +75,9 @@ def core_of(settings: GridSettings) -> MetaCore:
 
 
 def delays_ms(settings: GridSettings, ended: Iterable[JobRecord]) -> tuple[int, int] | None:
-    """Return the delays [ms] until placed processes run and until the grid learns of their end, or None if unknown.
+    """Return the delays [ms] until placed processes are running and until the grid learns of their end, or None.
 
-    Each delay is the setting, or else the mean over these ended jobs.
+    Each delay is the configured one, or else the mean over the ended jobs; None if there is neither.
     """
     times = []
     for record in ended:

@@ -1,4 +1,4 @@
-"""The transfers of the jobs of a live grid: declared by the job, assumed by the grid, or learned from past runs."""
+"""Transfers of a live grid's jobs: declared by the job, assumed by the grid, or learned from past runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gridweave.site.launch import SplitCost
 from gridweave.site.times import run_time_ms
 
 LEAST_RUNS = 5
-"""The number of runs on one site, and of split runs, needed before measured run times are used."""
+"""Minimum number of runs on one site, and of split runs, before measured run times are used."""
 
 MOST_ERROR = 0.1
-"""The largest relative standard error of the ratio of both run times with which measured run times are used."""
+"""Maximum relative standard error of the ratio of split to unsplit run times, for measured run times to be used."""
 
 _LEAST_OVERHEAD = 0.005  # a smaller modelled overhead is too small to scale by measurements
 _MOST_KINDS = 10_000
@@ -49,14 +49,14 @@ class RunLengths(msgspec.Struct, frozen=True):
 
 
 class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """Run times of jobs of a user, a class and a width, on one site and split.
+    """Run times, on one site and split, of one user's jobs of one class and one width.
 
     Attributes
     ----------
     whole, split : RunLengths
         Statistics of the runs on one site, and of the split runs.
     modelled : float
-        Mean overhead (factor - 1) of the split runs that the network model predicts for the usual communication.
+        Mean overhead (factor - 1) that the network model predicts for the split runs with the usual communication.
     """
 
     user: str
@@ -67,7 +67,7 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
     modelled: float = 0.0
 
     def with_run(self, run_ms: int, overhead: float | None) -> SplitExperience:
-        """Add a run; `overhead` is the modelled overhead of a split run, None for a run on one site."""
+        """Return the statistics with one more run; `overhead` is a split run's modelled overhead, else None."""
         if overhead is None:
             return msgspec.structs.replace(self, whole=self.whole.with_run(run_ms))
         split = self.split.with_run(run_ms)
@@ -76,14 +76,14 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float | None:
-        """The measured factor of splits: the ratio of the geometric mean run times; None without runs of both kinds."""
+        """The measured split factor: the ratio of the geometric mean run times; None without runs of both kinds."""
         if not self.whole.runs or not self.split.runs:
             return None
         return math.exp(min(self.split.mean - self.whole.mean, 700.0))
 
     @property
     def scale(self) -> float | None:
-        """The measured overhead as a multiple of the modelled one; None if runs are too few or vary too much."""
+        """The ratio of measured to modelled overhead; None if there are too few runs or they vary too much."""
         enough = min(self.whole.runs, self.split.runs) >= LEAST_RUNS and self.modelled >= _LEAST_OVERHEAD
         if not enough or math.sqrt(self.whole.error + self.split.error) > MOST_ERROR or self.factor is None:
             return None
@@ -91,7 +91,7 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssumedCommunication(NamedTuple):
-    """The assumed communication of a job, and its source as text; empty if the job declares it."""
+    """A job's communication, and why it is assumed; the reason is empty if the job declares its communication."""
 
     communication: Communication
     why: str
@@ -104,7 +104,7 @@ class AssumedCommunication(NamedTuple):
 
 
 class KnownTraffic:
-    """The transfers of the jobs of a grid; `moves_data` is whether jobs may declare input and output data."""
+    """Transfers of a grid's jobs; `moves_data` says whether jobs may declare input and output data."""
 
     def __init__(self, sites: Sequence[str], usual: UsualCommunication, *, moves_data: bool) -> None:
         self._sites, self._usual, self._moves_data = list(sites), usual, moves_data
@@ -138,8 +138,8 @@ class KnownTraffic:
     def communication(self, request: JobRequest) -> AssumedCommunication:
         """Return the communication of a job; raise InputError if the job declares an impossible one.
 
-        A declared communication comes first. Otherwise it is the grid's usual communication for such jobs. With enough
-        runs of the same user, class and width, its fraction is scaled to match the measured overhead of these runs.
+        A job that declares none has the grid's usual communication for its user and class. With enough runs of the same
+        user, class and width, the usual fraction is scaled to match the measured overhead of these runs.
         """
         declared = declared_communication(request.traffic)
         if declared is not None:
@@ -154,7 +154,7 @@ class KnownTraffic:
         )
 
     def sends(self, request: JobRequest) -> Sends:
-        """Return a job's transfers; raise InputError if they are impossible."""
+        """Return a job's transfers; raise InputError if the transfers are impossible."""
         data = data_of(request.traffic, self._sites)
         if (data.input_bytes or data.output_bytes) and not self._moves_data:
             raise InputError("input_bytes, output_bytes: have no effect under backfill conservative; leave them out")

@@ -1,1 +1,1 @@
-"""The live grid: the meta-scheduler as an actor, and what starts it."""
+"""The live grid: the meta-scheduler as an actor, and the code that starts it."""

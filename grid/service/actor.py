@@ -44,10 +44,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
 class MetaActor(DrivenActor["GridQueries"]):
-    """The meta-scheduler as an actor, a thin shell around its `GridDriver`.
+    """The meta-scheduler as an actor, a thin wrapper around its `GridDriver`.
 
-    It calls its sites through `calls`: as actors of its Ray cluster or, if they are `far`, over the links of the
-    gateway. `machines` lists the machines of each site, in site order.
+    The actor calls its sites through `calls`: as actors of its Ray cluster or, if the sites are `far`, over the
+    gateway's links. `machines` lists the machines of each site, in site order.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class MetaActor(DrivenActor["GridQueries"]):
         return refusal
 
     async def packet(self, site: str, data: bytes) -> str | None:
-        """Apply a packet from a site; return why it was dropped, or None."""
+        """Apply a packet from a site; return why the packet was dropped, or None."""
         return self.queries_now().driver.packet(site, data)
 
     async def probed(self, data: bytes) -> None:
-        """Record what a site has measured of its path to another site."""
+        """Record a site's measurement of its path to another site."""
         await self.queries_now().driver.probed(msgspec.msgpack.decode(data, type=Probed))
 
     async def measured(self) -> bytes:
@@ -116,9 +116,9 @@ class GatewayActor(LiveActor):
     Parameters
     ----------
     settings, door
-        The gateway's settings, and what it serves.
+        The gateway's settings, and the grid or site that it serves.
     mark
-        File that names the listening process, so that commands on its host can recognise it.
+        File that identifies the listening process to commands on the same host.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class GatewayActor(LiveActor):
 
     @property
     def problem(self) -> GridweaveError | None:
-        """Why the gateway does not listen, or None."""
+        """Why the gateway is not listening, or None."""
         return self._problem
 
     async def _serve(self) -> None:
-        """Try to start the gateway until it listens."""
+        """Try to start the gateway until it is listening."""
         from gridweave.grid.service.doors import serve_door
         from gridweave.grid.service.gateway_process import log_requests
 
@@ -166,7 +166,7 @@ class GatewayActor(LiveActor):
                 write_whole(Path(self._mark), msgspec.json.encode(GatewayMark(stat.pid, stat.start_ticks)))
 
     async def ready(self) -> str:
-        """Return the URL of the gateway; raise GridweaveError if it does not listen."""
+        """Return the gateway's URL; raise GridweaveError if the gateway is not listening."""
         await self._tried.wait()
         if self._served is None:
             assert self._problem is not None, "its start did not end"
@@ -174,14 +174,14 @@ class GatewayActor(LiveActor):
         return self._served.gateway.url
 
     async def carry(self, site: str, data: bytes) -> str | None:
-        """Carry a packet of the meta-scheduler to a remote site; return why the site refuses it, or None."""
+        """Send a packet from the meta-scheduler to a remote site; return why the site refuses the packet, or None."""
         from gridweave.grid.service.doors import carry
 
         await self._tried.wait()
         return await carry({} if self._served is None else self._served.links, site, data)
 
     async def stop(self) -> None:
-        """Stop accepting requests, answer those in progress, and stop."""
+        """Stop the gateway: accept no more requests, and answer the requests in progress."""
         for task in self._tasks:
             task.cancel()
         if self._served is not None:

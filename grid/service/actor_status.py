@@ -1,6 +1,6 @@
-"""The state of a grid's actors, asked over Ray: `gridweave status --actors`, on any host of a cluster.
+"""Query the state of a grid's actors over Ray, for `gridweave status --actors` on any host of a cluster.
 
-If an actor's Ray node is gone, the status names the node that the actor waits for, and the command that starts it.
+If an actor's Ray node is gone, the status names the node that the actor is waiting for, and the command to start it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gridweave.site.service.faults import fault_text
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One actor of a grid."""
+    """The state of one actor of a grid."""
 
     name: str
     well: bool
@@ -41,7 +41,7 @@ def namespace_of(grid: str, default: str) -> str:
 def look_at_actors(address: str, namespace: str) -> list[ActorStatus]:
     """Return the state of all actors in a namespace; empty if there are none.
 
-    UnavailableError if the cluster does not answer.
+    Raise UnavailableError if the cluster does not answer.
     """
     probe(address)
     with connected(address) as ray:
@@ -67,7 +67,7 @@ def _status(
 
 
 def awaited_node(name: str, names: Iterable[str], nodes: Sequence[Mapping[str, Any]], head: str) -> str:
-    """Return which Ray node an actor waits for and the command that starts it; empty if the node is there.
+    """Return the Ray node that an actor is waiting for and the command to start it; empty if the node is there.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Actors of a grid, or of a single site, on the Ray cluster that this process has joined: start, find and stop them."""
+"""Start, find and stop the actors of a grid or a single site on the Ray cluster that this process has joined."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_S = 60.0
 """How long an actor may take to answer, in seconds."""
 
 COMPILE_S = 600.0
-"""How long the first start on a machine may take, which compiles kernels, in seconds."""
+"""How long the first start on a machine may take, in seconds; it compiles kernels."""
 
 GIVE_UP_S = 10.0
 """How long to wait for actors to end after the start of a grid has failed, in seconds."""
@@ -35,7 +35,7 @@ GIVE_UP_S = 10.0
 _AGAIN_S, _ABOUT_S, _REPORT_EVERY_S = 0.2, 5.0, 10.0
 
 ReportMissing = Callable[[list[str]], None]
-"""Called every 10 s with the names of the actors that are not ready."""
+"""Called every 10 s with the names of the actors that are not ready yet."""
 
 
 def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
@@ -56,7 +56,7 @@ def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def find_actors(namespace: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the handles of named actors, in the order of `names`; leave out actors unknown to Ray."""
+    """Return the handles of named actors in the order of `names`; actors unknown to Ray are left out."""
     import ray
 
     handles = {}
@@ -75,7 +75,7 @@ def find_all_actors(namespace: str) -> dict[str, Any]:
 
 
 def ask_about(actors: Mapping[str, Any], timeout_s: float = _ABOUT_S) -> dict[str, ActorInfo]:
-    """Return what each actor reports of itself, without those that do not answer in time."""
+    """Return each actor's report about itself; actors that do not answer in time are left out."""
     import ray
 
     asked = {name: handle.about.remote() for name, handle in actors.items()}
@@ -89,7 +89,7 @@ def ask_about(actors: Mapping[str, Any], timeout_s: float = _ABOUT_S) -> dict[st
 
 
 def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-    """Stop actors, gateway and agents first, and with `end_jobs` their jobs.
+    """Stop actors, the gateway and the agents first; with `end_jobs`, also end their jobs.
 
     An actor that does not answer in time is killed; its journal is consistent at every instant.
     """
@@ -107,23 +107,23 @@ def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: 
 
 
 class Spot(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to place an actor: a Ray node with these labels on the machine with this IP address; empty: any."""
+    """Where to place an actor: a Ray node with these labels on the machine with this IP address (empty: any)."""
 
     labels: dict[str, str] = {}
     ip: str = ""
 
 
 class RunningActors:
-    """Actors of a grid or site on Ray; `created` lists those that this process has started.
+    """Actors of a grid or site on Ray; `created` lists the actors that this process has started.
 
     Parameters
     ----------
     namespace
         Ray namespace of the actors.
     grid_id
-        Id of the grid, which its actors know.
+        Grid id, passed to every actor.
     logs
-        Folder of the actors' logs on each machine; empty: Ray keeps their output.
+        Folder of the actors' logs on each machine; if empty, Ray keeps the actors' output.
     """
 
     def __init__(self, namespace: str, *, grid_id: str = "", logs: str = "") -> None:
@@ -132,7 +132,7 @@ class RunningActors:
         self.created: set[str] = set()
 
     def find(self, names: Sequence[str]) -> None:
-        """Find the actors that run already.
+        """Find the actors that are already running.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class RunningActors:
         self.actors |= handles
 
     def add(self, kind: type[LiveActor], name: str, spot: Spot, *arguments: object, **options: object) -> None:
-        """Create an actor unless it runs; it starts once a node for it has joined."""
+        """Create an actor unless it is running; the actor starts once a suitable node has joined."""
         import ray
 
         if name in self.actors:
@@ -165,7 +165,7 @@ class RunningActors:
         self.created.add(name)
 
     def call(self, actor: str, method: str, *arguments: object, timeout_s: float = START_S) -> Any:
-        """Call a method of an actor; UnavailableError if it does not answer."""
+        """Call a method of an actor; raise UnavailableError if the actor does not answer."""
         import ray
 
         try:
@@ -174,15 +174,15 @@ class RunningActors:
             raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
 
     def wait_for(self, names: Sequence[str], timeout_s: float, report: ReportMissing | None = None) -> None:
-        """Wait until actors are ready; call `report` every 10 s with the names of those that are not.
+        """Wait until actors are ready; call `report` every 10 s with the names of the actors that are not.
 
         Raises
         ------
         InputError
-            If an actor's journal belongs to another plan, or is no journal.
+            If an actor's journal belongs to another plan, or is not a journal.
         UnavailableError
-            If an actor is not ready in time. In both cases the actors created here are stopped; jobs that they have
-            found continue.
+            If an actor is not ready in time. In both cases, the actors created by this process are stopped; jobs that
+            were already running continue.
         """
         import ray
 
@@ -212,7 +212,7 @@ class RunningActors:
         return self.actors[name].ready.remote()
 
     def _give_up(self, name: str, timeout_s: float, error: Exception) -> NoReturn:
-        """Stop the actors that this process has started, and raise why one of all actors is not ready."""
+        """Stop the actors that this process has started, and raise an error that says why an actor is not ready."""
         reason = reason_of(error)
         self.actors = {started: self.actors[started] for started in self.created}
         self.stop(end_jobs=False, timeout_s=min(timeout_s, GIVE_UP_S))
@@ -221,13 +221,13 @@ class RunningActors:
         raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
     def wait(self, timeout_s: float = START_S, report: ReportMissing | None = None) -> None:
-        """Wait until all actors are ready; if one fails, stop those that this process has started."""
+        """Wait until all actors are ready; if one fails, stop the actors that this process has started."""
         agents = [name for name in self.actors if name.startswith("agent:")]
         # Agents compile nothing, so an agent that does not start soon has no node.
         self.wait_for(agents, timeout_s)
         self.wait_for([name for name in self.actors if name not in agents], max(timeout_s, COMPILE_S), report)
 
     def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-        """Stop the actors, as `stop_actors` does."""
+        """Stop the actors, like `stop_actors`."""
         stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
         self.actors = {}

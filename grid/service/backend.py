@@ -1,6 +1,6 @@
-"""A live grid as the gateway sees it, on Ray or as a single site, whatever carries the calls.
+"""The gateway's view of a live grid on Ray or of a single site, independent of how calls are transported.
 
-Seen from the gateway of a single site, the grid may be away or absent.
+From the gateway of a single site, the grid may be unreachable, or there may be no grid at all.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ SUBMIT_S = 60.0
 """How long to wait for the answer to a submission, in seconds."""
 
 WHAT_IF_S = 60.0
-"""How long to wait for a what-if, which simulates the grid two to four times, in seconds."""
+"""How long to wait for a what-if answer, in seconds; it takes two to four simulations of the grid."""
 
 LOOK_S = 1.5
 """How long to wait for the state of a site or the grid, in seconds."""
 
 PATIENT_S, HUNG_S = 0.5, 1.0
-"""After this silence a site is asked whether it answers at all; it has as long again for that answer. In seconds."""
+"""Seconds without an answer after which a site is asked for its status, and seconds that it has to report it."""
 
 RECORDS_AT_ONCE = 1_000
-"""Records to ask for in one call."""
+"""Maximum number of records requested in one call."""
 
 T = TypeVar("T")
 
@@ -85,15 +85,15 @@ def _decoder_of(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
 
 
 class LiveBackend(Backend):
-    """A live grid, asked through the actors of its meta-scheduler, its sites and its machines.
+    """A live grid, queried through the actors of its meta-scheduler, its sites and its machines.
 
     Notes
     -----
-    It has no state of its own that must survive, so any number of them may exist, anywhere.
+    A backend has no state that must survive, so any number of backends may exist, anywhere.
     """
 
     home = GRID_ACTOR
-    """Name of the actor that answers questions about the whole grid."""
+    """Name of the actor that answers queries about the whole grid."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -122,11 +122,11 @@ class LiveBackend(Backend):
 
     @property
     def _site_actors(self) -> dict[str, str]:
-        """The known sites, by the names of their actors."""
+        """The names of the known sites, by actor."""
         return {site_actor(site.name): site.name for site in self._names}
 
     async def _unless_hung(self, actor: str, call: Coroutine[Any, Any, bytes]) -> bytes:
-        """Return the answer to a call; raise SiteAwayError if meanwhile the site does not even report its state."""
+        """Return a call's answer; raise SiteAwayError if the answer is late and the site does not report its state."""
         task = asyncio.ensure_future(call)
         try:
             done, _ = await asyncio.wait([task], timeout=PATIENT_S)
@@ -151,7 +151,7 @@ class LiveBackend(Backend):
     # -- who there is -------------------------------------------------------------------------------------------------
 
     async def _about(self) -> list[SiteNames]:
-        """Return the names of the sites, and which of them are cut off from the grid, as the grid has them now."""
+        """Return the names of the sites, and which of them the grid currently considers cut off."""
         self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
         return self._names
 
@@ -160,7 +160,7 @@ class LiveBackend(Backend):
         return self._names or await self._about()
 
     async def _answers(self, sites: Collection[str], method: str, kind: Any, *arguments: object) -> dict[str, Any]:
-        """Ask sites at the same time; return their answers by site, without the sites that do not answer."""
+        """Query sites concurrently; return the answers by site, without the sites that do not answer."""
         answers: dict[str, Any] = {}
 
         async def ask(site: str) -> None:
@@ -171,7 +171,7 @@ class LiveBackend(Backend):
         return answers
 
     async def _site(self, name: str) -> str:
-        """Return the name of a site's actor."""
+        """Return the name of a site's actor; raise InputError if the site is unknown."""
         names = [site.name for site in await self._sites()]
         if name not in names:
             raise InputError(f"there is no site {name!r:.100}; the grid has {', '.join(names)}")
@@ -181,7 +181,7 @@ class LiveBackend(Backend):
         return (await self._sites())[job_id // OWN_IDS - 1].name
 
     async def _actor_of(self, job_id: int) -> str | None:
-        """Return the actor that has a job's record; None if no job can have this number."""
+        """Return the actor that keeps a job's record; None if no job can have this id."""
         if job_id < OWN_IDS:
             return GRID_ACTOR
         sites = await self._sites()
@@ -189,7 +189,7 @@ class LiveBackend(Backend):
         return site_actor(sites[number].name) if number < len(sites) else None
 
     async def _by_actor(self, job_ids: Sequence[int]) -> dict[str, list[int]]:
-        """Group jobs by the actor that has their records."""
+        """Group jobs by the actor that keeps their records."""
         jobs_by_actor: dict[str, list[int]] = {}
         for job_id in dict.fromkeys(job_ids):
             actor = await self._actor_of(job_id)
@@ -227,7 +227,7 @@ class LiveBackend(Backend):
         return [by_id[job_id] for job_id in dict.fromkeys(job_ids) if job_id in by_id]
 
     async def _records_at(self, actor: str, job_ids: list[int]) -> list[JobRecord]:
-        """Return records from one actor, page by page, so that the actor answers others in between."""
+        """Return records from one actor, fetched page by page so that the actor can answer other calls in between."""
         records: list[JobRecord] = []
         for start in range(0, len(job_ids), RECORDS_AT_ONCE):
             page = job_ids[start : start + RECORDS_AT_ONCE]
@@ -249,9 +249,9 @@ class LiveBackend(Backend):
 
     @override
     async def history(self, job_id: int) -> list[HistoryEntry]:
-        """Return the history of a job at the grid and its sites, by time.
+        """Return a job's history from the grid and its sites, sorted by time.
 
-        If a site of the job does not answer, the last entry says so.
+        If one of the job's sites does not answer, the last entry says so.
         """
         actor = await self._actor_of(job_id)
         if actor is None:
@@ -268,7 +268,7 @@ class LiveBackend(Backend):
         return [HistoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
 
     async def _unheard(self, job_id: int, silent: Sequence[str], at_ms: int) -> list[Note]:
-        """Return notes that the history at silent sites is missing."""
+        """Return a note for each of the job's sites that did not answer, saying that its history is missing."""
         record = await self._record(job_id)
         sites = [] if record is None else [name for name, _ in record.places]
         problem = "does not answer; its events are missing here"
@@ -292,7 +292,7 @@ class LiveBackend(Backend):
         return _with_sites(forecast, await self._answers(forecast.queues, "forecast", kind, job_id))
 
     async def _with_pause(self, forecast: Forecast, job_id: int, site: str) -> Forecast:
-        """Add to a running job's forecast why it is paused at its site."""
+        """Add to a running job's forecast the reason why the job is paused at its site."""
         kind: Any = Forecast | None
         answer: Forecast | None = await _or_none(
             self._ask(site_actor(site), "forecast", kind, job_id, timeout_s=LOOK_S)
@@ -322,7 +322,7 @@ class LiveBackend(Backend):
     async def _as_the_grid_would(
         self, forecast: Forecast, request: JobRequest, instead_of: int | None, silent: Collection[str]
     ) -> Forecast:
-        """Return a quote with the place that the grid would choose by the answers of all but the silent sites."""
+        """Return a quote with the placement that the grid would choose, given the offers of the sites that answer."""
         questions = await self._ask(GRID_ACTOR, "questions", dict[str, RequestQuote], request)
         heard = {name: question for name, question in questions.items() if name not in silent}
         calls = (
@@ -382,19 +382,19 @@ class LiveBackend(Backend):
             removal = removal or read.removal
         if problem is not None:
             raise problem
-        # It is not recorded where an earlier attempt ran, or whether it did.
+        # There is no record of where an earlier attempt ran, or whether it ran.
         has_run = record.start_ms is not None and record.state in OVER and attempt in (None, record.attempt)
         return msgspec.structs.replace(nothing, removed=_removed(record, removal)) if removal or has_run else nothing
 
     async def _actors_with(self, record: JobRecord, rank: int, attempt: int | None) -> list[str]:
-        """Return the actors that may be able to read a rank's output, likeliest first."""
+        """Return the actors that may be able to read a rank's output, most likely first."""
         if attempt in (None, record.attempt):
             site = _site_of_rank(record, rank)
             machines = {site: await self._machines_with(record, site, rank)}
-        else:  # it is not recorded where an earlier attempt ran
+        else:  # there is no record of where an earlier attempt ran
             machines = {site.name: list(site.machines) for site in await self._sites()}
         agents = [agent_actor(site, machine) for site, names in machines.items() for machine in names]
-        # The site may be able to read what a lost machine has left.
+        # The site may be able to read output that a lost machine has left behind.
         return agents + [site_actor(site) for site in machines]
 
     async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
@@ -421,7 +421,7 @@ class LiveBackend(Backend):
         return await self._states(await self._sites())
 
     async def _states(self, names: Sequence[SiteNames]) -> list[SiteInfo]:
-        """Ask sites for their states; a site that does not answer has the last known state, with the problem."""
+        """Return the states of sites; a site that does not answer has its last known state, with the problem."""
         calls = (self._ask(site_actor(site.name), "status", SiteInfo, timeout_s=LOOK_S) for site in names)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for site, status in zip(names, answers, strict=True):
@@ -455,7 +455,7 @@ class LiveBackend(Backend):
         return msgspec.structs.replace(queue, jobs=jobs)
 
     async def _reports_of_sites(self, waits_at: Mapping[int, str]) -> dict[int, Forecast]:
-        """Return what sites report of their queued jobs, by job; silent sites are left out after a second."""
+        """Return the sites' forecasts of their queued jobs, by job; sites that do not answer in time are left out."""
         names = sorted(set(waits_at.values()))
         waiting = [[job_id for job_id, site in waits_at.items() if site == name] for name in names]
         calls = (
@@ -494,7 +494,7 @@ class LiveBackend(Backend):
 
 
 def _with_sites(forecast: Forecast, answers: Mapping[str, Forecast | None]) -> Forecast:
-    """Add to a forecast the answers of the sites in whose queues the job waits; the others do not answer."""
+    """Add to a forecast the answers of the sites in whose queues the job is waiting; note sites without an answer."""
     for name in forecast.queues:
         if name not in answers:
             forecast = without_site_answer(forecast, name)
@@ -504,7 +504,7 @@ def _with_sites(forecast: Forecast, answers: Mapping[str, Forecast | None]) -> F
 
 
 def _with_offers(forecast: Forecast, answers: Mapping[str, Forecast]) -> Forecast:
-    """Add to a quote the offers of sites with shared nodes that answer."""
+    """Add to a quote the offers of the sites with shared nodes that have answered."""
     offers = {name: answers[name].sites[0].offer for name in forecast.offers if name in answers and answers[name].sites}
     rows = [msgspec.structs.replace(row, offer=offers.get(row.site, "")).with_offer() for row in forecast.sites]
     return msgspec.structs.replace(forecast, sites=tuple(rows)) if offers else forecast
@@ -518,7 +518,7 @@ async def _or_none(answer: Awaitable[T]) -> T | None:
 
 
 def _removed(record: JobRecord, removal: Removal | None) -> str:
-    """Return why a job that has run has no output, on one line."""
+    """Return in one line why a job that has run has no output."""
     what = f"the output of job {record.job_id}"
     if removal is None:
         return f"{what} is no longer on any of its machines"
@@ -527,14 +527,14 @@ def _removed(record: JobRecord, removal: Removal | None) -> str:
 
 
 def _queued_there(job: QueuedJob, answer: Forecast) -> QueuedJob:
-    """Return a job queued at a site, with the start time the site expects and why it is not sooner."""
+    """Return a job queued at a site, with the start time that the site expects and why it is not sooner."""
     forecast = Forecast(job_id=job.job_id, now_ms=answer.now_ms, places=job.places)
     forecast = with_site_answer(forecast, job.waits_at, answer)
     return msgspec.structs.replace(job, start_ms=forecast.start_ms, reason=forecast.reason)
 
 
 def _expected_there(job: ScheduledJob, answer: Forecast, now_ms: int) -> ScheduledJob:
-    """Return where a job that waits at a site is expected to run; it has no start if the site expects none."""
+    """Return a job waiting at a site with the start and placement that the site expects (no start if unknown)."""
     if answer.start_ms is None or answer.state not in PENDING:
         return msgspec.structs.replace(job, start_ms=None, end_ms=None)
     start_ms, placement = max(answer.start_ms, now_ms), answer.places or job.places
@@ -542,7 +542,7 @@ def _expected_there(job: ScheduledJob, answer: Forecast, now_ms: int) -> Schedul
 
 
 def _site_of_rank(record: JobRecord, rank: int) -> str:
-    """Return the site of the last attempt of a job at which a rank runs or ran."""
+    """Return the site at which a rank of a job's last attempt is running or ran."""
     one_each = record.request.program.ranks == "first-node"
     counts = [(site, 1 if one_each else nodes) for site, nodes in record.places]
     if record.job_id >= OWN_IDS and one_each:
@@ -556,14 +556,14 @@ def _site_of_rank(record: JobRecord, rank: int) -> str:
 
 
 class RayBackend(LiveBackend):
-    """A live grid on the Ray cluster that this process is connected to, found by the names of its actors."""
+    """A live grid on the Ray cluster that this process is connected to; its actors are found by name."""
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         super().__init__(ActorCalls(namespace))
 
 
 class SiteBackend(LiveBackend):
-    """A single site with its machines: the jobs of its own users."""
+    """A single site with its machines, which accepts jobs only from its own users."""
 
     def __init__(self, calls: Calls, site: str) -> None:
         super().__init__(calls)
@@ -588,7 +588,7 @@ class SiteBackend(LiveBackend):
     async def submit(
         self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
     ) -> list[Accepted | Declined]:
-        """Submit jobs to the site as those of its own users."""
+        """Submit jobs to the site as jobs of its own users."""
         return await super().submit(jobs, site=self.site if site is None else site, origin=origin)
 
     @override
@@ -605,30 +605,30 @@ class SiteBackend(LiveBackend):
         return await self._ask(self.home, "quote", Forecast, request, False)
 
     def _grid_only(self) -> InputError:
-        """Return the refusal of a question that only the grid's gateway can answer."""
+        """Return the refusal for a query that only the grid's gateway can answer."""
         return InputError(f"this gateway serves only site {self.site}; ask the grid's gateway")
 
     @override
     async def plan(self, limit: int) -> PlannedStarts:
-        """Refuse: only the grid has the plan."""
+        """Raise InputError, because only the grid has a plan."""
         raise self._grid_only()
 
     @override
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Refuse: only the grid can be simulated."""
+        """Raise InputError, because only a grid can be simulated."""
         raise self._grid_only()
 
     @override
     async def network(self) -> KnownNetwork:
-        """Return an empty network, as only the grid knows one."""
+        """Return an empty network, because only the grid has a network."""
         return KnownNetwork(nodes=[], links=[])
 
     @override
     async def learnt(self) -> GridExperience:
-        """Refuse: only the grid learns what splits cost."""
+        """Raise InputError, because only the grid learns the costs of splits."""
         raise self._grid_only()
 
     @override
     async def scheduling(self) -> Scheduling:
-        """Refuse: only the grid has these settings."""
+        """Raise InputError, because only the grid has these settings."""
         raise self._grid_only()

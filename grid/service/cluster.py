@@ -1,4 +1,4 @@
-"""A whole grid on a Ray cluster: the plan of its actors, and the place of each."""
+"""A whole grid on a Ray cluster: which actors it has, and where each of them runs."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ logger = logging.getLogger("gridweave.live")
 
 FIRST_PORT = 20_000
 PORTS_EACH = 200
-"""Rendezvous ports of each machine of the grid, counted from the grid's first port."""
+"""Number of rendezvous ports per machine, counted from the grid's first port."""
 
 PORTS_OF_A_NODE = 4
-"""Rendezvous ports of a batch system's node."""
+"""Number of rendezvous ports of a batch system's node."""
 
 Answer = Accepted | Declined
 
@@ -78,9 +78,9 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
     machines: int = 1  # number of Ray nodes, among which the nodes are divided as evenly as possible
     virtual: bool = True  # whether nodes are only counted; otherwise the cores of a machine are divided among its nodes
     policy: Policy = SitePolicy()
-    timezone: str | None = None  # IANA time zone of weekly windows; None: that of the machine that starts the grid
+    timezone: str | None = None  # IANA time zone of weekly windows; None: as on the machine that starts the grid
     owner: OwnerPolicy = OwnerPolicy()
-    journal: str = ""  # URL of its journal; empty: a file in its folder
+    journal: str = ""  # URL of the site's journal; empty: a file in the site's folder
     rules: MachineRules = ANY_JOBS  # Unix users of its machines, and whose jobs they start
     batch: BatchPlan | None = None  # the batch system to which its nodes belong, if any
 
@@ -96,7 +96,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     sites: tuple[SitePlan, ...]
     policy: GridPolicy
     namespace: str = NAMESPACE  # Ray namespace of its actors
-    # Whether Ray nodes have labels of sites; otherwise actors run on any node.
+    # Whether Ray nodes have site labels; otherwise actors run on any node.
     labelled: bool = True
     grid_id: str = ""  # id by which its actors recognise each other
     logs: str = ""  # folder of its actors' logs, on every machine; empty: Ray keeps them
@@ -117,14 +117,14 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     # As in `SiteSettings`.
     rendezvous_ms: int = 30_000
     alone_ms: int = ALONE_MS
-    # First rendezvous port; other grids on the same machine need others.
+    # First rendezvous port; other grids on the same machine need other ports.
     first_port: int = FIRST_PORT
     grid_labels: dict[str, str] = {}  # labels of the meta-scheduler's Ray node
     grid_host: str = ""  # IP address of its machine; empty: any
     clock: Clock = Clock()  # clock of all its actors, to which all times above refer
 
     def settings(self) -> GridSettings:
-        """Return the settings of its meta-scheduler."""
+        """Return the meta-scheduler's settings."""
         sites = tuple((site.name, site.owner.nodes_for_grid(site.nodes)) for site in self.sites)
         return GridSettings(
             sites=sites,
@@ -142,7 +142,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def journals(self) -> list[JournalSpec]:
-        """Return the journals of its actors: the meta-scheduler's, then the sites'."""
+        """Return the actors' journals: the meta-scheduler's, then the sites'."""
         from gridweave.grid.service.driver import identity_of
 
         sites = [
@@ -152,7 +152,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [JournalSpec(grid_place(self.folder, self.journal), identity_of(self.settings())), *sites]
 
     def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
-        """Return how a site probes, and which sites: those after it, on their first machines."""
+        """Return a site's probe settings and targets: the first machines of the sites after it."""
         later = range(number + 1, len(self.sites))
         return self.probes, tuple((self.sites[k].name, self.site_settings(k).machines[0].name) for k in later)
 
@@ -174,7 +174,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningGrid(RunningActors):
-    """A grid that runs on Ray; created by `start_grid`."""
+    """A grid running on Ray; created by `start_grid`."""
 
     def __init__(self, plan: GridPlan) -> None:
         super().__init__(plan.namespace, grid_id=plan.grid_id, logs=plan.logs)
@@ -183,9 +183,9 @@ class RunningGrid(RunningActors):
     def submit(
         self, requests: Sequence[tuple[str, JobRequest]], *, site: str | None = None
     ) -> list[Accepted | Declined]:
-        """Submit jobs to the grid, or to a site as those of its own users; return the answer for each.
+        """Submit jobs to the grid, or to a site as jobs of its own users; return the answer for each job.
 
-        UnavailableError without an answer; the same keys may be submitted again.
+        Raise UnavailableError if there is no answer; the same keys may then be submitted again.
         """
         actor = GRID_ACTOR if site is None else site_actor(site)
         try:
@@ -201,7 +201,7 @@ class RunningGrid(RunningActors):
 
 
 class Kinds(NamedTuple):
-    """The classes of actors; tests and measurements use other classes."""
+    """The classes of the actors; tests and measurements use other classes."""
 
     grid: type[LiveActor] = MetaActor
     site: type[LiveActor] = SiteActor
@@ -212,9 +212,9 @@ USUAL = Kinds()
 
 
 def start_grid(plan: GridPlan, *, timeout_s: float = START_S, kinds: Kinds = USUAL) -> RunningGrid:
-    """Start the actors of a grid on the Ray cluster that this process has joined, unless they run.
+    """Start the actors of a grid on the Ray cluster that this process has joined, unless they are running.
 
-    UnavailableError if one is not ready in time: no node has its label, or its journal is not available.
+    Raise UnavailableError if an actor is not ready in time because no node has its label or its journal is unavailable.
     """
     grid = make_grid(plan, kinds=kinds)
     grid.wait(timeout_s)
@@ -222,11 +222,11 @@ def start_grid(plan: GridPlan, *, timeout_s: float = START_S, kinds: Kinds = USU
 
 
 def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
-    """Create the actors of a grid as `start_grid` does, without waiting; each starts once there is a node for it."""
+    """Create the actors of a grid like `start_grid`, but without waiting; each actor starts once it has a node."""
     grid = RunningGrid(plan)
     grid.find(actor_names([(site.name, site.machines) for site in plan.sites]))
     journal = grid_place(plan.folder, plan.journal)
-    # The meta-scheduler takes longest to start, and so is first.
+    # The meta-scheduler takes longest to start, so it is created first.
     machines = tuple(tuple(machine.name for machine in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, plan.clock, machines)
     kept: dict[str, Any] = {"quotas": plan.quotas, "history_days": plan.history_days}
@@ -246,7 +246,7 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to create the actors of sites."""
+    """Where to create the sites' actors."""
 
     # As in `GridPlan`.
     folder: str
@@ -290,7 +290,7 @@ def add_site(
     probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]] = (None, ()),
     **options: Any,
 ) -> None:
-    """Add the actors of a site and its machines, with the options of `SiteActor`."""
+    """Add the actors of a site and its machines; `options` are passed to `SiteActor`."""
     kind = kinds.site
     if site.batch is None:
         _add_machines(actors, site, settings, place, kinds, probing)
@@ -306,7 +306,7 @@ def add_site(
 def batch_notes(site: SitePlan) -> tuple[str, ...]:
     """Return remarks for the operator on a site's batch system, one per line; empty if it has none.
 
-    A batch system that does not answer is only a remark, since it may answer later.
+    A batch system that does not answer only causes a remark, since it may answer later.
 
     Raises
     ------
@@ -334,7 +334,7 @@ def _spot(labelled: bool, site: SitePlan, machine: str) -> Spot:
 def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
     """Return the machines of a site with their nodes and ports.
 
-    Nodes of a batch system are one machine each; the batch system decides which node it is.
+    Each node of a batch system counts as a machine; the batch system decides which node is used.
     """
     if site.batch is not None:
         capacity = PORTS_EACH // PORTS_OF_A_NODE
@@ -352,7 +352,7 @@ def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
 
 
 def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
-    """Return the plan of a grid; its sites authenticate probes with the secret."""
+    """Return the plan of a grid; `secret` authenticates probes between its sites."""
     table = read.grid
     times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms", "alone_ms", "history_days")
     return GridPlan(
@@ -374,7 +374,7 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
 
 
 def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
-    """Return the plan of a site; the grid has the defaults."""
+    """Return the plan of a site, with defaults from the grid."""
     policy = site_policy(site, grid)
     return SitePlan(
         name=site.name,
@@ -391,7 +391,7 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
 
 
 def batch_plan(site: LiveSiteTable, output: OutputLimits) -> BatchPlan | None:
-    """Return the batch system of a site and how to reach it; None if the site has its own nodes."""
+    """Return a site's batch system and how to reach it; None if the site has its own nodes."""
     table: SlurmTable | None = site.options.get("slurm")
     if table is None:
         return None
@@ -427,7 +427,7 @@ def _network(read: ReadGrid) -> GridNetwork | None:
         return None
     model = NetworkModel.of_table(read.network.table, read.network.topology)
     grid = read.grid
-    # Reserved starts do not count data transfers.
+    # Reserved starts ignore data transfers.
     staging = NO_DATA if grid.backfill == "conservative" else BLOCKING
     return GridNetwork(model, grid.split == "earliest-end", staging, grid.exact_up_to, grid.max_split_factor)
 

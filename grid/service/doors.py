@@ -1,4 +1,4 @@
-"""What a gateway serves: a grid on its own Ray cluster, a single site, or a grid whose sites it reaches over links."""
+"""Create gateways for a grid on its own Ray cluster, a single site, or a grid whose sites are reached over links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gridweave.site.service.prober import ProbePlan
 
 
 class ClusterDoor(msgspec.Struct, frozen=True, tag="cluster"):
-    """A grid all of whose actors are in the gateway's Ray cluster."""
+    """A grid whose actors are all in the gateway's Ray cluster."""
 
 
 class SiteDoor(msgspec.Struct, frozen=True, tag="site"):
@@ -35,7 +35,7 @@ class SiteDoor(msgspec.Struct, frozen=True, tag="site"):
 
 
 class FarSite(msgspec.Struct, frozen=True, kw_only=True):
-    """A remote site, as the grid reaches it."""
+    """A remote site, and how the grid reaches it."""
 
     end: LinkEnd
     accepts_file: str  # file of the secrets accepted from the site
@@ -60,13 +60,13 @@ class ServedGateway(NamedTuple):
     probing: LinkProbing | None = None
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the background tasks of the gateway, which run forever."""
+        """Return the gateway's background tasks, which run forever."""
         beats = [link.beat() for link in self.links.values()]
         return beats if self.probing is None else [*beats, *(rounds.run() for rounds in self.probing.rounds)]
 
 
 def serve_door(door: GatewayDoor, settings: GatewaySettings, calls: Calls) -> ServedGateway:
-    """Create the gateway of a door; OptionError if a file of a link cannot be used."""
+    """Create the gateway for a door; raise OptionError if a link's file cannot be used."""
     match door:
         case SiteDoor():
             return ServedGateway(_site_gateway(door, settings, calls), {})
@@ -99,7 +99,7 @@ def _site_gateway(door: SiteDoor, settings: GatewaySettings, calls: Calls) -> Ga
 
 
 def open_links(sites: tuple[FarSite, ...]) -> tuple[dict[str, Link], dict[str, Secrets]]:
-    """Return the links to sites and the secrets accepted from each; OptionError names the site of a bad file."""
+    """Return the links to sites and each site's accepted secrets; raise OptionError if a site's file is unusable."""
     links: dict[str, Link] = {}
     accepts: dict[str, Secrets] = {}
     for site in sites:
@@ -130,14 +130,14 @@ def _links_gateway(door: LinksDoor, settings: GatewaySettings, calls: Calls) -> 
 
 
 class CallsOverLinks(Calls):
-    """Calls to the meta-scheduler on Ray, and over links to sites and machines."""
+    """Calls to the meta-scheduler over Ray, and to sites and machines over links."""
 
     def __init__(self, calls: Calls, links: dict[str, Link]) -> None:
         self._calls, self._links = calls, links
 
     @override
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Call a method of the meta-scheduler. Sites only answer `ask`."""
+        """Call a method of the meta-scheduler; linked sites support only `ask`."""
         if actor != GRID_ACTOR:
             raise InputError(f"{actor!r:.100} runs at a linked site, which answers questions only")
         return await self._calls.call(actor, method, *arguments, timeout_s=timeout_s)
@@ -146,7 +146,7 @@ class CallsOverLinks(Calls):
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask the meta-scheduler, a site, or a machine of a site."""
+        """Send a query to the meta-scheduler, a site, or a machine of a site."""
         if actor == GRID_ACTOR:
             return await self._calls.ask(actor, method, data, timeout_s=timeout_s, alone=alone)
         kind, _, place = actor.partition(":")
@@ -158,7 +158,7 @@ class CallsOverLinks(Calls):
 
 
 async def carry(links: dict[str, Link], site: str, data: bytes) -> str | None:
-    """Carry a packet of the meta-scheduler to a site, as `Link.packet` does."""
+    """Send a packet from the meta-scheduler to a site, like `Link.packet`."""
     if site not in links:
         raise UnavailableError(f"there is no link to {site!r:.100}; there are {', '.join(links)}")
     return await links[site].packet(data)

@@ -62,7 +62,7 @@ class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings a journal was written with: `GridSettings`, with the network in short."""
+    """The settings that a journal was written with: those of `GridSettings`, with the network abbreviated."""
 
     sites: tuple[tuple[str, int], ...]
     policy: GridPolicy
@@ -82,7 +82,7 @@ class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity_of(settings: GridSettings) -> GridIdentity:
-    """Return how a journal records settings."""
+    """Return the form in which a journal records settings."""
     values = {name: getattr(settings, name) for name in GridIdentity.__struct_fields__}
     network = settings.network
     if network is not None:
@@ -102,7 +102,7 @@ def identity_of(settings: GridSettings) -> GridIdentity:
 
 
 class GridDriver(Driver[Any]):
-    """Drives a `LiveGrid`."""
+    """Drives a `LiveGrid` with a journal, a clock and channels to its sites."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class GridDriver(Driver[Any]):
             batch=0,
             compacts=True,
         )
-        # Older journals do not record alone_ms; they were written with the value of the file.
+        # Older journals do not record alone_ms; they were written with the configured value.
         self.grid = LiveGrid(as_begun(settings, journal, {"alone_ms": settings.alone_ms}))
         peers = self._names
         own: dict[str, Any] = {"quotas": quotas, "history_days": history_days}
@@ -137,25 +137,25 @@ class GridDriver(Driver[Any]):
 
     @property
     def name(self) -> str:
-        """Name of this end in messages."""
+        """The grid's name in messages."""
         return "the grid"
 
     @property
     def problem(self) -> str:
-        """Why the grid accepts no jobs because no site exchanges messages with it; empty if one does."""
+        """Why the grid accepts no jobs, e.g. because all sites are cut off; empty if the grid accepts jobs."""
         cut_off = self._cut_off()
         return super().problem or ("; ".join(cut_off.values()) if len(cut_off) == len(self._names) else "")
 
     def _cut_off(self) -> dict[int, str]:
-        """Return the sites that exchange no messages with the grid, and why."""
+        """Return the sites that are cut off from the grid, each with the reason."""
         problems = {number: (name, self.peer_problem(name)) for number, name in enumerate(self._names)}
         return {number: f"site {name}: {why}" for number, (name, why) in problems.items() if why}
 
     def news_of_links(self) -> list[SiteCutOff]:
-        """Return the sites that are cut off now, and those that no longer are.
+        """Return events for the sites that are newly cut off, and for the sites that no longer are.
 
-        A job placed at a site that is cut off would stay there. After a restart the journal's state counts until the
-        grid has heard from a site.
+        A job placed at a site that is cut off would be stuck there. After a restart, the state in the journal applies
+        until the grid has heard from the site.
         """
         before, now = self.grid.cut_off, self._cut_off()
         mended = [number for number in before if number not in now and self._names[number] in self._peers.linked]
@@ -167,7 +167,7 @@ class GridDriver(Driver[Any]):
     async def submit(
         self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = ""
     ) -> list[Accepted | Declined]:
-        """Submit jobs, as `Driver.submit` does; UnavailableError if one needs a site that is cut off."""
+        """Submit jobs, like `Driver.submit`; raise UnavailableError if a job needs a site that is cut off."""
         cut_off = self._cut_off()
         if cut_off and any(self.grid.needs(request, cut_off) for _, request in requests):
             raise UnavailableError("; ".join(cut_off.values()))
@@ -178,15 +178,15 @@ class GridDriver(Driver[Any]):
         return f"site {peer}"
 
     def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:
-        """Return the event of a message from a site."""
+        """Convert a message from a site into an event."""
         return FromLiveSite(self._names.index(peer), message)
 
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
-        """Return what to send to a site."""
+        """Return the site and the message of a command to send; None for other commands."""
         return (self._names[command.site], command.message) if isinstance(command, SendToSite) else None
 
     async def probed(self, probe: Probed) -> None:
-        """Record what a site has measured of its path to another; return once that is durable."""
+        """Record a site's measurement of its path to another site; return once the record is durable."""
         await self.apply(probe)
 
 
@@ -221,7 +221,7 @@ def warm_up(settings: GridSettings) -> LiveGrid:
             for command in site_commands
             for answer in _answers(command.message, now_ms + 1, sizes[command.site])
         ]
-        # Quotes of sites are applied while other jobs run; otherwise there is nothing to compare.
+        # Sites' quotes are applied while other jobs are running; otherwise there is nothing to compare.
         quotes = [event for event in later if isinstance(event.message, Quoted)]
         events, later = list(quotes or later), [event for event in later if quotes and event not in quotes]
         if not events:
@@ -233,7 +233,7 @@ def warm_up(settings: GridSettings) -> LiveGrid:
 
 
 def _answers(message: GridMessage, now_ms: int, nodes: int) -> list[Answer]:
-    """Return the answers of a site on which every job ends as soon as it has started."""
+    """Return the answers of a simulated site, on which every job ends as soon as it has started."""
     match message:
         case ReserveNodes(job_id=job_id, attempt=attempt, start_ms=start_ms) if start_ms is not None:
             return [Reserved(job_id, attempt)]

@@ -1,7 +1,7 @@
-"""Computes forecasts in a thread, one simulation at a time, so that no user's questions block another's.
+"""Compute forecasts in a thread, one simulation at a time, so that one user's questions do not block another's.
 
-Questions about waiting jobs that arrive during a simulation share the next one. Questions that need a state of their
-own (quotes, what-ifs) take turns with these, one at a time; equal ones share an answer.
+Questions about waiting jobs that arrive during a simulation share the next simulation. Questions that need a separate
+state (quotes, what-ifs) take turns with them, one at a time; equal questions share an answer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Work = Callable[[], T]
 
 
 class Forecasting(Protocol):
-    """A grid that can be simulated from its present state."""
+    """A grid that can be simulated from its current state."""
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int]) -> list[Forecaster | None]:
-        """Return a function that forecasts each job; all of them share one simulation."""
+        """Return a forecasting function for each job, or None; all functions share one simulation."""
 
     def planner(self, now_ms: int, most_jobs: int) -> Planner:
-        """Return a function that computes the first starts of waiting jobs."""
+        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs."""
 
 
 class _Asked(NamedTuple, Generic[Q, T]):
@@ -40,9 +40,9 @@ class _Asked(NamedTuple, Generic[Q, T]):
 
 
 class _Questions(Generic[Q, T]):
-    """A queue of questions of one kind; up to `most` of them, and all equal to one of these, are answered together.
+    """A queue of questions of one kind; up to `most` questions, and all questions equal to them, are answered together.
 
-    `prepare` is called in the event loop with the grid's present state; the function it returns computes the answers in
+    `prepare` is called in the event loop with the grid's current state; the function it returns computes the answers in
     a thread.
     """
 
@@ -62,7 +62,7 @@ class _Questions(Generic[Q, T]):
         return answer
 
     async def answer(self) -> None:
-        """Answer the first questions, without those whose callers have stopped waiting."""
+        """Answer the first questions, except those whose callers have stopped waiting."""
         batch = self._next()
         if not batch:
             return
@@ -95,7 +95,7 @@ class _Questions(Generic[Q, T]):
 
 
 class _SeparateQuestion:
-    """A question that needs a state of its own; questions of the same name are equal."""
+    """A question that needs a separate state; questions with the same name are equal."""
 
     def __init__(self, make: Callable[[], Work[Any]], name: object) -> None:
         self.make, self._name = make, name
@@ -114,7 +114,7 @@ class _AboutJobs(NamedTuple):
 
 
 class ForecastQueue:
-    """Answers questions about the future of a grid at time `now_ms`; patience is measured by `now_s`.
+    """Answers questions about a grid's future; `now_ms` is the grid's clock, `now_s` measures callers' patience.
 
     Examples
     --------
@@ -139,11 +139,11 @@ class ForecastQueue:
         self._task: asyncio.Task[None] | None = None
 
     async def of(self, job_ids: Sequence[int], *, within_s: float | None = None) -> dict[int, Forecast]:
-        """Return the forecasts of jobs, without unknown jobs and those that take too long."""
+        """Return the forecasts of jobs; unknown jobs and jobs whose forecasts take too long are left out."""
         return await self._answer(self._about_jobs, _AboutJobs(job_ids, within_s), FORECAST_S)
 
     async def plan(self, most_jobs: int) -> list[Forecast]:
-        """Return the first starts of the waiting jobs, in order."""
+        """Return the forecast starts of the first `most_jobs` waiting jobs, in order."""
         return await self._answer(self._about_plan, most_jobs, FORECAST_S)
 
     async def alone(self, make: Callable[[], Work[T]], patience_s: float = FORECAST_S, *, name: object = None) -> T:
@@ -177,7 +177,7 @@ class ForecastQueue:
 
 
 def _worked_out(forecasters: dict[int, Forecaster | None], asked: list[_AboutJobs]) -> list[dict[int, Forecast]]:
-    """Compute the forecasts of each question, those about few jobs first."""
+    """Compute the forecasts for each question, starting with questions about few jobs."""
     forecasts: dict[int, Forecast] = {}
     for job_ids, within_s in sorted(asked, key=lambda question: len(question.job_ids)):
         until_s = None if within_s is None else time.monotonic() + within_s

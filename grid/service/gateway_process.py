@@ -1,4 +1,4 @@
-"""The gateway's tokens, settings and address, and a gateway in the foreground (`gridweave gateway`)."""
+"""Prepare a gateway's tokens, settings and address, and run a gateway in the foreground (`gridweave gateway`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOOK_EVERY_S, _ANSWER_S = 0.05, 5.0
 
 
 def prepare_tokens(plan: GatewayTable, folder: Path, *, passable: bool = False) -> str:
-    """Ensure that an operator's token exists; return the path of the tokens. `passable` is as in `make_private`."""
+    """Ensure that an operator's token exists; return the token database's path. `passable` is as in `make_private`."""
     place = str(make_private(folder, passable=passable) / TOKENS)
     if not plan.tokens:
         return place
@@ -67,7 +67,7 @@ def _adopt(store: TokenStore, option: str, file: str, scopes: tuple[Scope, ...],
 
 
 def make_token(store: TokenStore, file: Path) -> None:
-    """Create an operator's token for the user of this process, unless the file has a valid one."""
+    """Create an operator's token for the user of this process, unless the file has a valid token."""
     if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
         return
     # The file is readable by this user only; a user with the token can create others.
@@ -75,7 +75,7 @@ def make_token(store: TokenStore, file: Path) -> None:
 
 
 async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:
-    """Serve until INT or TERM, or until a task fails; HUP reloads the certificate.
+    """Serve until SIGINT or SIGTERM, or until a task fails; SIGHUP reloads the certificate.
 
     A task that ends without an error does not end the gateway.
     """
@@ -111,9 +111,9 @@ async def _nothing(work: Awaitable[None]) -> object:
 
 
 def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str], None]) -> None:
-    """Serve a grid on the Ray cluster that this process is connected to, until INT or TERM.
+    """Serve a grid on the Ray cluster that this process is connected to, until SIGINT or SIGTERM.
 
-    If that Ray ends, the process exits with status 3, so that its supervisor starts one that joins the next Ray.
+    If that Ray ends, the process exits with status 3, so that its supervisor restarts it to join the next Ray.
     """
     from gridweave.grid.gateway.server import Gateway
     from gridweave.grid.service.backend import RayBackend
@@ -132,7 +132,7 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
 
 
 def log_requests(path: str | None = None) -> None:
-    """Log to standard error, with the log of requests there or in a file."""
+    """Log to standard error, and write the request log there or to a file."""
     handler = logging.StreamHandler() if path is None else PrivateRotation(path)
     handler.setFormatter(logging.Formatter("%(message)s"))
     requests = logging.getLogger("gridweave.gateway.requests")
@@ -142,9 +142,9 @@ def log_requests(path: str | None = None) -> None:
 
 
 def settings_of(plan: GatewayTable, state: LocalGridState, folder: Path) -> GatewaySettings:
-    """Return the settings of a local grid's gateway, with the address it had before (``state.url``) if that is free.
+    """Return the settings of a local grid's gateway, with its previous port (from ``state.url``) if that is free.
 
-    UnavailableError if another process listens at the port of the plan.
+    Raise UnavailableError if another process is listening at the configured port.
     """
     before = int(state.url.rpartition(":")[2]) if state.url else DEFAULT_PORT
     port = free_port(plan.host, before if plan.port is None else plan.port)
@@ -170,7 +170,7 @@ def url_of(settings: GatewaySettings) -> str:
 
 
 def wait_until_ready(url: str) -> None:
-    """Wait until a gateway answers for its grid; UnavailableError if that takes too long."""
+    """Wait until a gateway answers for its grid; raise UnavailableError if that takes too long."""
     until = time.monotonic() + READY_S
     while not answers(url):
         if time.monotonic() > until:
@@ -181,7 +181,7 @@ def wait_until_ready(url: str) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether a gateway answers for its grid."""
+    """Whether the gateway at a URL is running and its grid is responding."""
     # Nothing secret is sent. The certificate is not verified, because it may name this machine differently.
     anybody = ssl._create_unverified_context()
     try:

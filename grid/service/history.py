@@ -1,4 +1,4 @@
-"""The history of a job as people read it: what the grid and the sites have noted, each fact once."""
+"""A job's history for readers: the notes of the grid and the sites, without repetitions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gridweave.site.journal.records import Note
 
 
 def joined_history(of_grid: Sequence[Note], of_sites: Sequence[Note]) -> list[Note]:
-    """Return the notes of the grid and the sites by time, without those that only repeat another one.
+    """Return the notes of the grid and the sites sorted by time, without notes that only repeat another note.
 
-    The grid notes when it hears that the part of a job at a site is over; the site has noted that end with its reason.
-    The end of a job with one part is the end of that part.
+    The grid notes when it learns that a job's part at a site has ended, but the site has noted the same end with the
+    reason. If a job has only one part, the job's end repeats the part's end.
 
     Examples
     --------

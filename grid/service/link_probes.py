@@ -1,4 +1,4 @@
-"""Probes between sites that are linked over HTTP: the grid's side orders them, a site makes them."""
+"""Probes between sites that are linked over HTTP: the grid orders a probe, and a site runs it."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def _certificates(path: str | None) -> str:
 
 
 async def make_probe(site: str, data: bytes, turn: asyncio.Lock) -> bytes:
-    """Measure a link from this site as the grid's side ordered; InputError if `data` is not a valid order.
+    """Run a probe from this site that the grid has ordered; raise InputError if `data` is not a valid order.
 
-    If this site cannot reach the other one, return the reason as an answer. Raised as an error, it would count as a
-    fault of the link between this site and the grid's side, which has just carried the order.
+    If this site cannot reach the other site, return the reason as an answer. Raised as an error, it would count as a
+    fault of the link between this site and the grid, although that link has just carried the order.
     """
     try:
         order = msgspec.msgpack.decode(data, type=ProbeOrder)

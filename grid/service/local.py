@@ -1,7 +1,7 @@
 """A whole grid on this machine (Ray, the actors and the gateway): start, repair, stop and reset it.
 
-As a program, ``python -m gridweave.grid.service.local NAME`` starts what is missing of a grid, as a second `up` does;
-the watchdog runs it. The last line of standard output names the problem.
+As a program, ``python -m gridweave.grid.service.local NAME`` starts the missing parts of a grid, like a second `up`;
+the watchdog runs this program. The last line of its standard output names the problem.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ PROBE_SECRET, MARKER = "probe-secret", "marker"
 REASON = "the grid is taken down"
 
 PORTS_OF_A_GRID, GRIDS = 1_000, 12
-"""Rendezvous ports of one grid, and the number of grids that have ports of their own."""
+"""Number of rendezvous ports of one grid, and number of grids that have their own ports."""
 
 Report = Callable[[str], None]
 """Called with progress messages."""
@@ -113,12 +113,12 @@ class GridSpec:
 
     @property
     def ray_machines(self) -> list[RayMachine]:
-        """The machines with a Ray node of their own; all others share the head."""
+        """The machines that have their own Ray node; all other machines share the head."""
         return self.machines if self.file.ray.nodes == "machine" else []
 
 
 def grid_spec(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> GridSpec:
-    """Return the grid of a GRID.toml; `name` takes precedence over the name in the file."""
+    """Return the grid that a GRID.toml describes; `name` takes precedence over the name in the file."""
     return GridSpec(check_name(name or read.file.name or DEFAULT_NAME), read, address)
 
 
@@ -127,14 +127,14 @@ class StartReport:
     """The result of `bring_up`."""
 
     state: LocalGridState
-    was_up: bool = False  # whether a part of it ran before
+    was_up: bool = False  # whether part of the grid was already running
     started: list[str] = field(default_factory=list)  # processes and actors started now
     seconds: dict[str, float] = field(default_factory=dict)  # duration of each phase
     remarks: list[str] = field(default_factory=list)  # remarks for the user
 
 
 def bring_up(spec: GridSpec, report: Report) -> StartReport:
-    """Start a grid on this machine, or what is missing of it; after a failure, end what was started.
+    """Start a grid or its missing parts on this machine; after a failure, end the parts that were started.
 
     Jobs that were already running continue in any case.
 
@@ -180,14 +180,14 @@ def bring_up(spec: GridSpec, report: Report) -> StartReport:
 
 
 class _Kept(NamedTuple):
-    """What remains of a grid when everything else is started again."""
+    """The parts of a grid that are kept when everything else is started again."""
 
     url: str  # URL of its gateway; empty: there was none
     watchdog: tuple[LocalProcess, ...]
 
 
 class _Startup:
-    """One start of a grid, with what has been started so far."""
+    """One start of a grid, with a record of the processes and actors started so far."""
 
     def __init__(
         self, spec: GridSpec, folder: Path, before: LocalGridState | None, kept: _Kept, report: Report
@@ -239,7 +239,7 @@ class _Startup:
         return (HEAD, *nodes) if self.done.state.own_ray else (GATEWAY,)
 
     def _watchdog(self) -> None:
-        """Start the watchdog, unless it runs."""
+        """Start the watchdog unless it is running."""
         if not self.done.state.watchdog:
             with uninterrupted(), start_watchdog(self.done.state, self._folder) as process:
                 self._started(process)
@@ -308,7 +308,7 @@ class _Startup:
         return _actors_of(self.done.state)
 
     def _gateway_spot(self, ray: Any) -> Spot:
-        """Return the gateway's place: the host in the cluster that ``gateway.host`` names, or this host."""
+        """Return where to place the gateway: on the cluster's host that ``gateway.host`` names, or on this host."""
         hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
         host, here = self._spec.read.gateway.host, own_host(ray)
         elsewhere = host in hosts and host != here
@@ -316,7 +316,7 @@ class _Startup:
         return Spot(ip=host if elsewhere else here)
 
     def _labelled(self, ray: Any) -> bool:
-        """Whether the nodes of a cluster have labels of sites."""
+        """Whether the cluster's nodes have site labels."""
         labels = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
         missing = [site.name for site in self._spec.file.sites if site.name not in labels]
         if labels and missing:
@@ -328,9 +328,9 @@ class _Startup:
         return bool(labels)
 
     def _at_home(self, ray: Any, plan: GridPlan) -> GridPlan:
-        """Place the meta-scheduler where its journal is, also if all of Ray is started again.
+        """Place the meta-scheduler where its journal is, even after all of Ray has been started again.
 
-        That is a node with its label or, if the journal is a file, this machine.
+        That is a node with the grid's label or, if the journal is a file, this machine.
         """
         labels = {GRID_LABEL: self.done.state.name}
         if any(labels.items() <= node["Labels"].items() for node in ray.nodes() if node["Alive"]):
@@ -345,7 +345,7 @@ class _Startup:
         return msgspec.structs.replace(plan, **own)
 
     def _make_actors(self, plan: GridPlan, gateway: Spot) -> RunningGrid:
-        """Create the actors that do not run; the gateway finds the others itself."""
+        """Create the actors that are not running; the gateway finds the other actors itself."""
         grid = make_grid(plan)
         if GATEWAY_ACTOR not in grid.actors:
             self._add_gateway(grid, gateway)
@@ -388,7 +388,7 @@ class _Startup:
         self._lap("gateway")
 
     def _started(self, process: LocalProcess) -> None:
-        """Record a process at once, so that a later command finds it."""
+        """Record a process immediately, so that a later command finds the process."""
         others = tuple(other for other in self.done.state.processes if other.name != process.name)
         self._change(processes=(*others, process))
         self.done.started.append(process.name)
@@ -403,7 +403,7 @@ class _Startup:
         self._began = now
 
     def undo(self) -> None:
-        """End what was started; what ran before continues."""
+        """End the processes that were started; processes that were already running continue."""
         with signals_held():
             state = self.done.state
             if self._before is None:
@@ -415,7 +415,7 @@ class _Startup:
 
 
 def kept_secret(folder: Path, name: str) -> str:
-    """Return a random secret that a file in the grid's folder keeps for all starts."""
+    """Return a random secret, which is kept in a file in the grid's folder across starts."""
     path = folder / name
     if not path.exists():
         write_private(path, secrets.token_hex(16))
@@ -446,7 +446,7 @@ def _actors_of(state: LocalGridState) -> dict[str, Any]:
 
 
 def is_broken(state: LocalGridState) -> bool:
-    """Whether a grid is beyond repair because the head of its Ray has ended."""
+    """Whether a grid is beyond repair because its Ray's head has ended."""
     return not state.runs or (state.own_ray and state.process(HEAD) is None)
 
 
@@ -456,7 +456,7 @@ def live_folder(spec: GridSpec) -> str:
 
 
 def _plan_of(spec: GridSpec, secret: bytes = b"") -> GridPlan:
-    """Return the plan of a grid on a Ray without labels; its sites authenticate probes with the secret."""
+    """Return the plan of a grid on a Ray without labels; `secret` authenticates probes between its sites."""
     return plan_of(
         spec.read,
         folder=live_folder(spec),
@@ -468,14 +468,14 @@ def _plan_of(spec: GridSpec, secret: bytes = b"") -> GridPlan:
 
 
 def check_start(spec: GridSpec, before: LocalGridState | None) -> list[str]:
-    """Check whether a grid can start, and return which settings change; nothing is started or changed.
+    """Check whether a grid can start, and return the settings that would change; nothing is started or changed.
 
     Parameters
     ----------
-    wanted
-        The grid.
+    spec
+        The grid to start.
     before
-        The record of the grid of this name, or None.
+        The recorded state of the grid with this name, or None.
 
     Raises
     ------
@@ -516,7 +516,7 @@ def _check_same(state: LocalGridState, spec: GridSpec) -> None:
 
 
 def repair(name: str) -> None:
-    """Start what is missing of a recorded grid; UnavailableError if it is not recorded."""
+    """Start the missing parts of a recorded grid; raise UnavailableError if there is no record of the grid."""
     state = read_grid_state(name)
     if state is None:
         raise UnavailableError(f"no record of a grid named {name!r}")
@@ -525,7 +525,7 @@ def repair(name: str) -> None:
     bring_up(grid_spec(read, name=name, address=address), lambda what: None)
 
 
-# -- taken down, and begun again ---------------------------------------------------------------------------------------
+# -- stop and reset ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -538,7 +538,7 @@ class StopReport:
 
 
 def take_down(name: str, *, keep_jobs: bool, report: Callable[[str], None]) -> StopReport | None:
-    """End what `bring_up` has started, but not what it found running; return None if nothing runs.
+    """End everything that `bring_up` has started, but not a Ray that it joined; return None if nothing is running.
 
     The next `bring_up` finds the processes of kept jobs again.
     """
@@ -559,7 +559,7 @@ def take_down(name: str, *, keep_jobs: bool, report: Callable[[str], None]) -> S
 
 
 def end_all(state: LocalGridState, *, keep_jobs: bool) -> StopReport:
-    """End everything that was started for a grid except its watchdog, found by its record and its marker."""
+    """End everything that was started for a grid, found by its record and its marker, except its watchdog."""
     folder = Path(state.folder)
     alive = [process for process in state.alive if process.name != WATCHDOG]
     done = StopReport(ended=[process.name for process in alive])
@@ -598,7 +598,7 @@ def _end_actors(state: LocalGridState, keep_jobs: bool, done: StopReport) -> Non
 def begin_anew(name: str) -> None:
     """Delete the journals, jobs, output and recorded GRID.toml of a stopped grid.
 
-    UnavailableError if the grid runs, or something cannot be deleted.
+    Raise UnavailableError if the grid is running, or if something cannot be deleted.
     """
     with working_on(name) as own:
         state = read_grid_state(name)

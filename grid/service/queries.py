@@ -1,4 +1,4 @@
-"""Queries of users to the meta-scheduler, except submissions."""
+"""Users' queries to the meta-scheduler."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from gridweave.site.service.faults import recent_fault
 from gridweave.site.service.queries import EXPLAIN_S, Queries, queued
 
 MOST_EXPLAINED = 1_000
-"""Beyond this many waiting jobs a list has no forecasts; `forecast` still has one for a single job."""
+"""If more jobs are waiting, lists of jobs have no forecasts; `forecast` still works for a single job."""
 
 
 class GridQueries(Queries[GridDriver]):
-    """Answers queries about the grid."""
+    """Answers users' queries about the grid."""
 
     methods = (
         *Queries.methods,
@@ -55,7 +55,7 @@ class GridQueries(Queries[GridDriver]):
         self._forecasts = ForecastQueue(driver.grid, driver.clock.now_ms)
 
     async def about(self) -> list[SiteNames]:
-        """Return the names of the sites in order."""
+        """Return the sites' names, nodes and machines, and why a site is cut off, in site order."""
         sites = self.driver.settings.sites
         machines = self._machines or ((),) * len(sites)
         problem = self.driver.peer_problem
@@ -67,8 +67,8 @@ class GridQueries(Queries[GridDriver]):
     async def queue(self, limit: int, explain: bool = False) -> Queue:
         """Return the number of jobs in each state, and the first waiting jobs.
 
-        With `explain`, also when they start and why not sooner, for as many jobs as a second allows; for none if the
-        queue is too long.
+        With `explain`, the jobs also have forecasts, as many as can be computed within a second; none if the queue is
+        too long.
         """
         await self.driver.durable()
         records = self.core.registry.records
@@ -84,7 +84,7 @@ class GridQueries(Queries[GridDriver]):
         return Queue(**states, jobs=jobs, problem=self.driver.problem, fault=recent_fault())
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Forecast when a job starts and explain why it waits, as far as the grid knows; None if it is unknown."""
+        """Forecast when a job starts and explain why it is waiting, as far as the grid knows; None for unknown jobs."""
         records = await self.records([job_id])
         if not records:
             return None
@@ -92,7 +92,7 @@ class GridQueries(Queries[GridDriver]):
         return forecast or record_forecast(records[0], self.driver.clock.now_ms())
 
     async def _heard(self, job_ids: Sequence[int], within_s: float | None = None) -> dict[int, Forecast]:
-        """Return forecasts, after recording why the jobs wait."""
+        """Return forecasts, after recording why the jobs are waiting."""
         forecasts = await self._forecasts.of(job_ids, within_s=within_s)
         for forecast in forecasts.values():
             self._waits.heard(forecast)
@@ -104,15 +104,15 @@ class GridQueries(Queries[GridDriver]):
         """Forecast when a job would start, given the sites' offers, optionally in place of a waiting job."""
         grid, clock = self.driver.grid, self.driver.clock
         asked = request, instead_of, offers or {}
-        name = None if offers else asked[:2]  # quotes by what sites offer are of one instant
+        name = None if offers else asked[:2]  # quotes based on sites' offers are valid for one instant only
         return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), *asked), name=name)
 
     async def questions(self, request: JobRequest) -> dict[str, RequestQuote]:
-        """Return what to ask each site about a job, so that `quote` can use the answers; empty if it needs none."""
+        """Return the quote request for each site about a job; `quote` takes the answers as `offers`. May be empty."""
         return self.driver.grid.questions(self.driver.clock.now_ms(), request)
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return when and where waiting jobs start, at most `limit` jobs; at a site, the site may know more."""
+        """Return when and where up to `limit` waiting jobs start; sites may know more about jobs in their queues."""
         await self.driver.durable()
         starts = await self._forecasts.plan(limit)
         now_ms = starts[0].now_ms if starts else self.driver.clock.now_ms()
@@ -164,7 +164,7 @@ class GridQueries(Queries[GridDriver]):
 
 
 def planned_job(record: JobRecord, forecast: Forecast) -> ScheduledJob:
-    """Return where a waiting job is expected to run."""
+    """Return a waiting job with its expected start, end and placement."""
     length_ms, start_ms = forecast.length_ms or record.request.limit_ms, forecast.start_ms
     span = record.submit_ms, start_ms, None if start_ms is None else start_ms + length_ms
     return ScheduledJob(record.job_id, record.request.user, record.request.name, record.state, *span, forecast.places)

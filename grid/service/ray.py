@@ -1,6 +1,6 @@
-"""A Ray cluster of our own on this machine: a head and a labelled node for each machine of a site, with a token.
+"""Run our own Ray cluster on this machine: a head and a labelled node for each machine of a site, with a token.
 
-Also: how commands join a Ray cluster without Ray's messages, and without waiting minutes for a missing one.
+Commands can also join a Ray cluster without Ray's messages, and without waiting minutes for a missing cluster.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gridweave.site.service.calls import MACHINE_LABEL, SITE_LABEL
 from gridweave.site.times import span_text
 
 RAY_ERRORS = (ConnectionError, TimeoutError, ValueError, RuntimeError, AssertionError)
-"""Errors of `ray.init` if there is no cluster, or none can be started."""
+"""Errors that `ray.init` raises if there is no cluster, or if none can be started."""
 
 _PATIENCE_S = 5.0
 _LOOK_AT_RAY_EVERY_S, _MISSES = 5.0, 3
@@ -56,13 +56,13 @@ _QUIET = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # A driver prints errors of the raylet whatever log_to_driver is. That an actor has died is in our own status.
+    # A driver prints the raylet's errors whatever log_to_driver is; our own status already reports actors that died.
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died",
 }
 
 
 def resolved(address: str) -> str:
-    """Return the address that ``auto`` stands for: ``$RAY_ADDRESS``, or the cluster that this host belongs to.
+    """Resolve the address ``auto`` to ``$RAY_ADDRESS``, or to the cluster that this host belongs to.
 
     If neither is known, ``auto`` is left to Ray.
     """
@@ -78,7 +78,7 @@ def resolved(address: str) -> str:
 
 
 def probe(address: str) -> None:
-    """Raise UnavailableError within seconds if nothing listens at an address; Ray would take many minutes."""
+    """Raise UnavailableError within seconds if nothing is listening at an address; Ray itself would take minutes."""
     address = resolved(address)
     host, colon, port = address.strip().removeprefix("ray://").rpartition(":")
     if not colon:
@@ -105,7 +105,7 @@ def _environment_of_this(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def with_token(token: Path | None) -> contextlib.AbstractContextManager[None]:
-    """Authenticate this process at our own Ray with the token in a file; None: by the environment."""
+    """Authenticate this process to our own Ray with the token in a file; None: leave the environment as it is."""
     return contextlib.nullcontext() if token is None else _environment_of_this(token_environment(token))
 
 
@@ -118,7 +118,7 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
-    """Suppress output of compiled code on standard error; errors arrive as exceptions."""
+    """Suppress output of compiled code on standard error; errors still arrive as exceptions."""
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -137,7 +137,7 @@ def watch_node(
     """Watch the Ray node through which this process has joined a cluster, until the node is gone.
 
     A process that is connected to Ray neither ends with it nor connects to a new Ray. `lost` is called once the node
-    was missing several times in a row, or nobody answered; `pause` waits between two looks.
+    has been missing, or Ray has not answered, in several checks in a row; `pause` waits between two checks.
     """
     missed = 0
     while missed < _MISSES:
@@ -151,7 +151,7 @@ def watch_node(
 
 
 def watch_ray(lost: Callable[[], None]) -> None:
-    """Watch, in a thread, the Ray node through which this process has joined; call `lost` once it is gone."""
+    """Watch, in a thread, the Ray node through which this process has joined; call `lost` once the node is gone."""
     import ray
 
     node, pause = ray.get_runtime_context().get_node_id(), threading.Event()
@@ -160,39 +160,39 @@ def watch_ray(lost: Callable[[], None]) -> None:
 
 
 def join_problem(where: str, error: Exception) -> UnavailableError:
-    """Return the error for a cluster that cannot be joined or started, on one line."""
+    """Return a one-line error for a cluster that cannot be joined or started."""
     causes = [error] if error.__cause__ is None else [error, error.__cause__]
     text = ": ".join(" ".join(str(cause).split()) or type(cause).__name__ for cause in causes)
     return UnavailableError(f"--address: Ray cannot be used on {where}: {text}")
 
 
 LOOPBACK = "127.0.0.2"
-"""Address of our own Ray, which stays when a network interface goes. For 127.0.0.1 Ray would substitute the address of
-an interface."""
+"""Address of our own Ray, which stays valid if a network interface goes down. Ray would replace 127.0.0.1 by the
+address of an interface."""
 
 EXPOSURE = (
     "Ray listens on all interfaces of this host, and only its token keeps others out. To allow only SSH and the "
     'gateway, at their ports here, run: nft add rule inet filter input iifname != "lo" ct state new '
     "tcp dport != { 22, 8765 } drop"
 )
-"""A remark for operators: our own Ray uses loopback to find itself, but does not bind its ports to it."""
+"""A remark for operators: our own Ray uses the loopback address, but its ports are open on all interfaces."""
 
 MOST_NODES = 8
-"""Largest number of sites that each get a Ray node; a node takes some hundred megabytes."""
+"""Maximum number of sites that each get a Ray node; a node takes a few hundred megabytes."""
 
 FIRST_WITH_TOKENS, FIRST_UNTESTED = (2, 52), (3, 0)
-"""The first release of Ray with tokens, and the first that is untested."""
+"""The first Ray release with tokens, and the first untested release."""
 
 STORE_BYTES = 80 << 20
 
 _NODES_S, _JOBS_S = 4.0, 6.0
-"""Time that nodes, and then jobs, have to end, in seconds."""
+"""How long nodes, and then jobs, have to end, in seconds."""
 
 _JOIN_S = 180.0
 _TRIES = 3
 _LOOK_EVERY_S = 0.05
 _LONGEST_PATH = 30
-"""Longest path of Ray's folder: Ray creates sockets far below it, and a socket's path has at most 107 bytes."""
+"""Maximum length of the path of Ray's folder: sockets deep below it may have paths of at most 107 bytes."""
 
 
 class RayMachine(msgspec.Struct, frozen=True):
@@ -231,7 +231,7 @@ class Launcher:
         )
 
     def launch(self, task: Launching) -> Iterator[LocalProcess]:
-        """Start nodes and yield their processes; ``problem`` is the error output if the head has not started."""
+        """Start nodes and yield their processes; if the head does not start, ``problem`` is its error output."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -244,7 +244,7 @@ class Launcher:
             self.problem = self._errors.read().decode(errors="replace")
 
     def close(self) -> list[LocalProcess]:
-        """End the launcher, but not its nodes; return the nodes that were not yielded."""
+        """End the launcher, but not its nodes; return the nodes that `launch` has not yielded."""
         self._process.terminate()
         self._process.wait()
         output = self._process.stdout
@@ -259,20 +259,20 @@ class Launcher:
 
 
 class RayState(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs of a Ray of our own."""
+    """The state of our own Ray, with its processes."""
 
-    boot: str = ""  # boot of the machine in which it was started
+    boot: str = ""  # boot id of the machine at Ray's start
     port: int = 0
     temp: str = ""  # folder of its sockets and logs
     processes: tuple[LocalProcess, ...] = ()
 
 
 class OwnRay:
-    """A Ray of our own on this machine, to be started or running.
+    """Our own Ray on this machine, running or to be started.
 
-    Each of the machines gets a Ray node; without machines there is only the head. `changed` is called at once with each
-    new state, so that a later process finds everything. All processes end with the process `end_with`; 0: they outlive
-    their starter. The head has `head_labels`. `report` gets a message when the head has given up and is started again.
+    Each machine gets a Ray node; without machines, there is only the head. `changed` is called at once with each new
+    state, so that a later process finds everything. All processes end with the process `end_with`; if it is 0, they
+    outlive their starter. `report` is called with a message when the head has given up and is started again.
     """
 
     def __init__(
@@ -296,16 +296,16 @@ class OwnRay:
 
     @property
     def labelled(self) -> bool:
-        """Whether its nodes have labels of machines."""
+        """Whether the Ray nodes have labels that name machines."""
         return bool(self._machines)
 
     @property
     def address(self) -> str:
-        """Address of its head."""
+        """Address of the head."""
         return f"{LOOPBACK}:{self.state.port}"
 
     def process(self, name: str) -> LocalProcess | None:
-        """Return its living process of a name, or None."""
+        """Return the running process with this name, or None."""
         if self.state.boot != boot_id():
             return None
         return next((process for process in self.state.processes if process.name == name and process.is_alive), None)
@@ -316,7 +316,7 @@ class OwnRay:
             self._changed(self.state)
 
     def start(self, launcher: Launcher | None = None) -> None:
-        """Start what does not run, without waiting for it."""
+        """Start the head and the nodes that are not running, without waiting for them."""
         make_private(self._folder / LOGS)
         if self.process(HEAD) is None:
             check_ray()
@@ -341,7 +341,7 @@ class OwnRay:
                 return
 
     def _may_try_again(self) -> bool:
-        """Whether to start a head again that has given up; report it if so.
+        """Whether to restart a head that has given up; if so, report the restart.
 
         Ray's head ends itself if one of its parts is not ready within half a minute, which happens on a busy machine.
         """
@@ -379,7 +379,7 @@ class OwnRay:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
-        """Connect this process; retry, and restart the head if need be, because a busy machine may be slow."""
+        """Connect this process; retry, and restart the head if necessary, because a busy machine may be slow."""
         until = time.monotonic() + _JOIN_S
 
         def again() -> bool:
@@ -399,7 +399,7 @@ class OwnRay:
             yield ray
 
     def wait(self) -> None:
-        """Wait until all nodes have joined; restart those that end meanwhile."""
+        """Wait until all nodes have joined; restart nodes that end in the meantime."""
         tries: Counter[str] = Counter()
         until = time.monotonic() + _JOIN_S
         while missing := self._not_joined():
@@ -426,13 +426,13 @@ class OwnRay:
         ]
 
     def repair(self) -> None:
-        """Restart nodes that have ended; UnavailableError if the head has, as nothing works without it."""
+        """Restart nodes that have ended; raise UnavailableError if the head has ended, as nothing works without it."""
         if self.process(HEAD) is None:
             raise UnavailableError("the head of Ray has ended; all of it must be started again")
         self.start()
 
     def end_nodes(self) -> None:
-        """End all of its processes and delete their folder; jobs continue."""
+        """End all Ray processes and delete their folder; jobs continue."""
         if self.state.boot == boot_id():
             end_processes(self.state.processes, patience_s=_NODES_S)
             end_marked(self._marker, within=[process.pid for process in self.state.processes])
@@ -440,7 +440,7 @@ class OwnRay:
         self._change(processes=(), temp="")
 
     def end(self, jobs: Path, reason: str, *, keep_jobs: bool = False) -> int:
-        """End everything, and the jobs unless they are kept; return how many parts of jobs were running."""
+        """End all Ray processes, and all jobs unless they are kept; return how many parts of jobs were running."""
         self.end_nodes()
         count = count_running(jobs)
         if not keep_jobs:
@@ -497,7 +497,7 @@ def last_words(log: str | Path, text: str = "") -> str:
 
 
 def child_environment(marker: str, token: Path | None) -> dict[str, str]:
-    """Return the environment of a grid's process; with a token, variables for another Ray are removed."""
+    """Return the environment for a grid's process; with a token, variables for another Ray are removed."""
     kept = dict(os.environ)
     if token is not None:
         kept = {name: value for name, value in kept.items() if not name.startswith("RAY_")} | token_environment(token)
@@ -514,7 +514,7 @@ _OF_NODES = {
     # A terminated node need not wait, because the journals of its actors are consistent at every instant.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Out of memory, the kernel should kill jobs and not actors of the grid.
+    # If memory runs out, the kernel should kill jobs, not actors of the grid.
     "RAY_worker_oom_score_adjustment": "0",
     # Otherwise Ray's workers, with the grid's actors and all jobs, would get a lower priority than other processes.
     "RAY_worker_niceness": "0",
@@ -529,7 +529,7 @@ _OF_NODES = {
     # No work is scheduled by free resources, because actors of the grid request none.
     "RAY_raylet_report_resources_period_milliseconds": "1000",
     "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",
-    # Let all threads of a process share one memory arena; each of dozens would keep its own.
+    # Let all threads of a process share one memory arena; otherwise each of dozens of threads would keep its own.
     "MALLOC_ARENA_MAX": "1",
 }
 
@@ -572,12 +572,12 @@ def remove_temp(temp: str) -> None:
 
 
 _PORTS = range(8_800, 10_000)
-"""Ports that are neither given to Ray's workers (from 10,002) nor ephemeral ports of the kernel: Ray's processes take
-dozens of those while a listener is being started."""
+"""Ports that are neither given to Ray's workers (from 10,002) nor ephemeral ports of the kernel, of which Ray's
+processes take dozens while a listener is being started."""
 
 
 def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
-    """Return a port on which nothing listens, the wanted one if it is free."""
+    """Return a port on which nothing is listening; `preferred` if it is free."""
     # Concurrent processes begin at different ports.
     first = os.getpid() % len(_PORTS)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -590,7 +590,7 @@ def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
 
 
 def join(where: str, **options: Any) -> None:
-    """Connect this process to Ray, or start Ray with it, without Ray's messages; UnavailableError names the problem."""
+    """Connect this process to Ray, or start a new Ray, without Ray's messages; raise UnavailableError on failure."""
     ray: Any = importlib.import_module("ray")
     with quietly():
         try:
