@@ -129,8 +129,8 @@ def _try_all(
     """Try all placements, starting with those that put more nodes on earlier sites.
 
     The placement on the fewest sites gives an upper bound. A partial placement that cannot end earlier than this bound
-    or the best so far is skipped with all its completions. If the best of an earlier call is known, placements that
-    were possible then are skipped.
+    or the best placement so far is skipped with all its completions. If the best placement of an earlier
+    call is known, placements that were already possible in that call are skipped.
     """
     last = len(free) - 1
     nodes, ahead, missing, earlier = choice.nodes, choice.ahead, choice.starts, choice.earlier

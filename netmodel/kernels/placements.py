@@ -32,7 +32,7 @@ class Placements(NamedTuple):
 
 
 class EarlierChoice(NamedTuple):
-    """The best placement of the same job in an earlier search, with other free nodes but the same links and no delays.
+    """The best placement of the same job in an earlier search, with different free nodes, the same links and no delays.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Alike(NamedTuple):
         0 if there is none.
     sites : numpy.ndarray of int64, shape (sites,)
     messages : numpy.ndarray of float64, shape (sites x sites,)
-        From each part to later parts.
+        Number of messages from each part to later parts.
     factor : numpy.ndarray of float64, shape (1,)
     """
 
@@ -212,7 +212,7 @@ def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> No
 
 @kernel
 def _is_before_known(choice: Choice, count: Int) -> bool:
-    """Whether the best so far is from an earlier search, and the current placement, of the same size, precedes it."""
+    """Whether the best placement is from an earlier search and follows the current one, which has as many parts."""
     if choice.earlier.n_parts[0] != count:
         return False
     for place in range(count):

@@ -49,7 +49,7 @@ class NetArrays(NamedTuple):
     Attributes
     ----------
     lag_ms : numpy.ndarray of float64, shape (sites, sites)
-        Time of a message from one site to another apart from its size; infinite if there is no path.
+        Time of a message from one site to another, excluding its transmission; infinite if there is no path.
     stream_ms_per_bit : numpy.ndarray of float64, shape (sites, sites)
         Minimum time per bit of a single stream, as limited by packet loss.
     narrowest_ms_per_bit : numpy.ndarray of float64, shape (sites, sites)
@@ -116,7 +116,7 @@ class Flows(NamedTuple):
     demand : numpy.ndarray of float64, shape (capacity,)
         Maximum useful rate in bits per millisecond; infinite for a transfer.
     rate : numpy.ndarray of float64, shape (capacity,)
-        Rate in bits per millisecond, as of the last sharing.
+        Rate in bits per millisecond, as of the last time that the links were shared.
     """
 
     n_flows: IntArray
