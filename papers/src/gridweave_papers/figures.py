@@ -370,7 +370,7 @@ def plot_cut(runs: NetworkRuns) -> Figure:
 
 
 def _edges(runs: NetworkRuns, first_ms: int, last_day: float) -> npt.NDArray[np.float64]:
-    """Return bin edges in days: a third of the failure apart, with an edge at its start and at its end."""
+    """Return bin edges in days, a third of the failure's duration apart, aligned with its start and its end."""
     begin, end = ((instant_ms - first_ms) / _DAY_MS for instant_ms in runs.cut_ms)
     third = (end - begin) / 3
     return begin + third * np.arange(-np.ceil(begin / third), np.ceil((last_day - begin) / third) + 1)

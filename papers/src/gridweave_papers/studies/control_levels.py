@@ -53,7 +53,7 @@ OWNERS_RUNS: tuple[tuple[str, str], ...] = (
     ("full", "three quarters"),
     ("full", "half"),
 )
-"""(control, owners' rule) of each simulation; "half" is omitted under limited control because it is slow."""
+"""(control, owners' rule) of each simulation. Own users first affects only delegated jobs; limited half is slow."""
 
 HALF_SEED = 1
 """Seed for choosing the half of the jobs that is submitted to the grid."""

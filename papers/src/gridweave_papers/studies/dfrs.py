@@ -381,7 +381,7 @@ def _stretch_stays(runs: DfrsRuns) -> Verdict:
 
 
 def _good_compromise(runs: DfrsRuns) -> Verdict:
-    """Check that both stretch and underutilization are good for periods of 5 to 20 times the penalty."""
+    """Check that periods of 5 to 20 times the penalty are a good compromise between stretch and underutilization."""
     parts = []
     for name in sets_of(runs):
         idle = {period: underutilization_of(runs, name, BEST, period) for period in PERIODS_S}
