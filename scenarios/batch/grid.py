@@ -177,7 +177,7 @@ def _array_of(values: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number
 
 
 def _check_lengths(state: GridState, codes: GridCodes, run_ms: IntArray) -> None:
-    """Raise InputError if a split job could exceed the maximum run time, or if the jobs could exceed the range of int64."""
+    """Raise InputError if a split job could exceed the maximum run time, or all jobs together the range of times."""
     longest = np.empty(len(run_ms))
     longest_ms(state, codes, run_ms, longest)
     if longest.max() > MAX_TIME_MS:

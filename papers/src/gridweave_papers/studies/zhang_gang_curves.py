@@ -100,7 +100,7 @@ class GangCurve:
         return float(np.interp(utilisation, np.maximum.accumulate(self.rho), self.mean(quantity)))
 
     def reached(self, quantity: str, limit: float) -> float:
-        """Return the utilisation up to which a quantity is at most a limit; NaN if its first value exceeds the limit."""
+        """Return the utilisation up to which a quantity is at most a limit; NaN if the first value exceeds it."""
         values = self.mean(quantity)
         above = np.flatnonzero(values > limit)
         if not len(above):
