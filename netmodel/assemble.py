@@ -148,7 +148,7 @@ def _check_duplicates(rows: WrittenNetwork, report: Reporter) -> None:
 
 
 def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
-    """Fill in missing bandwidths: the default if set, otherwise the most common one in a file (ties: the lowest)."""
+    """Fill in missing bandwidths with the default if set, otherwise with the most common one in a file (ties: lowest)."""
     missing = [row for row in rows.links if row.bandwidth_bps is None]
     if not missing:
         if rows.bandwidth_bps is not None and rows.links:
@@ -170,8 +170,8 @@ def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
 def _fill_latency(rows: WrittenNetwork, nodes: Mapping[str, NodeRow], report: Reporter) -> None:
     """Fill in missing latencies from the distance between the two ends of a link.
 
-    If ``fills_gaps``, links without positions get the median of the other links, provided that at least half of all
-    links have a latency.
+    If ``fills_gaps``, links without positions get the median latency of the other links, provided that at least half of
+    all links have a latency.
     """
     missing = []
     for row in rows.links:
@@ -234,7 +234,7 @@ def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> Non
 
 
 def _check_connected(rows: WrittenNetwork, report: Reporter) -> None:
-    """Report a network in which some node cannot reach another."""
+    """Report a problem if some node cannot reach every other node."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()

@@ -14,7 +14,7 @@ from gridweave.netmodel.tables import ACTIONS, LATEST_MS, ChangeTable, NetTable,
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
 
 CHANCE = "chance"
-"""Cause of random failures."""
+"""The `CableChange.cause` of random failures."""
 
 
 @dataclass(frozen=True, slots=True)

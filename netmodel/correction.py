@@ -1,4 +1,4 @@
-"""Probe measurements between sites, and network models that are corrected by them or built from them alone.
+"""Measurements from probes between sites, and network models corrected by or built from these measurements.
 
 docs/netmodel.md, "Measured", states the rules.
 """
@@ -299,7 +299,7 @@ _Changed = dict[tuple[int, int, str], Correction]
 
 
 def _with_latencies(paths: Paths, measured: _MeasuredPairs, tolerance: float, changed: _Changed) -> Paths:
-    """Replace latencies by measured ones; a round trip is split as in the model, or in halves if there was no path."""
+    """Replace latencies by measured values; a round trip is split as in the model, or in half if there was no path."""
     latency_ms, jitter_ms = paths.latency_ms.copy(), paths.jitter_ms.copy()
     for (origin, target), pair in measured.items():
         if pair.round_trip_ms is None or pair.least_ms is None or pair.round_trips < LEAST:

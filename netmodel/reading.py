@@ -195,7 +195,7 @@ def _link(number: int, origin: str, target: str, attributes: Mapping[str, Any], 
 
 
 def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float | None:
-    """Return a link's bandwidth in bits per second from the first attribute that has one; None if none has."""
+    """Return a link's bandwidth in bits per second from the first attribute that specifies it; None if unspecified."""
     for key in ("bandwidth_bps", "LinkSpeedRaw"):
         if _first(attributes.get(key)) not in (None, ""):
             return _number(attributes[key], f"{label}: {key}", report)
@@ -220,7 +220,7 @@ def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float
 
 
 def _first(value: Any) -> Any:
-    """Return the first value of an attribute that a file repeats."""
+    """Return the first value of an attribute that may have several values."""
     return value[0] if isinstance(value, list) and value else value
 
 
@@ -281,7 +281,7 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
 
 
 def _generated_graph(table: GeneratorTable, report: Reporter) -> Any:
-    """Call the networkx function of a table; report a failure and return None."""
+    """Call the networkx function named in a table; on failure, report the problem and return None."""
     import networkx as nx
 
     if table.name not in known_generators():

@@ -121,7 +121,7 @@ def find_changed_paths(before: Paths, topology: Topology, worse: BoolArray) -> P
     Notes
     -----
     A route without a worse link remains the best, because no other route has improved. This does not hold for
-    ``k-shortest``: when one of the k shortest routes is lost, another takes its place.
+    ``k-shortest``: when one of the k shortest routes is lost, another route takes its place.
     """
     sites = range(len(topology.sites))
     affected = worse.copy()
@@ -182,7 +182,7 @@ def _usable_links(topology: Topology) -> list[int]:
 
 
 def route_costs(topology: Topology) -> list[int]:
-    """Return the cost that each link adds to a route, as integers whose sums are never equal.
+    """Return the cost that each link adds to a route, as integers that encode the tie rule.
 
     No two routes between the same nodes have the same cost. The high bits hold the latency in nanoseconds, the next
     bits the number of links, and the lowest bits one bit per link, higher for links listed later. Any algorithm that
@@ -197,7 +197,7 @@ def _search_graph(topology: Topology, links: Iterable[int]) -> nx.DiGraph[int]:
     """Return a graph of node numbers with edge attributes ``cost`` and, except for helper edges, ``link``.
 
     networkx finds shortest simple paths only in graphs without parallel edges. A parallel link therefore leads to a
-    helper node, and a free edge without ``link`` continues to the target.
+    helper node, from which an edge without cost and without ``link`` leads to the target.
     """
     import networkx as nx
 

@@ -86,9 +86,9 @@ class LinkTable(_Table, frozen=True, kw_only=True):
     loss : float
         Probability that a packet is lost.
     jitter_ms : float
-        Maximum extra latency of a message; the extra latency is uniform.
+        Maximum extra latency of a message; the extra latency is uniformly distributed.
     one_way : bool
-        Whether the reverse link is missing.
+        Whether the cable has no reverse link.
     back : BackTable, optional
         Values that differ in the reverse direction.
     """

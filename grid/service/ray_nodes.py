@@ -45,7 +45,7 @@ class Launching(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """Start the nodes named on standard input; return 1 if the head does not start."""
+    """Start the nodes read from standard input; return 1 if the head does not start."""
     import ray.scripts.scripts  # noqa: F401  # once, before forking, while the request is written
 
     orders = sys.stdin.buffer.read()

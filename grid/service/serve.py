@@ -1,4 +1,4 @@
-"""The two sides of ``gridweave serve``: a meta-scheduler with remote sites, and a single site.
+"""The two services of ``gridweave serve``: a meta-scheduler with remote sites, and a single site.
 
 Each runs as actors on its own Ray or on an existing Ray cluster, with its own gateway.
 """
@@ -69,7 +69,7 @@ STOP_S = 3.0
 
 
 def check_service(service: GridService | SiteService) -> list[str]:
-    """Return the settings that the next start changes; InputError if that is forbidden or the journal is unreadable."""
+    """Return the settings that the next start changes; InputError if a change is forbidden or the journal invalid."""
     try:
         return check_journals([service.journal_spec])
     except InputError as error:
@@ -353,7 +353,7 @@ class RayPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a service runs: on its own Ray or on an existing Ray cluster."""
 
     folder: Path
-    site: str = ""  # name of the site; empty: the grid's side
+    site: str = ""  # name of the site; empty: a meta-scheduler
     machines: int = 1  # machines of the site
     address: str | None = None  # address of the cluster; None: its own Ray
     # Used only with its own Ray.
@@ -459,7 +459,7 @@ async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> 
 
 
 async def _watch(ray: OwnRay) -> None:
-    """Restart Ray nodes that end; UnavailableError if the head ends."""
+    """Keep restarting Ray nodes that have ended; UnavailableError if the head node ends."""
     while True:
         await asyncio.to_thread(ray.repair)
         await asyncio.sleep(_LOOK_S)

@@ -1,6 +1,6 @@
 """The state of a local grid, from its processes on this machine and the gateway's answers.
 
-Actors of the grid and its sites are found by the journals that their processes have locked.
+The processes of the grid's actors are identified by the journals that they have locked.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _GatewayAnswers(msgspec.Struct, frozen=True):
     sites: list[SiteInfo] = []
     queue: Queue | None = None
     problem: str = ""
-    queue_problem: str = ""  # why there is no queue
+    queue_problem: str = ""  # why the queue is unknown
 
 
 _COUNTED = tuple(state for state in OPEN if state in LocalStatus.__struct_fields__)
@@ -180,7 +180,7 @@ def _parts(state: LocalGridState, answers: _GatewayAnswers) -> list[PartStatus]:
 
 
 def _with_fault(state: LocalGridState, part: PartStatus) -> PartStatus:
-    """Add the latest recent fault, if any, found in this host's logs of a component's actors."""
+    """Append the latest fault in the logs of a component's actors to its details, if that fault is recent."""
     actors = [_ACTORS[part.name]] if part.name in _ACTORS else []
     for site in state.sites:
         if part.name == f"site {site.name}":
@@ -296,7 +296,7 @@ class _PartState(NamedTuple):
 
 
 def _part_state(process: tuple[int, int] | None, is_unasked: bool) -> _PartState:
-    """Judge the state of a component that does not answer from its process."""
+    """Judge the state of an unresponsive component from its process."""
     if process is None:
         what = "does not run, or its state is unknown without the gateway" if is_unasked else "does not answer"
         return _PartState(False, what)
@@ -337,6 +337,6 @@ def _part(name: str, well: bool, process: tuple[int, int] | None, detail: str) -
 
 
 def _since_ms(start_ticks: int) -> int:
-    """Convert clock ticks since the machine's start to Unix time."""
+    """Convert clock ticks since boot to Unix time in milliseconds."""
     ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
     return int((time.time() - ago_s) * 1000)

@@ -1,9 +1,9 @@
 """Restarts processes of a grid started by `gridweave up`: ``python -m gridweave.grid.service.watchdog NAME``.
 
-Ray restarts the grid's actors, but nothing restarts Ray's own nodes, so the watchdog does. To stay small, it
-does not load Ray, numba or a server. When a process ends, it runs `gridweave.grid.service.local`, which starts the
-missing processes like a second `up`. It pauses longer after each failed try and finally gives up, which its log and
-`gridweave status` report. `gridweave down` stops the watchdog first.
+Ray restarts the grid's actors, but nothing restarts Ray's own nodes, so the watchdog does. To stay small, it does not
+load Ray, numba or a server. When a process ends, the watchdog runs `gridweave.grid.service.local`, which starts the
+missing processes like a second `up`. It pauses longer after each try and finally gives up, which its log and `gridweave
+status` report. `gridweave down` stops the watchdog first.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class GridWatchdog:
         self._wait(None, pause_s(self.kept.tries))
         state = read_grid_state(self._name)
         if state is None or not state.missing:
-            return  # another process has done it
+            return  # another process has restarted them
         if not state.own_ray and not self._is_reachable(state.address):
             self._wait(None, LONGEST_PAUSE_S)
             return
@@ -165,7 +165,7 @@ class GridWatchdog:
 
 
 def pause_s(tries: int) -> float:
-    """Return the pause before the next try, in seconds, after `tries` consecutive tries.
+    """Return the pause before the next try, in seconds, given the number of consecutive tries so far.
 
     Examples
     --------
@@ -180,7 +180,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def read_kept(name: str) -> Kept | None:
-    """Return the record of the last watchdog of a grid; None if it is missing or malformed."""
+    """Return the record of a grid's last watchdog; None if the record is missing or malformed."""
     try:
         return msgspec.json.decode((state_folder(name) / KEPT).read_bytes(), type=Kept)
     except (OSError, msgspec.MsgspecError):
@@ -219,7 +219,7 @@ def end_watchdog(state: LocalGridState) -> None:
 
 
 def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
-    """Wait until a process of the grid ends, but at most `longest_s` seconds; without a state, wait that long."""
+    """Wait until a process of the grid ends, but at most `longest_s` seconds; if `state` is None, wait that long."""
     handles = [open_process(process.pid, process.start_ticks) for process in ([] if state is None else state.processes)]
     waiting = select.poll()
     try:

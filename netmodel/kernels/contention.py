@@ -1,7 +1,7 @@
 """Duration of data transfers, alone and in contention (docs/netmodel.md, "Transfers" and "Contention").
 
 A driver adds a job's flows when the job starts and removes them when the job ends. Under dynamic contention, it also
-shares the links again and applies the new slowdowns to all jobs; under static contention a job keeps its first one.
+shares the links again and updates all slowdowns; under static contention a job keeps its initial slowdown.
 
 Links are shared max-min fairly, by progressive filling ("Sharing links"; Bertsekas and Gallager, Data Networks, second
 edition, section 6.5.2).
@@ -92,7 +92,7 @@ def _add_exchange(
 
 @kernel
 def drop_flows(flows: Flows, owner: Int) -> Int:
-    """Remove all flows of an owner; return how many there were."""
+    """Remove all flows of an owner; return the number of flows removed."""
     kept = 0
     for place in range(flows.n_flows[0]):
         if flows.owner[place] != owner:

@@ -1,7 +1,7 @@
 """Placement heuristic for jobs with too many placements to try all (docs/netmodel.md, "Where to split").
 
-Starting from several sites, it adds the nearest sites until the job fits, and then improves the best placement of each
-start by moving nodes.
+The heuristic starts from several sites, adds the nearest sites until the job fits, and then improves the best placement
+of each start by moving nodes between sites.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _gather(net: NetArrays, communication: Record, free: Ints, choice: Choice, s
 
 @kernel_part
 def _apart_ms(net: NetArrays, communication: Record, site: Int, other: Int) -> float:
-    """Return the time of one message in each direction on idle links."""
+    """Return the total time of one message in each direction on idle links."""
     least = net.local_ms_per_bit
     there = max(net.stream_ms_per_bit[site, other], least, net.narrowest_ms_per_bit[site, other])
     back = max(net.stream_ms_per_bit[other, site], least, net.narrowest_ms_per_bit[other, site])

@@ -217,7 +217,7 @@ def _exchange_ratio(
 ) -> tuple[float, float]:
     """Return the time of one exchange relative to a single site, and the time that its busiest link or stream is busy.
 
-    A synchronous exchange takes as long as its slowest message, an overlapped one as long as the average message.
+    A synchronous exchange takes as long as its slowest message, an overlapped exchange as long as the average message.
     """
     mirrored = net.mirrored and communication.pattern != MASTER_WORKERS
     if not alone:

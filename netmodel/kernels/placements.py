@@ -185,7 +185,7 @@ def judge(net: NetArrays, communication: Record, length_ms: float, delay_ms: Flo
 
 @kernel_part
 def _is_alike(net: NetArrays, choice: Choice, count: Int) -> bool:
-    """Whether the current placement has the sites and message counts of the last evaluated one."""
+    """Whether the current placement has the same sites and message counts as the last evaluated placement."""
     alike = choice.alike
     if alike.n_parts[0] != count:
         return False
@@ -200,7 +200,7 @@ def _is_alike(net: NetArrays, choice: Choice, count: Int) -> bool:
 
 @kernel_part
 def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> None:
-    """Record the current placement as the last evaluated one."""
+    """Record the current placement as the last evaluated placement."""
     alike = choice.alike
     alike.n_parts[0] = count
     alike.factor[0] = factor
@@ -226,7 +226,7 @@ def _is_before_known(choice: Choice, count: Int) -> bool:
 
 @kernel
 def placed_end_ms(net: NetArrays, communication: Record, length_ms: float, delay_ms: Floats, choice: Choice) -> float:
-    """Return when the placement in ``nodes`` ends."""
+    """Return the end of the placement in ``nodes``, in milliseconds from now."""
     count, wait_ms = _list_parts(delay_ms, choice)
     return wait_ms + length_ms * split_factor(net, communication, choice.parts, count)
 

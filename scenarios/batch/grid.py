@@ -113,7 +113,7 @@ def grid_result(
     Parameters
     ----------
     sites : numpy.ndarray of int64, shape (sites,)
-        Nodes of each site.
+        Number of nodes per site.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
     refused : mapping from int to str
         Reason why each refused job could never run, by job id.

@@ -118,7 +118,7 @@ def draw_gang(table: str, title: str, runs: GangRuns) -> dict[str, Figure]:
 
 
 def draw_months(table: str, title: str, runs: ThesisRuns) -> dict[str, Figure]:
-    """Draw the published monthly SLDwA of Tables A.1 to A.4, and ours, for the available traces."""
+    """Draw our and the published monthly SLDwA of Tables A.1 to A.4, for the available traces."""
     keys = list(runs.present())
     if not keys:
         return {}
@@ -428,7 +428,7 @@ def _place(labels: dict[str, str], panel: str) -> str:
 
 
 def draw_load(table: str, title: str, runs: LoadRuns) -> dict[str, Figure]:
-    """Draw the figures of one of section 5.2's tables, a panel per available set; none if no set is available."""
+    """Draw the figures for a table of section 5.2, with a panel per available set; none if no set is available."""
     if not runs.at_hand("streit-A.13"):
         return {}
     if table == "streit-4.2":

@@ -131,7 +131,7 @@ class PublishedTable(msgspec.Struct, frozen=True):
     Parameters
     ----------
     title, source : str
-        What the table shows; the paper, section, and number of the table or figure.
+        Content of the table; paper, section and number of the table or figure.
     module : str
         Module in ``studies`` whose ``report(id, runs)`` returns the findings.
     runs : str

@@ -339,7 +339,7 @@ def _parallelism_falls(runs: CollinsRuns) -> Verdict:
 
 
 def _preemption_costs_little(runs: CollinsRuns) -> Verdict:
-    """Check "a slight degradation in overall performance": job times at most 10% longer than without priorities."""
+    """Check that there is only "a slight degradation in overall performance": job times at most 10% longer."""
     base = {rate: runs.mean("no priority", rate, "job_time_ms") for rate in RATES}
     costs = {
         name: 100 * float(np.mean([runs.mean(name, rate, "job_time_ms") / base[rate] - 1 for rate in RATES]))

@@ -53,10 +53,10 @@ OWNERS_RUNS: tuple[tuple[str, str], ...] = (
     ("full", "three quarters"),
     ("full", "half"),
 )
-"""(control, owners' rule) of each simulation. Own users first affects only delegated jobs; limited half is slow."""
+"""(control, owners' rule) of each simulation; combinations that are too slow or have no effect are left out."""
 
 HALF_SEED = 1
-"""Seed for choosing the half of the jobs that is submitted to the grid."""
+"""Seed for choosing the half of the jobs that are submitted to the grid."""
 
 _SOURCE = "Streit, section 2.5"
 _TABLE_COLUMNS = ("AWRT [s]", "AWT [s]", "multi-site jobs", "messages per job")
@@ -64,7 +64,7 @@ _PARTY_COLUMNS = ("AWRT [s]", "AWT [s]", "own users: AWRT", "AWT", "grid: AWRT",
 
 
 class _Setting(NamedTuple):
-    """A mode, a level of control, whether only half of the jobs is submitted to the grid, and the owners' rule."""
+    """A mode, a level of control, whether only half of the jobs are submitted to the grid, and the owners' rule."""
 
     mode: str
     control: str

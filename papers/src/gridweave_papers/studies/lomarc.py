@@ -116,7 +116,7 @@ DEFAULT_READING = "as printed, in 10 weeks"
 """The reading with all 8,000 jobs that comes closest to the published numbers overall (``lomarc-readings``)."""
 
 COLUMNS = ("waiting", "long_enough", "narrow_enough", "fitting", "matchable", "bearable")
-"""Counts of a search for a job to run beside the host, in the order of Table 5."""
+"""Counts of a search for a job to share nodes with the host job, in the order of Table 5."""
 
 
 class Bar(NamedTuple):
@@ -407,7 +407,7 @@ def _response_is_best(view: View) -> Verdict:
 
 
 def _first_match_is_worse(view: View) -> Verdict:
-    """Check "L-FM is not too much worse if the workload is lighter but becomes worse than the workload is heavier"."""
+    """Check that L-FM is "not too much worse if the workload is lighter" but becomes worse as the load grows."""
     gaps = [-view.cut("response_s", "L-FM", workload, base="L-R") for workload in WORKLOADS]
     relative = -view.cut("relative", "L-FM", "W3", base="L-R")
     text = f"response times above L-R's by {gaps[0]:.0f}, {gaps[1]:.0f}, {gaps[2]:.0f}% (W3: 17%)"

@@ -2,7 +2,7 @@
 
 Streit's thesis (section 6.5.3) extends the run time of split jobs by one constant p, and says that communication
 patterns, network speeds, and the way a job is split should be considered. No published numbers exist for comparison;
-the runs here use an extract of CTC on four sites, with several kinds of jobs.
+the simulations here use an extract of CTC on four sites, with several kinds of jobs.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class NetworkRuns:
         )
 
     def change_pct(self, case: Case) -> float:
-        """Return the difference of AWRT from job sharing, in per cent."""
+        """Return the change in AWRT relative to job sharing, in per cent."""
         return change_pct(awrt_s(self.result(case)), awrt_s(self.result(Case("sharing"))))
 
 

@@ -107,8 +107,8 @@ class Conclusion(msgspec.Struct, frozen=True):
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recomputing a published table or figure.
 
-    ``data`` holds tables that are too long to print, as records with equal keys. If all needed traces are in
-    ``missing``, the other fields are empty.
+    ``data`` holds tables that are too long to print, as records with equal keys. If all required traces are missing,
+    only ``missing`` is set.
     """
 
     sections: tuple[Section, ...] = ()
@@ -129,9 +129,9 @@ class Report(Findings, frozen=True, kw_only=True):
     Parameters
     ----------
     id : str
-        As on the command line.
+        Id of the table, as on the command line.
     title, source : str
-        What the table shows, and where it was published.
+        Content of the table, and where it was published.
     """
 
     id: str

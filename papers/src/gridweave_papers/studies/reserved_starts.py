@@ -36,7 +36,7 @@ ESTIMATES = ("real", "perfect")
 BACKFILLS = ("easy", "conservative")
 
 WIDE_NODES = 32
-"""Jobs with more nodes count as wide, as in Zhang et al., section 2.2."""
+"""Jobs with more nodes than this count as wide, as in Zhang et al., section 2.2."""
 
 _SOURCE = "Streit, chapter 8"
 _COLUMNS = ("AWRT [s]", "AWT [s]", "AWT wide [s]", "multi-site jobs")
@@ -136,7 +136,7 @@ def _same_on_one_machine(study: _Runs) -> Conclusion:
 
 
 def _splitting_pays(study: _Runs) -> Conclusion:
-    """Check whether splits, most of them reserved for later, pay off on a configuration that does not require any."""
+    """Check whether splits, most of them reserved for later, pay off on a configuration that requires no split."""
     verdicts = {}
     for estimates in ESTIMATES:
         shared_ms = study.result("m384", estimates, 0.0, "conservative", "sharing").metrics().awrt_area_ms
@@ -194,7 +194,7 @@ def lateness_ms(result: SimulationResult) -> IntArray:
 
 
 def _by_site(result: SimulationResult, fragments: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Yield the nodes of each site and the indices of its fragments."""
+    """Yield the number of nodes of each site and the indices of its fragments."""
     for site, nodes in enumerate(result.site_nodes):
         yield int(nodes), fragments[result.fragments["site"][fragments] == site]
 

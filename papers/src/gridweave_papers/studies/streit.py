@@ -45,10 +45,10 @@ TRACES = ("CTC", "KTH", "LANL", "SDSC")
 POLICIES = ("FCFS", "SJF", "LJF")
 
 LEFT_OUT = "records without an estimate left out"
-"""The reading of the thesis."""
+"""The conversion of traces in the thesis."""
 
 FILLED = "run time taken as the estimate"
-"""The reading of `gridweave.scenarios.traces.convert`."""
+"""The conversion of traces in `gridweave.scenarios.traces.convert`."""
 
 PLANNED, EASY = "planned FCFS", "FCFS queue, EASY"
 

@@ -378,7 +378,7 @@ TABLES: dict[str, Callable[[TuningRuns], Made]] = {
     "streit-5.4": table_5_4,
     "streit-A.9": tables_a_9,
 }
-"""Functions that recompute each table."""
+"""Function that recomputes each table."""
 
 CHECKS: dict[str, tuple[Callable[[_Ours], Verdict], ...]] = {
     "streit-5.2": (_advanced_beats_simple, _full_beats_half),

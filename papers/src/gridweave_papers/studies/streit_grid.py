@@ -125,7 +125,7 @@ TABLE_7_6 = {row["configuration"]: (float(row["30"]), float(row["300"])) for row
 
 # "A few per cent": the thesis has 7% for m384 from 30% to 300%.
 _FEW_PCT = 7.0
-# Words such as "the best" allow for chance: smaller differences count as equal.
+# Words such as "the best" allow for chance: differences below this count as equal.
 _EQUAL_PCT = 1.0
 
 BOUNDS = (0, 8, 16, 32, 64, 96, 128, 256)

@@ -1,6 +1,6 @@
 """Streit's thesis, section 5.2: basic policies and the self-tuning scheduler as the load grows.
 
-Tables 5.10 to 5.13 and A.13 to A.20, Figures 5.1 to 5.4; and Figure 4.2, for the scheduler with bounds. The workloads
+Recomputes Tables 5.10 to 5.13 and A.13 to A.20, Figures 5.1 to 5.4, and Figure 4.2 for the decider bounds. Workloads
 are synthetic: 10,000 jobs from the histogram model of a trace (section 3.6), with the arrivals of Table 3.7, and submit
 times multiplied by a shrinking factor. Results are averaged over several workloads, without the largest and the
 smallest result. The thesis's workloads are not public, so ours are new samples from the same model. All eight sets are
@@ -43,7 +43,7 @@ SEEDS, FULL_SEEDS = 3, 10
 JOBS = 10_000
 DECIDERS = ("advanced", "sjf-preferred")
 USED = ("sjf", "fcfs", "ljf")
-"""In the order of the bounds (Figure 4.2)."""
+"""Policies in the order of the bounds (Figure 4.2)."""
 
 LONG, SHORT = "CTC", "LANL"
 """The sets whose average estimates are closest to the two averages in Table 4.1: 21,634 s and 6,554 s."""
@@ -227,7 +227,7 @@ def report(table: str, study: LoadRuns) -> Findings:
 
 
 def figure_4_2(study: LoadRuns) -> Made:
-    """Recompute Figure 4.2: the share of time under each policy as the load grows, when bounds decide."""
+    """Recompute Figure 4.2: the share of time under each policy as the load grows, with the decider bounds."""
     rows: list[Row] = []
     numbers: _Numbers = {}
     for trace, factors in factors_of(study.at_hand("streit-A.13")).items():
@@ -284,7 +284,7 @@ def tables_a_13(study: LoadRuns) -> Made:
 
 
 def _averages(lines: list[dict[str, str]], numbers: _Numbers) -> Section:
-    """Return the rows "average" of Tables A.13 and A.14: the differences of SJF and LJF from FCFS."""
+    """Return the "average" rows of Tables A.13 and A.14: the differences of SJF and LJF from FCFS."""
     rows = []
     for trace in factors_of(lines):
         of_trace = [line for line in lines if line["set"] == trace]
@@ -352,7 +352,7 @@ def _over_sjf(study: LoadRuns, trace: str, factors: Sequence[float], way: Way) -
 
 
 def table_5_13(study: LoadRuns) -> Made:
-    """Recompute Tables 5.13 and A.17 to A.20: slackness by shrinking factor."""
+    """Recompute Tables 5.13 and A.17 to A.20: the effect of slackness by shrinking factor."""
     lines = study.at_hand("streit-A.17")
     factors_by_set, slacks = factors_of(lines), tuple(map(str, SLACKNESS))
     ways = [Way(decider, reading, slack) for decider in DECIDERS for reading in READINGS for slack in SLACKNESS]
@@ -480,7 +480,7 @@ TABLES: dict[str, Callable[[LoadRuns], Made]] = {
     "streit-5.12": table_5_12,
     "streit-5.13": table_5_13,
 }
-"""Functions that recompute each table."""
+"""Function that recomputes each table."""
 
 CHECKS: dict[str, tuple[Callable[[_Numbers], Verdict], ...]] = {
     "streit-4.2": (_ljf_use(LONG, 1), _ljf_use(SHORT, -1)),

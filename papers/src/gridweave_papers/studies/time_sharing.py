@@ -26,7 +26,7 @@ from gridweave_papers.studies.streit_grid import CONFIGURATIONS, GridRuns, with_
 from gridweave_papers.studies.study import Study, awrt_s, check_all_ran, slowdowns
 
 SWITCH_MS = 4_000
-"""Cost of resuming a job, in simulations with a cost: 2% of a slice, as in the paper."""
+"""Cost of resuming a job where switches are not free: 2% of a slice, as in the paper."""
 
 BF = "BF"
 

@@ -116,7 +116,7 @@ class _Point(NamedTuple):
 
 
 def estimator_class(workload: Workload, estimates: str) -> IntArray:
-    """Return the class of estimators, 0 to 9, of each job by the model of its estimates (Zhang, section 4).
+    """Return each job's estimator class, 0 to 9, under the model of its estimates (Zhang, section 4).
 
     In the omega model, class i contains ratios of estimate to run time from 1 + i X / 10 to below 1 + (i + 1) X / 10.
     In the phi model, class i contains jobs whose run time is more than i and at most i + 1 tenths of the estimate.
@@ -444,7 +444,7 @@ def _good_estimators(setting: Setting, best: int, worst: int) -> Check:
 
 
 def _largest(changes: FloatArray) -> float:
-    """Return the largest absolute change; NaN, for which no claim holds, if there is no change that is not NaN."""
+    """Return the largest absolute change; NaN, for which no claim holds, if all changes are NaN."""
     finite = changes[~np.isnan(changes)]
     return float(np.abs(finite).max()) if finite.size else float("nan")
 

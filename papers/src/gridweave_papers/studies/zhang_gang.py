@@ -112,7 +112,7 @@ def mostly(check_pairs: Sequence[tuple[str, str]], lines: Mapping[str, Line], qu
 
 
 def alike(first: str, others: Sequence[str], lines: Mapping[str, Line], quantity: str, high: float = 1.0) -> Check:
-    """Return the check that lines hardly differ from the first line, up to a utilisation."""
+    """Return the check that other lines hardly differ from the first line, up to a utilisation."""
 
     def check(curves: GangCurves) -> Verdict:
         changes = _changes(curves, first, others, lines, quantity, 0.0, high)
@@ -208,7 +208,7 @@ def crossing(line: GangCurve, other: GangCurve) -> float:
 def _ratio(
     lines: Mapping[str, Line], pair: tuple[str, str], quantity: str, range_: tuple[float, float], high: float = 1.0
 ) -> Check:
-    """Return the check of the mean ratio between two lines over a range of utilisations."""
+    """Return the check that the mean ratio of two lines is within a range, up to a utilisation."""
     line, other = pair
 
     def check(curves: GangCurves) -> Verdict:
@@ -254,7 +254,7 @@ def _loss_of_bf_falls(curves: GangCurves) -> Verdict:
 
 
 def _accepts(scheduling: str, published: float) -> Check:
-    """Return the check that BGS-5 has a slowdown of at most 20 up to the highest utilisation of all (Figure 21)."""
+    """Return the check that BGS-5 sustains the highest utilisation at a slowdown of at most 20 (Figure 21)."""
 
     def check(curves: GangCurves) -> Verdict:
         lines = {name: line for name, line in seven(0, scheduling).items() if name != "BF"}
@@ -282,7 +282,7 @@ _MIGRATIONS = (("BGS", "MBGS"), ("GS", "MGS"))
 
 
 def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
-    """Return by how many per cent migration reduces the slowdown at each of the nine workloads (Table 1)."""
+    """Return the reduction in slowdown due to migration, in per cent, at each of the nine workloads (Table 1)."""
     lines = LINES["zhang-table1"]
     old, new = curves[lines[before]].mean("slowdown"), curves[lines[after]].mean("slowdown")
     gains: list[float] = (100 * (1 - new / old)).tolist()
