@@ -148,7 +148,7 @@ def _check_duplicates(rows: WrittenNetwork, report: Reporter) -> None:
 
 
 def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
-    """Fill in missing bandwidths with the default if set, otherwise with the most common one in a file (ties: lowest)."""
+    """Fill in missing bandwidths: the default if set, otherwise the most common bandwidth in a file (ties: lowest)."""
     missing = [row for row in rows.links if row.bandwidth_bps is None]
     if not missing:
         if rows.bandwidth_bps is not None and rows.links:
