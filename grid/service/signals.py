@@ -120,7 +120,7 @@ def uninterrupted() -> Iterator[None]:
 def postponed() -> Iterator[None]:
     """Delay SIGTERM and SIGHUP until after the block, then deliver them to their previous handlers.
 
-    Used while connecting to Ray, which installs a SIGTERM handler that aborts the process.
+    Needed because Ray, when it connects, installs a SIGTERM handler that aborts the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,11 +1,11 @@
 """Streit's thesis, section 5.2: basic policies and the self-tuning scheduler as the load grows.
 
-Recomputes Tables 5.10 to 5.13 and A.13 to A.20, Figures 5.1 to 5.4, and Figure 4.2 for the decider bounds. Workloads
-are synthetic: 10,000 jobs from the histogram model of a trace (section 3.6), with the arrivals of Table 3.7, and submit
-times multiplied by a shrinking factor. Results are averaged over several workloads, without the largest and the
-smallest result. The thesis's workloads are not public, so ours are new samples from the same model. All eight sets are
-transcribed, but the sets of PC2-2001, PC2-2002, CHPC and MHPCC are left out, because these traces are not public. In
-Table 5.13 the row of KTH with the advanced decider repeats CTC with the preferred decider; the misprint is kept.
+Recomputes Tables 5.10 to 5.13 and A.13 to A.20, Figures 5.1 to 5.4, and Figure 4.2 for the decider bounds. The
+workloads are synthetic: 10,000 jobs from the histogram model of a trace (section 3.6), with the arrivals of Table 3.7,
+and submit times multiplied by a shrinking factor. Results are averaged over several workloads, without the largest and
+the smallest result. The thesis's workloads are not public, so ours are new samples from the same model. All eight sets
+are transcribed, but the sets of PC2-2001, PC2-2002, CHPC and MHPCC are left out, because these traces are not public.
+In Table 5.13 the row of KTH with the advanced decider repeats CTC with the preferred decider; the misprint is kept.
 
 Figure 4.2 shows two extracts of an unknown trace, for which Table 4.1 has only averages. Our figure shows the four
 available sets, which suffice to check the statements about jobs with long and with short estimates.
