@@ -1,1 +1,1 @@
-"""The network model: links between sites, and what it costs to send data over them."""
+"""The network model: links between sites, and the cost of sending data over them."""

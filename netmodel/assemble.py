@@ -1,4 +1,4 @@
-"""Build a checked topology from rows of nodes and links, whatever source the rows come from."""
+"""Build a validated topology from rows of nodes and links, regardless of where the rows come from."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class LinkRow:
 class WrittenNetwork:
     """A network as specified in the source; cables are numbered from 0.
 
-    If ``fills_gaps``, missing values of a link are taken from the other links. If ``allows_parallel``, cables with the
-    same ends and the same name are different cables. ``attached`` maps each site that the source names to its node.
+    If ``fills_gaps``, missing values of a link are taken from the other links. If ``allows_parallel``, several cables
+    may have the same ends and name. ``attached`` maps each site that the source names to its node.
     """
 
     name: str
@@ -80,7 +80,7 @@ def assemble(
     """Check a network, fill in missing values, and attach the sites; return None if it is too broken to build.
 
     ``sites`` defaults to the sites of ``attach``, then to the sites that the network names, then to all nodes. A site
-    in neither place is attached to the node of the same name.
+    that neither of the two mentions is attached to the node of the same name.
     """
     nodes = _check_nodes(rows, report)
     sound_links = [row for row in rows.links if _ends_are_sound(row, nodes, report)]
@@ -148,7 +148,7 @@ def _check_duplicates(rows: WrittenNetwork, report: Reporter) -> None:
 
 
 def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
-    """Fill in missing bandwidths: the default if set, otherwise the most common one in a file (ties: the lowest)."""
+    """Fill in missing bandwidths: the default if set, otherwise the most common bandwidth in a file (ties: lowest)."""
     missing = [row for row in rows.links if row.bandwidth_bps is None]
     if not missing:
         if rows.bandwidth_bps is not None and rows.links:
@@ -170,8 +170,8 @@ def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
 def _fill_latency(rows: WrittenNetwork, nodes: Mapping[str, NodeRow], report: Reporter) -> None:
     """Fill in missing latencies from the distance between the two ends of a link.
 
-    If ``fills_gaps``, links without positions get the median of the other links, provided that at least half of all
-    links have a latency.
+    If ``fills_gaps``, links without positions get the median latency of the other links, provided that at least half of
+    all links have a latency.
     """
     missing = []
     for row in rows.links:
@@ -215,7 +215,7 @@ def _links(rows: Sequence[LinkRow]) -> str:
 
 
 def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> None:
-    """Report numbers out of range; skip a value that was already reported for the opposite direction."""
+    """Report out-of-range numbers; skip a value that was already reported for the opposite direction."""
     checks: tuple[tuple[str, float | None, bool, str], ...] = (
         ("latency_ms", row.latency_ms, row.latency_ms is None or 0 <= row.latency_ms <= 1e9, "0 to 1e9 ms"),
         (
@@ -234,7 +234,7 @@ def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> Non
 
 
 def _check_connected(rows: WrittenNetwork, report: Reporter) -> None:
-    """Report a network in which some node cannot reach another."""
+    """Report a problem if some node cannot reach every other node."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()
@@ -268,7 +268,7 @@ def _attach(
     attach: Mapping[str, str | AttachTable],
     report: Reporter,
 ) -> tuple[list[str], list[str]]:
-    """Return the site names and the node of each; a site with its own access line gets a new node and cable."""
+    """Return the site names and each site's node; a site with its own access line gets a new node and cable."""
     names = list(sites) if sites is not None else list(attach) or list(rows.attached) or list(nodes)
     placement: list[str] = []
     for stray in [name for name in attach if name not in names]:

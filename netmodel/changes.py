@@ -14,7 +14,7 @@ from gridweave.netmodel.tables import ACTIONS, LATEST_MS, ChangeTable, NetTable,
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
 
 CHANCE = "chance"
-"""Cause of random failures."""
+"""The `CableChange.cause` of random failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class CableChange:
 
 
 def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: Reporter) -> list[CableChange]:
-    """Return the changes listed in tables, by time; changes at the same time stay in listed order."""
+    """Return the changes listed in tables, sorted by time; changes at the same time keep their order."""
     changes: list[CableChange] = []
     for number, table in enumerate(tables):
         try:
@@ -100,14 +100,14 @@ def random_changes(
     factor: float = 0.0,
     cables: Iterable[int] | None = None,
 ) -> list[CableChange]:
-    """Draw random failures: each cable is up, then down, for exponential times, independently of the others.
+    """Draw random failures: each cable independently alternates between exponentially distributed up and down times.
 
     Parameters
     ----------
     until_ms : int
         Every failure begins before this time. Repairs may come later.
     rng : numpy.random.Generator
-        The cables draw one after the other, in ascending order.
+        Drawn from cable by cable, in ascending order.
     factor : float
         Fraction of its bandwidth that a cable keeps during a failure.
     cables : iterable of int, optional
@@ -116,12 +116,12 @@ def random_changes(
     Returns
     -------
     list of CableChange
-        By time, then by cable.
+        Sorted by time, then by cable.
 
     Raises
     ------
     OptionError
-        If a mean is not above 0, or the factor is not in [0, 1).
+        If ``mean_up_ms`` or ``mean_down_ms`` is not above 0, or ``factor`` is not in [0, 1).
     """
     check_number("mean_up_ms", mean_up_ms, 0.0, "more than 0 ms", above=True)
     check_number("mean_down_ms", mean_down_ms, 0.0, "more than 0 ms", above=True)
@@ -141,7 +141,7 @@ def random_changes(
 def all_changes(
     table: NetTable, topology: Topology, *, until_ms: int, rng: Generator, report: Reporter
 ) -> list[CableChange]:
-    """Return a table's listed changes and its random failures before ``until_ms``, by time."""
+    """Return a table's listed changes and its random failures before ``until_ms``, sorted by time."""
     changes = written_changes(table.changes, topology, report)
     if table.failures is not None:
         changes += random_changes(
@@ -166,7 +166,7 @@ class Timetable:
     instants_ms : numpy.ndarray of int64, shape (instants,)
         Times of the changes, ascending.
     factors : numpy.ndarray of float64, shape (instants + 1, cables)
-        Fraction of its bandwidth that each cable has: before the first change, and from each change on.
+        Fraction of its bandwidth that each cable has before the first change and after each change.
     """
 
     topology: Topology

@@ -1,4 +1,4 @@
-"""A job's communication: what its ranks send to each other, as users write it and as kernels read it."""
+"""Communication between the ranks of a job: how users specify it, and the records that kernels read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATTERNS = {
     "3d-neighbours": NEIGHBOURS,
     "master-workers": MASTER_WORKERS,
 }
-"""Communication patterns by name, with the number that kernels use."""
+"""Pattern numbers used by the kernels, by pattern name."""
 
 GRIDS_BY_NAME = {"ring": 1, "2d-neighbours": 2, "3d-neighbours": 3}
 """Number of dimensions of the rank grid for each neighbour pattern."""
@@ -155,7 +155,7 @@ def communication_text(communication: Communication) -> str:
 def rank_grid(width: int, dimensions: int) -> tuple[int, ...]:
     """Return the sides of a grid of ranks that is as close to a square or cube as its size allows.
 
-    The sides ascend. Each side is the largest divisor of the remaining size that does not exceed its root.
+    The sides ascend. Each is the largest divisor of the remaining size that does not exceed its square or cube root.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Probe measurements between sites, and network models that are corrected by them or built from them alone.
+"""Measurements from probes between sites, and network models corrected by or built from these measurements.
 
 docs/netmodel.md, "Measured", states the rules.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import networkx as nx
 
 WINDOW = 3
-"""Default number of the newest measurements per pair that count.
+"""Default number of recent measurements used per pair.
 
-With three, a single outlier does not move the median, and two measurements that agree do.
+With three, a single outlier does not move the median, but two measurements that agree do.
 """
 
 LEAST = 2
@@ -87,9 +87,9 @@ class Measurements:
     Parameters
     ----------
     window : int
-        Number of the newest measurements per pair that count.
+        Number of recent measurements used per pair.
     round_trip_age_ms, bandwidth_age_ms : int
-        Maximum ages of measurements that count.
+        Maximum ages of the measurements used.
 
     Raises
     ------
@@ -162,7 +162,7 @@ class Measurements:
         Parameters
         ----------
         at_ms : int
-            Time of the measurement, as in `add_round_trip`.
+            Time of the measurement; a repetition is ignored, as in `add_round_trip`.
 
         Raises
         ------
@@ -197,7 +197,7 @@ class Measurements:
         )
 
     def _newest(self, rows: list[_Row], after_ms: int) -> list[_Row]:
-        """Return the rows in the window that are young enough to count."""
+        """Return the rows in the window that are recent enough to be used."""
         return [row for row in rows[-self._window :] if row.at_ms > after_ms]
 
     def pairs(self, now_ms: int, sites: Sequence[str] | None = None) -> list[PairMeasured]:
@@ -206,7 +206,7 @@ class Measurements:
         Parameters
         ----------
         sites : sequence of str, optional
-            Return only pairs of these sites, in this order; defaults to all sites by name.
+            Return only pairs of these sites, in this order; defaults to all sites, sorted by name.
         """
         measured = {pair for origin, target in self._round_trips for pair in ((origin, target), (target, origin))}
         measured |= self._bandwidths.keys()
@@ -255,7 +255,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """A corrected model with its corrections; the same model object if nothing differs."""
+    """A corrected model and its corrections; without corrections, the original model object."""
 
     model: NetworkModel
     corrections: tuple[Correction, ...]
@@ -299,7 +299,7 @@ _Changed = dict[tuple[int, int, str], Correction]
 
 
 def _with_latencies(paths: Paths, measured: _MeasuredPairs, tolerance: float, changed: _Changed) -> Paths:
-    """Replace latencies by measured ones; a round trip is split as in the model, or in halves if there was no path."""
+    """Replace latencies by measured values; a round trip is split as in the model, or in half if there was no path."""
     latency_ms, jitter_ms = paths.latency_ms.copy(), paths.jitter_ms.copy()
     for (origin, target), pair in measured.items():
         if pair.round_trip_ms is None or pair.least_ms is None or pair.round_trips < LEAST:
@@ -335,7 +335,7 @@ def _correction(pair: PairMeasured, what: str, modelled: float, measured: float)
 def _with_bandwidths(
     topology: Topology, paths: Paths, measured: _MeasuredPairs, tolerance: float, changed: _Changed
 ) -> tuple[Topology, Paths]:
-    """Widen links that carried more than modelled; narrow paths that carry less by adding a gate to each."""
+    """Widen links that carried more than modelled; narrow each path that carried less by adding a gate link."""
     speeds = {
         ends: pair.bandwidth_bps
         for ends, pair in measured.items()

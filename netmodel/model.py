@@ -1,4 +1,4 @@
-"""The network model: the paths between sites, and what it costs a job or a transfer to use them."""
+"""The network model: the paths between sites, and the cost of using them for a job or a transfer."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class NetworkModel:
         return cls.of_table(settings, topology)
 
     def with_cables(self, factors: Sequence[float] | FloatArray) -> NetworkModel:
-        """Return the network with some cables slow or down; results are cached per combination of factors.
+        """Return the network with some cables slowed or down; results are cached per combination of factors.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class NetworkModel:
         return self._changed[key]
 
     def split_factor(self, communication: Communication, nodes: Mapping[str, int]) -> float:
-        """Return the factor by which a job's run time grows when it is split, on otherwise idle links.
+        """Return the factor by which a split increases a job's run time, on otherwise idle links.
 
         Parameters
         ----------
@@ -313,7 +313,7 @@ def _no_placements(sites: int) -> Placements:
 
 
 def new_choice(sites: int, widest: int) -> Choice:
-    """Allocate the arrays with which kernels choose sites, for jobs up to a width."""
+    """Allocate the arrays that kernels need to choose sites for jobs of at most ``widest`` nodes."""
     return Choice(
         best=np.zeros(sites, PART),
         parts=np.zeros(sites, PART),

@@ -1,7 +1,7 @@
 """Build topologies from tables, texts and graphs, and report all problems at once.
 
-A network is specified by tables of nodes and links, or by a networkx graph. Graphs come from GML or GraphML files, as
-published by the Internet Topology Zoo, or from a generator, for what-if questions and scaling tests.
+A network is specified by tables of nodes and links, or by a networkx graph. Graphs come from GML or GraphML files, such
+as those of the Internet Topology Zoo, or from a generator, for what-if questions and scaling tests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NODE_TAG = "{http://graphml.graphdrawing.org/xmlns}node"
 
 
 def parse_graph(text: str, suffix: str, name: str) -> nx.Graph[Any]:
-    """Parse the text of a ``.gml`` or ``.graphml`` file into a networkx graph of any kind."""
+    """Parse the text of a ``.gml`` or ``.graphml`` file into a networkx graph."""
     import networkx as nx
 
     kind = {".gml": "GML", ".graphml": "GraphML"}.get(suffix.lower())
@@ -97,7 +97,7 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenN
     """Convert a graph to rows of nodes and links; an undirected edge becomes a link in each direction.
 
     Nodes may have the attributes Latitude, Longitude and ``sites`` (one name or several). Edges may have latency_ms,
-    bandwidth_bps (or the Topology Zoo's LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a
+    bandwidth_bps (or the Topology Zoo's LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel with a
     bandwidth), loss, jitter_ms, name, up and cable. If the edge keys are distinct integers, links are in the order of
     these keys.
     """
@@ -195,7 +195,7 @@ def _link(number: int, origin: str, target: str, attributes: Mapping[str, Any], 
 
 
 def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float | None:
-    """Return a link's bandwidth in bits per second from the first attribute that has one; None if none has."""
+    """Return a link's bandwidth in bits per second from the first attribute that specifies it; None if unspecified."""
     for key in ("bandwidth_bps", "LinkSpeedRaw"):
         if _first(attributes.get(key)) not in (None, ""):
             return _number(attributes[key], f"{label}: {key}", report)
@@ -220,7 +220,7 @@ def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float
 
 
 def _first(value: Any) -> Any:
-    """Return the first value of an attribute that a file repeats."""
+    """Return the first value of an attribute that may have several values."""
     return value[0] if isinstance(value, list) and value else value
 
 
@@ -260,7 +260,7 @@ GENERATORS = (
 
 
 def known_generators() -> list[str]:
-    """Return the names of the accepted generators that the installed networkx has."""
+    """Return the names of the accepted generators that the installed networkx provides."""
     import networkx as nx
 
     return [name for name in GENERATORS if hasattr(nx, name)]
@@ -281,7 +281,7 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
 
 
 def _generated_graph(table: GeneratorTable, report: Reporter) -> Any:
-    """Call the networkx function of a table; report a failure and return None."""
+    """Call the networkx function named in a table; on failure, report the problem and return None."""
     import networkx as nx
 
     if table.name not in known_generators():
@@ -305,7 +305,7 @@ def _generated_graph(table: GeneratorTable, report: Reporter) -> Any:
 
 
 def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour: float, report: Reporter) -> None:
-    """Set the latency of all links, from the table or from their lengths on a square."""
+    """Set the latency of all links, from the table or from the distances between generated positions."""
     if table.latency_ms is not None:
         if table.side_km is not None:
             report.add(("generator", "side_km"), "conflicts with latency_ms; remove one of them")
@@ -337,7 +337,7 @@ TYPE_WORDS = {
     "object": "a table",
     "null": "nothing",
 }
-"""Plain words for the type names in msgspec's messages."""
+"""Plain-English names for the types in msgspec's messages."""
 
 _LISTS: dict[str, type[msgspec.Struct]] = {"nodes": NodeTable, "links": LinkTable, "changes": ChangeTable}
 
@@ -353,8 +353,8 @@ def _elements(listed: object, key: str, report: Reporter) -> list[Any]:
 def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
     """Convert the raw table ``[net]``; report unknown, missing and mistyped keys and ignore them.
 
-    An invalid node or link is kept with stand-in values if its name or ends can be read, so that it causes no follow-up
-    problems.
+    An invalid node or link is kept with substitute values if its name or ends can be read, so that it causes no
+    follow-up problems.
     """
     lists: dict[str, Any] = {key: _elements(raw.get(key, []), key, report) for key in _LISTS}
     attach = raw.get("attach", {})
@@ -374,7 +374,7 @@ def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
 
 
 def _element(value: object, kind: type[msgspec.Struct], path: KeyPath, report: Reporter) -> Any:
-    """Convert one table; report a failure in plain words and return a stand-in or None."""
+    """Convert one table; on failure, report the problem in plain English and return a substitute or None."""
     if kind is AttachTable and isinstance(value, str):
         return value
     try:
@@ -409,7 +409,7 @@ def _stand_in(value: object, kind: type[msgspec.Struct]) -> NodeTable | LinkTabl
 
 
 def _plain_message(message: str, field_names: list[str]) -> str:
-    """Rewrite an error message of msgspec in plain words."""
+    """Rewrite an error message of msgspec in plain English."""
     quoted = re.findall(r"`([^`]*)`", message)
     if "unknown field" in message:
         return f"{quoted[0]!r} is not known{meant(quoted[0], field_names)}; known are {', '.join(field_names)}"
@@ -422,7 +422,7 @@ def _plain_message(message: str, field_names: list[str]) -> str:
 
 
 def meant(key: str, valid_keys: Iterable[str]) -> str:
-    """Return " (perhaps X was meant)" for the closest known key, or an empty text."""
+    """Return " (perhaps X was meant)" for the closest valid key, or an empty string."""
     close = difflib.get_close_matches(key, list(valid_keys), 1)
     return f" (perhaps {close[0]} was meant)" if close else ""
 
@@ -441,7 +441,7 @@ def rows_of(table: NetTable, name: str, report: Reporter) -> WrittenNetwork:
 
 
 def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
-    """Return the links of a cable: both directions, or one if it is one-way."""
+    """Return the links of a cable: one per direction, or a single one if the cable is one-way."""
     path: KeyPath = ("links", number)
     row = LinkRow(
         path=path,
@@ -462,7 +462,7 @@ def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
 
 
 def _way_back(link: LinkTable, row: LinkRow, report: Reporter) -> LinkRow:
-    """Return the reverse link of a cable: a copy, with the values that ``back`` overrides."""
+    """Return the reverse link of a cable: a copy of the forward link, except for the values that ``back`` sets."""
     back, path = link.back or BackTable(), (*row.path, "back")
     back_bps = _link_speed(back.bandwidth_bps, back.bandwidth, link, path, report)
     there = row.back()
@@ -481,7 +481,7 @@ def _link_speed(bps: float | None, text: str | None, link: LinkTable, path: KeyP
 
 
 ReadText = Callable[[str], str]
-"""Return the text of a file that a table names; raises InputError if it cannot be read."""
+"""Returns the text of a file that a table names; raises InputError if the file cannot be read."""
 
 TOML = ".toml"
 
@@ -496,7 +496,7 @@ def parse_network(
     name : str
         File name. Its suffix selects the format: .toml (with a table ``[net]``, as in a scenario), .gml or .graphml.
     read_text : callable
-        Reads a file that the table names.
+        Returns the text of a file that the table names.
     sites : sequence of str, optional
         Defaults to the sites of ``[net.attach]``, or to every node.
 
@@ -616,7 +616,7 @@ def build_topology(
 
 
 def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Reporter) -> WrittenNetwork | None:
-    """Return the rows of the network's only source; report a network with no source or several."""
+    """Return the rows of the network's source; report a network that does not have exactly one source."""
     sources = [key for key in ("file", "generator", "nodes") if getattr(table, key)]
     if table.links and not table.nodes:
         sources.append("links")
@@ -641,7 +641,7 @@ def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Report
 
 
 def check_settings(table: NetTable, report: Reporter) -> None:
-    """Report settings out of range; nodes and links are checked elsewhere."""
+    """Report out-of-range settings; nodes and links are checked elsewhere."""
     for key, allowed in (("routes", ROUTES), ("exchange", EXCHANGES), ("contention", CONTENTIONS)):
         if getattr(table, key) not in allowed:
             report.add((key,), not_known(getattr(table, key), allowed))

@@ -26,7 +26,7 @@ Links = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """The path from every site to every other, with its latency, bandwidth and loss.
+    """The path from every site to every other site, with its latency, bandwidth and loss.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Paths:
     links : numpy.ndarray of uint32
         The links of the path from site *i* to site *j* are ``links[first[p]:first[p + 1]]``, p = i x sites + j.
     routes, k, segment_bytes
-        The rules by which the paths were found (`find_paths`); needed to find new paths when links change.
+        Arguments of `find_paths` for these paths; used again to find new paths when links change.
     """
 
     latency_ms: FloatArray
@@ -69,7 +69,7 @@ class Paths:
 class Route:
     """One route between two nodes.
 
-    The latency includes half of the jitter. The bandwidth is that of the narrowest link.
+    The latency includes half of the jitter; the bandwidth is the bandwidth of the narrowest link.
     """
 
     links: tuple[int, ...]
@@ -80,7 +80,7 @@ class Route:
 
 
 def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segment_bytes: int = SEGMENT_BYTES) -> Paths:
-    """Return the path from every site to every other.
+    """Return the path from every site to every other site.
 
     Parameters
     ----------
@@ -88,11 +88,11 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
         Links that are down are ignored.
     routes : str
         ``latency``: the shortest route. ``bandwidth``: the route with the widest bottleneck; ties go to the shorter
-        one. ``k-shortest``: the widest of the k shortest; searches pair by pair, which suits a few dozen sites.
+        route. ``k-shortest``: the widest of the k shortest; slow for more than a few dozen sites.
     k : int
         Number of routes that ``k-shortest`` compares.
     segment_bytes : int
-        Size of a packet, for the cost of lost packets.
+        Packet size, used to compute the cost of lost packets.
 
     Raises
     ------
@@ -120,8 +120,8 @@ def find_changed_paths(before: Paths, topology: Topology, worse: BoolArray) -> P
 
     Notes
     -----
-    A route that crosses no worse link stays the best, because no other route improved. This does not hold for
-    ``k-shortest``: when one of the k shortest routes is lost, another takes its place.
+    A route without a worse link remains the best, because no other route has improved. This does not hold for
+    ``k-shortest``: when one of the k shortest routes is lost, another route takes its place.
     """
     sites = range(len(topology.sites))
     affected = worse.copy()
@@ -137,7 +137,7 @@ def find_changed_paths(before: Paths, topology: Topology, worse: BoolArray) -> P
 
 
 _Row = tuple[IntArray, npt.NDArray[np.uint32]]
-"""The paths from one site: the number of links of each path, and the links of all paths one after the other."""
+"""The paths from one site: the number of links of each path, and the links of all paths, concatenated."""
 
 
 def _row_of(paths: Paths, site: int) -> _Row:
@@ -154,7 +154,7 @@ def _paths_of_rows(topology: Topology, rows: Sequence[_Row], routes: str, k: int
 
 
 def _rows_of(topology: Topology, routes: str, k: int, sites: Sequence[int]) -> dict[int, _Row]:
-    """Return the paths from some sites to all sites, found by the rule ``routes``."""
+    """Return the paths from ``sites`` to all sites, found by the rule ``routes``."""
     at = topology.node_of_site.tolist()
     origins = list(dict.fromkeys(at[site] for site in sites))
     if routes == "k-shortest":
@@ -172,7 +172,7 @@ def _rows_of(topology: Topology, routes: str, k: int, sites: Sequence[int]) -> d
 
 
 def mean_latency_ms(topology: Topology) -> FloatArray:
-    """Return the mean latency of each link; jitter is uniform, so its mean is half."""
+    """Return the mean latency of each link; jitter is uniform, so its mean is half of its maximum."""
     return topology.latency_ms + 0.5 * topology.jitter_ms
 
 
@@ -182,7 +182,7 @@ def _usable_links(topology: Topology) -> list[int]:
 
 
 def route_costs(topology: Topology) -> list[int]:
-    """Return the cost that each link adds to a route, as integers whose sums break all ties.
+    """Return the cost that each link adds to a route, as integers that encode the tie rule.
 
     No two routes between the same nodes have the same cost. The high bits hold the latency in nanoseconds, the next
     bits the number of links, and the lowest bits one bit per link, higher for links listed later. Any algorithm that
@@ -197,7 +197,7 @@ def _search_graph(topology: Topology, links: Iterable[int]) -> nx.DiGraph[int]:
     """Return a graph of node numbers with edge attributes ``cost`` and, except for helper edges, ``link``.
 
     networkx finds shortest simple paths only in graphs without parallel edges. A parallel link therefore leads to a
-    helper node, and a free edge without ``link`` continues to the target.
+    helper node, from which an edge without cost and without ``link`` leads to the target.
     """
     import networkx as nx
 

@@ -38,7 +38,7 @@ DETOUR = 1.5
 
 
 def _one_of(names: tuple[str, ...], description: str) -> Meta:
-    """Return schema metadata that lists the allowed names for editors; our own checks report other names."""
+    """Return schema metadata that lists the allowed names for editors; our own checks reject other names."""
     return Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
@@ -80,15 +80,15 @@ class LinkTable(_Table, frozen=True, kw_only=True):
     name : str
         Distinguishes parallel cables.
     latency_ms : float, optional
-        One-way latency; defaults to the distance between the nodes.
+        One-way latency; derived from the distance between the nodes by default.
     bandwidth : str, optional
         Bandwidth with its unit, e.g. "10 Gbps".
     loss : float
         Probability that a packet is lost.
     jitter_ms : float
-        Maximum extra latency of a message; the extra latency is uniform.
+        Maximum extra latency of a message; the extra latency is uniformly distributed.
     one_way : bool
-        Whether the reverse link is missing.
+        Whether the cable has no reverse link.
     back : BackTable, optional
         Values that differ in the reverse direction.
     """
@@ -186,7 +186,7 @@ class FailureTable(_Table, frozen=True, kw_only=True):
     Attributes
     ----------
     mean_up_ms, mean_down_ms : float
-        Means of the exponential times between failures and until repair.
+        Mean times to failure and to repair; both are exponentially distributed.
     factor : float
         Fraction of its bandwidth that a cable keeps during a failure, in [0, 1); 0 if it is down.
     """
@@ -206,14 +206,14 @@ class NetTable(_Table, frozen=True, kw_only=True):
     attach : dict from str to str or AttachTable
         Node of each site. A site that is not listed is attached to the node of the same name.
     detour : float
-        Length of a fibre relative to the great-circle distance, where latency follows from positions.
+        Length of a fibre relative to the great-circle distance, used to derive latencies from positions.
     bandwidth_bps, bandwidth : float or str, optional
         Bandwidth of links that have none of their own.
     routes : str
         ``latency``, ``bandwidth`` or ``k-shortest``.
     k : int
-        Under ``k-shortest``: number of shortest routes by latency to choose from; the one with the most bandwidth is
-        used.
+        Under ``k-shortest``: number of shortest routes by latency to choose from; the route with the highest
+        bandwidth is used.
     exchange : str
         ``synchronous`` or ``overlapped``.
     contention : str
@@ -221,7 +221,7 @@ class NetTable(_Table, frozen=True, kw_only=True):
     local_latency_ms, local_bandwidth_bps : float
         Latency and bandwidth between two nodes of the same site.
     segment_bytes : int
-        Size of a packet, for the cost of lost packets.
+        Packet size, used to compute the cost of lost packets.
     """
 
     file: str | None = None
@@ -251,7 +251,7 @@ class Reporter(Protocol):
 
 
 class Problems:
-    """The problems of one network, with the path of each."""
+    """The problems found in one network, each with the path of its value."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -276,7 +276,7 @@ class Problems:
 def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporter, label: str = "") -> float | None:
     """Return a bandwidth in bits per second, given as a number or as text with a unit; None if neither is given.
 
-    An invalid text is reported and replaced by 1 bit per second, so that checks can continue.
+    Invalid text is reported and replaced by 1 bit per second, so that checks can continue.
     """
     if bps is not None and text is not None:
         report.add((*path, "bandwidth"), f"{label}conflicts with bandwidth_bps; remove one of them")

@@ -1,6 +1,6 @@
 """The network between sites: a networkx graph, the sites attached to it, and the tables that kernels read.
 
-Latencies that are not specified follow from positions: the travel time of light in a fibre that takes a detour.
+Missing latencies are derived from positions, as the travel time of light in a fibre that takes a detour.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIGURES = ("latency_ms", "bandwidth_bps", "loss", "jitter_ms")
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A network graph, the sites attached to it, and the graph's tables as arrays.
+    """A network graph, the sites attached to it, and the graph's attributes as arrays.
 
     `gridweave.netmodel.reading` builds and checks topologies from a table, a file, a generator or a graph.
 
@@ -46,7 +46,7 @@ class Topology:
     node_of_site : numpy.ndarray of int64, shape (sites,)
         Node number of each site.
     remarks : tuple of str
-        Values that the file left out, and the defaults used instead.
+        Messages about values missing from the file, and the defaults used instead.
     nodes : tuple of str
         Nodes in graph order.
     positions : numpy.ndarray of float64, shape (nodes, 2)
@@ -93,7 +93,7 @@ class Topology:
         return replace(self, graph=graph)
 
     def with_cables(self, factors: Sequence[float] | FloatArray) -> Topology:
-        """Return the network with each cable's bandwidth multiplied by a factor; 0 takes the cable down."""
+        """Return the network with each cable's bandwidth multiplied by a factor; a factor of 0 takes the cable down."""
         of_link = np.asarray(factors, np.float64)[self.cable]
         return self.with_figures(bandwidth_bps=self.bandwidth_bps * of_link, up=self.up & (of_link > 0))
 
@@ -128,9 +128,9 @@ class Topology:
         return names.index(name)
 
     def cables_between(self, node: str, other: str, name: str | None = None) -> list[int]:
-        """Return the cables that join two nodes, in ascending order; only those named ``name``, if given.
+        """Return the cables that join two nodes, in ascending order; if ``name`` is given, only cables with that name.
 
-        Raises InputError if there is none.
+        Raise InputError if there is no such cable.
         """
         ends = {self.node_number(node), self.node_number(other)}
         cables = {
@@ -164,7 +164,7 @@ def _tables_of(graph: nx.MultiDiGraph[str]) -> dict[str, Any]:
 
 
 def named(names: Sequence[str], most: int = 8) -> str:
-    """Join names with commas; a long list is cut after ``most`` names.
+    """Join names with commas; a longer list is truncated after ``most`` names.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def named(names: Sequence[str], most: int = 8) -> str:
 
 
 def check_number(option: str, value: float, low: float, what: str, *, above: bool = False) -> None:
-    """Raise OptionError if a number is not finite or too low; ``what`` describes the values allowed."""
+    """Raise OptionError if a number is not finite or too low; ``what`` describes the allowed values."""
     if not np.isfinite(value) or value < low or (above and value == low):
         raise OptionError(option, f"is {value:g}; expected {what}")
 

@@ -1,1 +1,1 @@
-"""Workloads and traces, the simulator, its results, and published numbers."""
+"""Scenarios, workloads and traces, the simulators, and their results."""

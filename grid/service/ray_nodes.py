@@ -1,8 +1,8 @@
-"""Starts Ray nodes on this machine that outlive their starter: ``python -m gridweave.grid.service.ray_nodes``.
+"""Starts Ray nodes on this machine that outlive the caller: ``python -m gridweave.grid.service.ray_nodes``.
 
-Loading Ray's command takes a second of processor time, so one process loads it, and forks a ``ray start --block`` for
-each node. The fork leads a session with all processes of its node, which end with it. The nodes to start are read from
-standard input; the processes started are written to standard output.
+Loading Ray's command line takes a second of CPU time, so one process loads it and forks a ``ray start --block`` for
+each node. Each fork leads its node's session, and the node's other processes end when the fork ends. The nodes to start
+are read from standard input; the processes that were started are written to standard output.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Launching(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     port: int  # address of Ray's head
-    head: RayNode | None = None  # None: the head runs
+    head: RayNode | None = None  # None: the head is already running
     nodes: tuple[RayNode, ...] = ()  # nodes that join the head
-    end_with: int = 0  # pid of a process with which they end; 0: none
+    end_with: int = 0  # pid of the process whose end also ends the nodes; 0: none
 
 
 def main() -> int:
-    """Start the nodes named on standard input; return 1 if the head does not start."""
-    import ray.scripts.scripts  # noqa: F401  # here, once, before the forks, and while what is to be started is read
+    """Start the nodes read from standard input; return 1 if the head does not start."""
+    import ray.scripts.scripts  # noqa: F401  # once, before forking, while the request is written
 
     orders = sys.stdin.buffer.read()
     if not orders:
@@ -63,8 +63,8 @@ def main() -> int:
 
 
 def _launch(node: RayNode, end_with: int) -> int:
-    """Fork a process that becomes a node; report it and return its pid."""
-    # A process that is terminated still reports what it has started.
+    """Fork a process that becomes a node; write it to standard output and return its pid."""
+    # If this process is terminated, it still reports the process it has just forked.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         pid = os.fork()
@@ -81,7 +81,7 @@ def _launch(node: RayNode, end_with: int) -> int:
 
 
 def _become(node: RayNode, end_with: int) -> NoReturn:
-    """Run a node until it ends."""
+    """Run a node in this process until the node ends, then exit."""
     status = 1
     try:
         os.setsid()
@@ -115,7 +115,7 @@ def _end_with(pid: int) -> None:
 
 
 def _answers(host: str, port: int, head: int) -> bool:
-    """Wait until the head listens; return whether it does."""
+    """Wait until the head accepts connections; return False if it ends or takes longer than `HEAD_S`."""
     until = time.monotonic() + HEAD_S
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection((host, port), 1.0):

@@ -1,6 +1,6 @@
-"""The two sides of ``gridweave serve``: a meta-scheduler with remote sites, and a single site.
+"""The two services of ``gridweave serve``: a meta-scheduler with remote sites, and a single site.
 
-Each runs as actors on its own Ray or on an existing cluster, with its own gateway.
+Each runs as actors on its own Ray or on an existing Ray cluster, with its own gateway.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ PORTS_OF_A_SITE = 1_000
 _MOST_PLACES = 44
 
 STOP_S = 3.0
-"""Time that requests in progress have after the process is asked to end, in seconds."""
+"""Time allowed for requests in progress after the process is asked to stop, in seconds."""
 
 
 def check_service(service: GridService | SiteService) -> list[str]:
-    """Return which settings change at the next start; InputError if they may not, or the journal cannot be read."""
+    """Return the settings that the next start changes; InputError if a change is forbidden or the journal invalid."""
     try:
         return check_journals([service.journal_spec])
     except InputError as error:
@@ -78,14 +78,14 @@ def check_service(service: GridService | SiteService) -> list[str]:
 
 
 def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
-    """Warn which secrets cross the network unencrypted."""
+    """Warn about each link whose secret crosses the network unencrypted."""
     for end in ends:
         if end.url.startswith("http:") and not is_loopback(urlsplit(end.url).hostname or ""):
             say(f"warning: {end.url} is not encrypted: others on the network can read the secret of its link")
 
 
 class GridService(msgspec.Struct, frozen=True, kw_only=True):
-    """The grid's side."""
+    """Settings for serving a meta-scheduler with its gateway."""
 
     folder: str  # folder of the tokens, and of the journal if that is a file
     settings: GridSettings
@@ -95,22 +95,22 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     password_file: str = ""  # file of the database password; empty: none
     quotas: Quotas = NO_QUOTAS  # quotas of users and accounts
     history_days: int = HISTORY_DAYS
-    probes: ProbePlan | None = None  # interval of measurements between sites; None: never
+    probes: ProbePlan | None = None  # how often to measure the network between sites; None: never
     address: str | None = None  # address of an existing Ray cluster; None: its own Ray
-    # For its own Ray.
+    # Used only with its own Ray.
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
     @property
     def journal_spec(self) -> JournalSpec:
-        """The journal."""
+        """The journal and the settings that it must match."""
         from gridweave.grid.service.driver import identity_of
 
         return JournalSpec(self.journal, identity_of(self.settings), self.password_file)
 
 
 def grid_service(read: ReadGrid) -> GridService:
-    """Return the grid's side of a GRID.toml."""
+    """Return the service that runs the meta-scheduler of a GRID.toml."""
     file = read.file
     assert isinstance(file, ServedGrid), "a site is not a grid"
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
@@ -149,7 +149,7 @@ def _password_file(path: str | None, read: ReadGrid) -> str:
 
 
 def serve_grid(service: GridService, say: Say) -> None:
-    """Run the meta-scheduler and its gateway with the links to the sites until INT or TERM."""
+    """Run the meta-scheduler, its gateway and its links to the sites until SIGINT or SIGTERM."""
     folder = make_private(Path(service.folder))
     taken = f"another process serves the grid in {folder}; end it, or name another folder"
     with locked(folder / _LOCK, taken), ended_in_order():
@@ -162,7 +162,7 @@ def serve_grid(service: GridService, say: Say) -> None:
 
 
 def _changes(service: GridService | SiteService, say: Say) -> list[str]:
-    """Return the settings that change at this start, and print each of them."""
+    """Report the settings that change at this start, and return them."""
     changes = check_service(service)
     for change in changes:
         say(change)
@@ -191,9 +191,9 @@ def _make_grid(
 
 
 def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence[str]) -> RunningActors:
-    """Return the running actors of a service, to which the missing ones can be added.
+    """Find the running actors of a service, so that the caller can add the missing actors.
 
-    InputError if settings change while actors with the old ones run.
+    InputError if settings have changed while actors with the old settings are still running.
     """
     actors = RunningActors(namespace, grid_id=kept_secret(folder, MARKER), logs=str(folder / LOGS))
     actors.find(names)
@@ -204,7 +204,7 @@ def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence
 
 
 def _ready(actors: RunningActors, say: Say) -> RunningActors:
-    """Return the actors of a service once all of them are ready."""
+    """Wait until all actors of a service are ready, then return them."""
     say("waiting for the actors (the first start on a machine compiles code, which takes a minute)")
     actors.wait()
     say(f"the gateway listens at {actors.call(GATEWAY_ACTOR, 'ready')}")
@@ -212,7 +212,7 @@ def _ready(actors: RunningActors, say: Say) -> RunningActors:
 
 
 def _runs_as_others(service: GridService | SiteService) -> bool:
-    """Whether users of jobs must reach folders below that of a service."""
+    """Whether jobs run as other users, who must be able to reach folders inside the service's folder."""
     return isinstance(service, SiteService) and bool(service.plan.rules.launcher)
 
 
@@ -225,11 +225,11 @@ def _settings(service: GridService | SiteService) -> GatewaySettings:
 _LOCK, _RAY = "serve.lock", "ray.json"
 _LOOK_S = 1.0
 _ACTORS_S = 6.0
-"""Time that actors on an existing cluster have to end, in seconds."""
+"""Time allowed for actors on an existing cluster to stop, in seconds."""
 
 
 class SiteService(msgspec.Struct, frozen=True, kw_only=True):
-    """A site."""
+    """Settings for serving a single site with its gateway."""
 
     folder: str  # folder of the journal, jobs, output and tokens
     plan: SitePlan
@@ -238,27 +238,27 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewayTable
     uplink: LinkEnd | None = None  # link to the grid; None: the site belongs to no grid
     accepts_file: str = ""  # file of the secrets accepted from the grid
-    # Address by which other sites reach this machine; empty: the address by which it reaches the grid or, on an
-    # existing cluster, the address in Ray.
+    # Address at which other sites reach this machine. Empty: the address from which this machine reaches the grid or,
+    # on an existing cluster, its address in Ray.
     host: str = ""
     password_file: str = ""  # file of the password of the journal's database; empty: none
     quotas: Quotas = NO_QUOTAS  # quotas of users and accounts, for jobs of the site's own users
     history_days: int = HISTORY_DAYS
     address: str | None = None  # address of an existing Ray cluster; None: its own Ray
-    # For its own Ray.
+    # Used only with its own Ray.
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
     @property
     def journal_spec(self) -> JournalSpec:
-        """The journal."""
+        """The journal and the settings that it must match."""
         return JournalSpec(
             site_place(self.folder, self.plan.name, self.plan.journal), self.settings, self.password_file
         )
 
 
 def site_service(read: ReadGrid) -> SiteService:
-    """Return the site of a GRID.toml."""
+    """Return the service that runs the site of a GRID.toml."""
     file = read.file
     assert isinstance(file, ServedSite), "the grid's side is not a site"
     own, ray, uplink = file.site, file.ray, file.uplink
@@ -283,9 +283,9 @@ def site_service(read: ReadGrid) -> SiteService:
 
 
 def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> None:
-    """Run a site until INT or TERM, then end everything that was started for it, jobs included unless they are kept.
+    """Run a site until SIGINT or SIGTERM, then stop everything started for it, including its jobs unless `keep_jobs`.
 
-    If the head of its Ray ends, jobs continue, as after a kill.
+    If the head node of its own Ray ends, its jobs continue, as they do when this process is killed.
     """
     folder = make_private(Path(service.folder), passable=_runs_as_others(service))
     taken = f"another process serves the site in {folder}; end it, or name another folder"
@@ -312,7 +312,7 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
 
 
 def served_actors(service: GridService | SiteService) -> list[ActorStatus]:
-    """Return the state of a service's actors; UnavailableError if its Ray does not run."""
+    """Return the state of a service's actors; UnavailableError if its Ray is not running."""
     folder, namespace = Path(service.folder), service.namespace if isinstance(service, SiteService) else NAMESPACE
     if service.address is not None:
         return look_at_actors(service.address, namespace)
@@ -324,9 +324,9 @@ def served_actors(service: GridService | SiteService) -> list[ActorStatus]:
 
 
 def start_over(service: GridService | SiteService) -> None:
-    """Delete all jobs and output of a stopped service; tokens and links stay.
+    """Delete the jobs of a stopped service and their output; keep its tokens and links.
 
-    UnavailableError if the service runs, or something cannot be deleted.
+    UnavailableError if the service is running, or a file cannot be deleted.
     """
     folder = make_private(Path(service.folder), passable=_runs_as_others(service))
     if "://" in service.journal_spec.place:
@@ -339,7 +339,7 @@ def start_over(service: GridService | SiteService) -> None:
 
 
 def _check_files(service: SiteService) -> None:
-    """Raise OptionError, before anything starts, if a file of the link cannot be used."""
+    """Raise OptionError if a file of the link to the grid is unusable; called before anything starts."""
     if service.uplink is None:
         return
     try:
@@ -350,19 +350,19 @@ def _check_files(service: SiteService) -> None:
 
 
 class RayPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The Ray of a service: its own, or an existing cluster."""
+    """Where a service runs: on its own Ray or on an existing Ray cluster."""
 
     folder: Path
-    site: str = ""  # name of the site; empty: the grid's side
+    site: str = ""  # name of the site; empty: a meta-scheduler
     machines: int = 1  # machines of the site
     address: str | None = None  # address of the cluster; None: its own Ray
-    # For its own Ray.
+    # Used only with its own Ray.
     port: int = 0
     store_bytes: int = STORE_BYTES
 
 
 def own_ray(place: RayPlace, say: Say) -> OwnRay:
-    """Return a service's own Ray in its recorded state: a head, with a node for each of several machines."""
+    """Return a service's own Ray in its recorded state: a head node, plus a node per machine if there are several."""
     kept = place.folder / _RAY
     try:
         state = msgspec.json.decode(kept.read_bytes(), type=RayState)
@@ -385,11 +385,11 @@ def own_ray(place: RayPlace, say: Say) -> OwnRay:
 
 
 MakeActors = Callable[[bool, Spot], RunningActors]
-"""Creates the actors of a service, given whether Ray nodes have labels, and the place of this host."""
+"""Creates the actors of a service, given whether Ray nodes have labels, and this host as a `Spot`."""
 
 
 def _run_on(place: RayPlace, make: MakeActors, say: Say, *, keep_jobs: bool) -> None:
-    """Create the actors of a service and run them until INT or TERM."""
+    """Create the actors of a service and run them until SIGINT or SIGTERM."""
     try:
         if place.address is None:
             _run_on_own_ray(place, make, say, keep_jobs)
@@ -441,7 +441,7 @@ def _run_on_cluster(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool
 
 
 async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> None:
-    """Run tasks until INT or TERM, or until one of them fails."""
+    """Run coroutines until SIGINT or SIGTERM, or until one of them ends or fails."""
     loop, is_over = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
@@ -459,7 +459,7 @@ async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> 
 
 
 async def _watch(ray: OwnRay) -> None:
-    """Restart Ray nodes that end; UnavailableError if the head ends."""
+    """Keep restarting Ray nodes that have ended; UnavailableError if the head node ends."""
     while True:
         await asyncio.to_thread(ray.repair)
         await asyncio.sleep(_LOOK_S)
@@ -468,7 +468,7 @@ async def _watch(ray: OwnRay) -> None:
 def _make_site(
     service: SiteService, settings: GatewaySettings, labelled: bool, here: Spot, changes: Sequence[str], say: Say
 ) -> RunningActors:
-    """Create the actors of a site, or find the running ones, and wait until they are ready."""
+    """Create a site's actors, except those already running, and wait until all of them are ready."""
     name, machines = service.settings.name, tuple(machine.name for machine in service.settings.machines)
     host = service.host
     if service.address is None:
@@ -489,9 +489,9 @@ def _make_site(
 
 
 def own_address(url: str) -> str:
-    """Return the address by which this machine reaches a URL; nothing is sent.
+    """Return the address from which this machine would reach a URL, without sending anything.
 
-    If the URL is empty or its name unknown, the address of the default route; or `LOOPBACK` without one.
+    If the URL is empty or its host is unknown, return the default route's address, or `LOOPBACK` if there is no route.
 
     Examples
     --------

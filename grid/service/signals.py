@@ -1,4 +1,4 @@
-"""Orderly reactions of commands to signals while work is half done on this machine."""
+"""Signal handling for commands, so that a signal never leaves work on this machine half done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALL = (signal.SIGINT, *_POSTPONED)
 def _handled_by(
     numbers: Iterable[signal.Signals], handler: Callable[[int, Any], object] | signal.Handlers | None
 ) -> Iterator[None]:
-    """Install a handler of signals (None: keep the current ones); restore the previous handlers at the end."""
+    """Install a signal handler (None: keep the current ones); restore the previous handlers after the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -44,7 +44,7 @@ def _blocked(numbers: Iterable[signal.Signals]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise SystemExit (128 + the signal's number), so that the caller cleans up."""
+    """Make SIGTERM and SIGHUP raise SystemExit (128 + the signal's number), so that callers can clean up."""
     heard: list[int] = []
 
     def hear(number: int, frame: object) -> None:
@@ -56,15 +56,15 @@ def ended_in_order() -> Iterator[None]:
             yield
     finally:
         if heard:
-            # Ray and callbacks may replace or swallow the exception on its way.
+            # Ray or a callback may have replaced or swallowed the exception.
             raise SystemExit(128 + heard[0])
 
 
 def run_in_order(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does; SIGTERM and SIGHUP cancel it, as Ctrl-C does.
+    """Run a coroutine like `asyncio.run`, but let SIGTERM and SIGHUP cancel it, as Ctrl-C does.
 
-    An exception raised in a signal handler, as by `ended_in_order`, would hit whichever task is running, and the event
-    loop. At the end, SystemExit carries 128 + the signal's number.
+    After such a signal, raise SystemExit (128 + the signal's number) at the end. Raising it in the signal handler, as
+    `ended_in_order` does, would interrupt whichever task is running, or the event loop itself.
     """
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
@@ -96,16 +96,16 @@ def run_in_order(work: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Ignore signals while something is being ended."""
+    """Ignore SIGINT, SIGTERM and SIGHUP within the block, so that a shutdown is not interrupted."""
     with _handled_by(_ALL, signal.SIG_IGN):
         yield
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Deliver INT, TERM and HUP only after the block, when the caller has recorded what it started.
+    """Delay SIGINT, SIGTERM and SIGHUP until after the block, in which the caller starts processes and records them.
 
-    The signals are not blocked, because a process started in the block would inherit that.
+    The signals are caught rather than blocked, because child processes would inherit the signal mask.
     """
     heard: list[int] = []
     try:
@@ -118,9 +118,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """Deliver TERM and HUP to their previous handlers only after the block.
+    """Delay SIGTERM and SIGHUP until after the block, then deliver them to their previous handlers.
 
-    Ray installs a handler for TERM when it connects, and that aborts the process.
+    Needed because Ray, when it connects, installs a SIGTERM handler that aborts the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,6 +1,6 @@
-"""The state of a local grid: its processes, as the system shows them, and the gateway's answers.
+"""The state of a local grid, from its processes on this machine and the gateway's answers.
 
-If the gateway is down, processes are recognised by the journals they have locked.
+The processes of the grid's actors are identified by the journals that they have locked.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_ACTOR, agent_actor,
 from gridweave.site.service.faults import fault_in, fault_text, recent
 
 ASK_S = 5.0
-"""How long the gateway may take, in seconds; the gateway itself waits at most `LOOK_S` for a site."""
+"""Timeout of a request to the gateway, in seconds; the gateway itself waits at most `LOOK_S` for a site."""
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a grid."""
+    """The status of one component of a grid."""
 
     name: str
     well: bool
-    pid: int | None = None  # None: there is no such process, or it is unknown
+    pid: int | None = None  # None: no such process, or unknown
     since_ms: int | None = None  # Unix time at which the process started
     detail: str = ""  # remark for the user
 
@@ -55,46 +55,46 @@ class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a grid on this machine."""
 
     name: str
-    up: bool  # whether any part runs
+    up: bool  # whether any component is running
     url: str = ""  # URL of its gateway
     folder: str = ""
     parts: tuple[PartStatus, ...] = ()
-    # Jobs of the grid in each state; None: the gateway does not answer.
+    # Number of the grid's jobs in each state; None: the gateway did not answer.
     waiting: int | None = None
     held: int | None = None
     starting: int | None = None
     running: int | None = None
-    kept: int = 0  # parts of jobs with processes on this machine
-    actors: tuple[ActorStatus, ...] = ()  # as Ray reports them, if it was asked
+    kept: int = 0  # job parts with processes on this machine
+    actors: tuple[ActorStatus, ...] = ()  # as reported by Ray; empty if Ray was not asked
 
     @property
     def well(self) -> bool:
-        """Whether all parts run and answer."""
+        """Whether every component is running and responding."""
         return self.up and not self.missing
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the parts and actors that do not run or do not answer."""
+        """Names of the components and actors that are not running or not responding."""
         parts = [part.name for part in self.parts if not part.well]
         return (*parts, *(actor.name for actor in self.actors if not actor.well))
 
 
 class _GatewayAnswers(msgspec.Struct, frozen=True):
-    """The gateway's answers, or why there are none."""
+    """The gateway's answers, or the reason why it did not answer."""
 
     sites: list[SiteInfo] = []
     queue: Queue | None = None
     problem: str = ""
-    queue_problem: str = ""  # why there is no queue
+    queue_problem: str = ""  # why the queue is unknown
 
 
 _COUNTED = tuple(state for state in OPEN if state in LocalStatus.__struct_fields__)
 
 
 def look(name: str, *, ask_ray: bool = False) -> LocalStatus:
-    """Return the state of a grid on this machine; with `ask_ray`, also the report of each actor.
+    """Return the state of a grid on this machine; with `ask_ray`, include its actors as reported by Ray.
 
-    On an external cluster with a missing part, Ray is always asked, because an actor may wait for a node.
+    If a component is missing on an external cluster, always ask Ray, because an actor may be waiting for a node.
     """
     state = read_grid_state(name)
     if state is None:
@@ -113,7 +113,7 @@ def look(name: str, *, ask_ray: bool = False) -> LocalStatus:
 
 
 def _on_this_cluster(name: str) -> LocalStatus:
-    """Return the state of a grid that another host of this host's Ray cluster has started."""
+    """Return the state of a grid that was started from another host of this host's Ray cluster."""
     address = resolved("auto")
     if address != "auto":
         with contextlib.suppress(UnavailableError):
@@ -141,7 +141,7 @@ def _look_here(name: str, state: LocalGridState) -> LocalStatus:
 
 
 def _ask(state: LocalGridState) -> _GatewayAnswers:
-    """Ask the gateway for the sites and the queue; one may fail and the other not."""
+    """Ask the gateway for the sites and then for the queue; keep the sites if the second request fails."""
     from gridweave.grid.client.client import Client
     from gridweave.grid.client.transport import BriefTransport, Patience, run_brief
 
@@ -180,7 +180,7 @@ def _parts(state: LocalGridState, answers: _GatewayAnswers) -> list[PartStatus]:
 
 
 def _with_fault(state: LocalGridState, part: PartStatus) -> PartStatus:
-    """Add to a part the last fault in the logs of its actors, if they are on this host and the fault is recent."""
+    """Append the latest fault in the logs of a component's actors to its details, if that fault is recent."""
     actors = [_ACTORS[part.name]] if part.name in _ACTORS else []
     for site in state.sites:
         if part.name == f"site {site.name}":
@@ -197,7 +197,7 @@ _ACTORS = {"meta-scheduler": GRID_ACTOR, GATEWAY: GATEWAY_ACTOR}
 
 
 def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unasked: bool) -> PartStatus:
-    """Return the state of a site: its own answer, or else what its process shows."""
+    """Return the state that a site reports, or judge it from its process if the site does not answer."""
     name, folder = f"site {site.name}", Path(state.folder) / site.name
     process = _writer(folder / "site.journal")
     if info is None or not info.answers:
@@ -241,7 +241,7 @@ def _gateway(state: LocalGridState) -> PartStatus:
 
 
 def _watchdog(state: LocalGridState) -> PartStatus:
-    """Return the state of the watchdog, and of what it has restarted."""
+    """Return the state of the watchdog, with its record of restarts."""
     kept = read_kept(state.name)
     process = next(iter(state.watchdog), None)
     if process is None:
@@ -266,7 +266,7 @@ def _watchdog(state: LocalGridState) -> PartStatus:
 
 
 def _up(state: LocalGridState) -> str:
-    """Return the command that starts what is missing of a grid."""
+    """Return the command that starts a grid's missing components."""
     return "`gridweave up`" if state.name == DEFAULT_NAME else f"`gridweave up --name {state.name}`"
 
 
@@ -276,7 +276,7 @@ def _is_stopped(process: tuple[int, int]) -> bool:
 
 
 def parts_run(count: int) -> str:
-    """Say how many parts of jobs run.
+    """Format the number of job parts that are running.
 
     Examples
     --------
@@ -296,7 +296,7 @@ class _PartState(NamedTuple):
 
 
 def _part_state(process: tuple[int, int] | None, is_unasked: bool) -> _PartState:
-    """Return the state of a part that does not answer, judged by its process."""
+    """Judge the state of an unresponsive component from its process."""
     if process is None:
         what = "does not run, or its state is unknown without the gateway" if is_unasked else "does not answer"
         return _PartState(False, what)
@@ -308,7 +308,7 @@ def _part_state(process: tuple[int, int] | None, is_unasked: bool) -> _PartState
 
 
 def _writer(journal: Path) -> tuple[int, int] | None:
-    """Return pid and start of the process that has a journal locked, or None."""
+    """Return the pid and start ticks of the process that holds a journal's lock, or None."""
     try:
         lock_stat = os.stat(f"{journal}.lock")
         lines = Path(f"{PROC}/locks").read_text(encoding="ascii").splitlines()
@@ -337,6 +337,6 @@ def _part(name: str, well: bool, process: tuple[int, int] | None, detail: str) -
 
 
 def _since_ms(start_ticks: int) -> int:
-    """Convert clock ticks since the machine's start to Unix time."""
+    """Convert clock ticks since boot to Unix time in milliseconds."""
     ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
     return int((time.time() - ago_s) * 1000)

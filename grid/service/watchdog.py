@@ -1,9 +1,9 @@
-"""Restarts the processes of a grid that `gridweave up` has started: ``python -m gridweave.grid.service.watchdog NAME``.
+"""Restarts processes of a grid started by `gridweave up`: ``python -m gridweave.grid.service.watchdog NAME``.
 
-Ray restarts the grid's actors, but nothing restarts Ray's own nodes, so the watchdog does. It loads neither Ray
-nor numba nor a server. When a process ends, it runs `gridweave.grid.service.local`, which starts what is missing, as a
-second `up` does. It pauses longer after each try and finally gives up; `gridweave status` and its log say so.
-`gridweave down` ends the watchdog first.
+Ray restarts the grid's actors, but nothing restarts Ray's own nodes, so the watchdog does. To stay small, it does not
+load Ray, numba or a server. When a process ends, the watchdog runs `gridweave.grid.service.local`, which starts the
+missing processes like a second `up`. It pauses longer after each try and finally gives up, which its log and `gridweave
+status` report. `gridweave down` stops the watchdog first.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ from gridweave.site.times import span_text
 LOG = "keeper.log"
 
 REPAIR_S = 300.0
-"""How long one repair may take, in seconds; others who want to change the grid wait for it."""
+"""Time limit for one repair, in seconds; other commands that change the grid wait until the repair ends."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 """Pause before the first try and the longest pause between tries, in seconds."""
 
 MOST_TRIES = 20
-"""Tries in a row before the watchdog gives up: a quarter of an hour, and the time the tries take."""
+"""Consecutive tries before the watchdog gives up: about 15 minutes of pauses, plus the time that the tries take."""
 
 AWAY_S = 86_400.0
 """How long to wait for an external Ray cluster that does not answer, in seconds.
 
-A cluster that is restarting is back long before; at the address of a cluster that is gone, another may listen one day.
+A restarting cluster is back long before that; the address of a cluster that is gone may be reused by another one.
 """
 
 STEADY_S = 300.0
-"""After this long without an end, in seconds, tries are counted from zero again."""
+"""Time without a lost process after which the number of tries is reset, in seconds."""
 
 _LOOK_EVERY_S = 5.0
 _END_S = 30.0
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The watchdog's record of its work."""
+    """The watchdog's record of its repairs."""
 
-    tries: int = 0  # in a row
+    tries: int = 0  # consecutive
     mended: int = 0  # repairs since the watchdog started
     missing: tuple[str, ...] = ()  # processes that were missing at the last try
     last_ms: int = 0  # Unix time of the last try
-    problem: str = ""  # why the last try failed; empty: it did not
+    problem: str = ""  # why the last try failed; empty: it succeeded
     gave_up: bool = False
 
 
@@ -80,9 +80,9 @@ def _probe(address: str) -> None:
 
 
 class GridWatchdog:
-    """Keeps a grid running; `repair` starts what is missing and returns the problem, or "".
+    """Keeps a grid running; `repair` starts the missing processes and returns the error message, or "" on success.
 
-    `wait` waits until a process of the grid ends, or for some seconds.
+    `wait` returns when a process of the grid ends, or after a timeout in seconds.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class GridWatchdog:
     ) -> None:
         self._name, self._repair, self._say, self._wait, self._monotonic_s = name, repair, say, wait, monotonic_s
         self._probe = probe
-        # Since when the external Ray cluster has not answered, or None.
+        # When the external Ray cluster became unreachable, or None.
         self._away_since_s: float | None = None
         self._mended_s = monotonic_s()
         self.kept = Kept()
 
     def run(self, own_pid: int) -> bool:
-        """Watch the grid until it is down or has another watchdog (True), or until this one gives up (False)."""
+        """Watch the grid; return True once it is down or has another watchdog, False after giving up."""
         self._change()
         while True:
             state = read_grid_state(self._name)
@@ -121,11 +121,11 @@ class GridWatchdog:
                 self._try()
 
     def _try(self) -> None:
-        """Start what is missing, after a pause in which more processes may end."""
+        """Start the missing processes after a pause, because more processes may be about to end."""
         self._wait(None, pause_s(self.kept.tries))
         state = read_grid_state(self._name)
         if state is None or not state.missing:
-            return  # another process has done it
+            return  # another process has restarted them
         if not state.own_ray and not self._is_reachable(state.address):
             self._wait(None, LONGEST_PAUSE_S)
             return
@@ -138,7 +138,7 @@ class GridWatchdog:
         self._change(problem=problem, mended=self.kept.mended + (not problem))
 
     def _is_reachable(self, address: str) -> bool:
-        """Whether the external Ray cluster answers; tries do not count while it does not."""
+        """Whether the external Ray cluster is reachable; while it is not, no tries are counted."""
         try:
             self._probe(address)
         except UnavailableError as error:
@@ -165,7 +165,7 @@ class GridWatchdog:
 
 
 def pause_s(tries: int) -> float:
-    """Return the pause before the next try, in seconds, after `tries` in a row.
+    """Return the pause before the next try, in seconds, given the number of consecutive tries so far.
 
     Examples
     --------
@@ -180,7 +180,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def read_kept(name: str) -> Kept | None:
-    """Return the record of the last watchdog of a grid; None if it is missing or malformed."""
+    """Return the record of a grid's last watchdog; None if the record is missing or malformed."""
     try:
         return msgspec.json.decode((state_folder(name) / KEPT).read_bytes(), type=Kept)
     except (OSError, msgspec.MsgspecError):
@@ -189,7 +189,7 @@ def read_kept(name: str) -> Kept | None:
 
 @contextlib.contextmanager
 def start_watchdog(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
-    """Start the watchdog of a grid. The caller records it within the block, and it begins when the block ends."""
+    """Start a grid's watchdog. The caller records it within the block, and it starts watching when the block ends."""
     # Processes with the marker are ended with the grid, so the watchdog and its children must not have it.
     environment = {name: value for name, value in os.environ.items() if name != MARKER_VARIABLE}
     if "PYTHONPATH" in environment:
@@ -214,12 +214,12 @@ def start_watchdog(state: LocalGridState, folder: Path) -> Iterator[LocalProcess
 
 
 def end_watchdog(state: LocalGridState) -> None:
-    """End the watchdog of a grid and the repair in progress."""
+    """Stop a grid's watchdog and any repair in progress."""
     end_processes(state.watchdog, patience_s=_END_S)
 
 
 def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
-    """Wait until a process of a grid ends, at most `longest_s`; with None, wait that long."""
+    """Wait until a process of the grid ends, but at most `longest_s` seconds; if `state` is None, wait that long."""
     handles = [open_process(process.pid, process.start_ticks) for process in ([] if state is None else state.processes)]
     waiting = select.poll()
     try:
@@ -235,7 +235,7 @@ def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
 
 
 def repair_in_process(name: str) -> str:
-    """Start what is missing in a process of its own; return the problem, or ""."""
+    """Start the missing processes of a grid, from a separate process; return the error message, or ""."""
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "gridweave.grid.service.local", name], stdout=subprocess.PIPE, text=True
     ) as child:
@@ -254,7 +254,7 @@ def repair_in_process(name: str) -> str:
 
 
 def main() -> int:
-    """Run the watchdog of the grid that the first argument names."""
+    """Run the watchdog of the grid named by the first argument."""
 
     def end(number: int, frame: object) -> NoReturn:
         raise SystemExit(0)

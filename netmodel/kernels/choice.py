@@ -49,7 +49,7 @@ def choose_sites(
     n_starts, n_rounds : int
         Heuristic: number of starting sites, and number of passes over all moves.
     choice : Choice
-        Output: the placement, by site. The earlier result in ``earlier`` is consumed.
+        Output: the placement, by site. The content of ``earlier`` is overwritten.
 
     Returns
     -------
@@ -126,11 +126,11 @@ def count_placements(free: Ints, width: Int, ways: Floats, enough: float) -> flo
 def _try_all(
     net: NetArrays, communication: Record, free: Ints, length_ms: float, delay_ms: Floats, choice: Choice
 ) -> None:
-    """Try all placements, starting with those that put more nodes on earlier sites.
+    """Try all placements, starting with placements that put more nodes on earlier sites.
 
     The placement on the fewest sites gives an upper bound. A partial placement that cannot end earlier than this bound
-    or the best so far is skipped with all its completions. If the best of an earlier call is known, placements that
-    were possible then are skipped.
+    or the best placement so far is skipped with all its completions. If the best placement of an earlier
+    call is known, placements that were already possible in that call are skipped.
     """
     last = len(free) - 1
     nodes, ahead, missing, earlier = choice.nodes, choice.ahead, choice.starts, choice.earlier

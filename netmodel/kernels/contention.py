@@ -1,7 +1,7 @@
 """Duration of data transfers, alone and in contention (docs/netmodel.md, "Transfers" and "Contention").
 
-A driver adds a job's flows when it starts and removes them when it ends. Under dynamic contention it then shares the
-links again and applies the new slowdowns to all jobs; under static contention a job keeps its initial slowdown.
+A driver adds a job's flows when the job starts and removes them when the job ends. Under dynamic contention, it also
+shares the links again and updates all slowdowns; under static contention a job keeps its initial slowdown.
 
 Links are shared max-min fairly, by progressive filling ("Sharing links"; Bertsekas and Gallager, Data Networks, second
 edition, section 6.5.2).
@@ -33,13 +33,13 @@ def add_flow(flows: Flows, owner: Int, path: Int, demand: float) -> None:
 def add_job_flows(
     net: NetArrays, flows: Flows, owner: Int, communication: Record, parts: Records, n_parts: Int, factor: float
 ) -> Int:
-    """Add the traffic between the parts of a split job, each flow with its rate on idle links as demand.
+    """Add flows for the traffic between the parts of a split job; a flow's demand is its rate on idle links.
 
     Parameters
     ----------
     net : NetArrays
     flows : Flows
-        With capacity for ``n_parts`` x (``n_parts`` - 1) more.
+        Must have capacity for ``n_parts`` x (``n_parts`` - 1) more flows.
     owner : int
         Owner of the new flows.
     communication : COMMUNICATION
@@ -75,9 +75,9 @@ def _add_exchange(
     bits_per_ms: float,
     exchange: Int,
 ) -> None:
-    """Add the flows of one exchange, except between parts with no link between them.
+    """Add the flows of one exchange; two parts whose path has no links need no flow.
 
-    A pair without a path still gets a flow: it had links when the job was placed.
+    Two parts whose path has failed still get a flow, because there were links when the job was placed.
     """
     count_messages(net, communication, parts, n_parts, exchange)
     sites = len(net.lag_ms)
@@ -92,7 +92,7 @@ def _add_exchange(
 
 @kernel
 def drop_flows(flows: Flows, owner: Int) -> Int:
-    """Remove all flows of an owner; return how many there were."""
+    """Remove all flows of an owner; return the number of flows removed."""
     kept = 0
     for place in range(flows.n_flows[0]):
         if flows.owner[place] != owner:
@@ -149,7 +149,7 @@ def share_max_min(
     filling: Filling,
     rate: Floats,
 ) -> None:
-    """Assign max-min fair rates: no flow's rate can rise without lowering that of a flow with an equal or lower rate.
+    """Assign max-min fair rates: no rate can rise without lowering the rate of a flow whose rate is equal or lower.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def _tightest(filling: Filling, n_used: Int) -> tuple[float, Int]:
 def _settle_modest(
     n_rising: Int, path: Ints, demand: Floats, first: Ints, links: LinkRows, filling: Filling, rate: Floats, fair: float
 ) -> Int:
-    """Settle the flows whose demand is at most the smallest fair share; return how many still rise."""
+    """Settle the flows whose demand is at most the smallest fair share; return the number of flows left."""
     left = 0
     for place in range(n_rising):
         flow = filling.rising[place]
@@ -244,7 +244,7 @@ def _settle_modest(
 def _settle_link(
     n_rising: Int, path: Ints, first: Ints, links: LinkRows, filling: Filling, rate: Floats, fair: float, tightest: Int
 ) -> Int:
-    """Settle the flows on the tightest link at its fair share; return how many still rise."""
+    """Settle the flows on the tightest link at its fair share; return the number of flows left."""
     left = 0
     for place in range(n_rising):
         flow = filling.rising[place]
@@ -270,7 +270,7 @@ def _settle(flow: Int, share: float, path: Ints, first: Ints, links: LinkRows, f
 
 
 NEVER_MS = np.int64(2**62)
-"""A time that never comes, later than any other; sites use the same value."""
+"""A time later than any other, which means never; sites use the same value."""
 
 
 @kernel_part

@@ -1,7 +1,7 @@
 """Placement heuristic for jobs with too many placements to try all (docs/netmodel.md, "Where to split").
 
-Starting from several sites, it adds the nearest sites until the job fits, and then improves the best placement of each
-start by moving nodes.
+The heuristic starts from several sites, adds the nearest sites until the job fits, and then improves the best placement
+of each start by moving nodes between sites.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def try_gathered(
     n_rounds: Int,
     choice: Choice,
 ) -> None:
-    """Improve placements gathered around the sites with the most free nodes, and the one with the fewest parts."""
+    """Improve placements gathered around the sites with the most free nodes, and the one on the fewest sites."""
     count = _find_starts(free, n_starts, choice)
     choice.begun.n_rows[0] = choice.settled.n_rows[0] = 0
     for place in range(count + 1):
@@ -91,7 +91,7 @@ def _find_starts(free: Ints, n_starts: Int, choice: Choice) -> Int:
 
 @kernel
 def _save_best(choice: Choice) -> tuple[Int, float, float]:
-    """Save the best placement so far and start without one; return its number of parts, end and factor."""
+    """Save the best placement so far and reset it; return its number of parts, end and factor."""
     n_last, last_ms, last_factor = choice.n_best[0], choice.end_ms[0], choice.factor[0]
     for place in range(n_last):
         choice.last[place] = choice.best[place]
@@ -161,7 +161,7 @@ def _gather(net: NetArrays, communication: Record, free: Ints, choice: Choice, s
 
 @kernel_part
 def _apart_ms(net: NetArrays, communication: Record, site: Int, other: Int) -> float:
-    """Return the time of one message in each direction on idle links."""
+    """Return the total time of one message in each direction on idle links."""
     least = net.local_ms_per_bit
     there = max(net.stream_ms_per_bit[site, other], least, net.narrowest_ms_per_bit[site, other])
     back = max(net.stream_ms_per_bit[other, site], least, net.narrowest_ms_per_bit[other, site])

@@ -1,4 +1,4 @@
-"""The factor by which a job's run time grows when it is split (docs/netmodel.md, "The overhead of a split").
+"""The factor by which a split increases a job's run time (docs/netmodel.md, "The overhead of a split").
 
 This file also counts the messages between the parts of a job in one exchange ("Counting messages"). Ranks are numbered
 part by part, so a part is an interval of ranks and every count has a closed form.
@@ -17,7 +17,7 @@ OUT, BACK = np.int64(1), np.int64(2)
 
 @kernel_apart
 def split_factor(net: NetArrays, communication: Record, parts: Records, n_parts: Int) -> float:
-    """Return the factor by which a job's run time grows in these parts, on otherwise idle links.
+    """Return the factor by which a split into these parts increases a job's run time, on otherwise idle links.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ def share_nothing(net: NetArrays, parts: Records, n_parts: Int) -> bool:
 
 @kernel
 def is_more_than(net: NetArrays, communication: Record, parts: Records, n_parts: Int, limit: float) -> bool:
-    """Whether `split_factor` exceeds a limit, found with less work; False if this is not certain.
+    """Whether `split_factor` certainly exceeds a limit, found with less work; False if in doubt.
 
     The messages are checked first as if no two paths shared a link, then with the actual link loads, stopping at the
-    first message over the limit. Sums are added in another order than in `split_factor`, so the answer is True only if
-    the factor exceeds the limit by a billionth. The answer for the first parts of a placement holds for the whole
+    first message over the limit. Sums are added in a different order than in `split_factor`, so the answer is True only
+    if the factor exceeds the limit by a billionth. The answer for the first parts of a placement holds for the whole
     placement, because further parts never make a message cheaper.
 
     Parameters
@@ -163,7 +163,7 @@ def _more_ms(net: NetArrays, site: Int, other: Int, count: float, more_ms: float
 
 @kernel_part
 def _factor(net: NetArrays, communication: Record, parts: Records, n_parts: Int, alone: bool) -> float:
-    """Compute the factor; if ``alone``, as if no two paths shared a link."""
+    """Compute the split factor; if ``alone``, as if no two paths shared a link."""
     count_messages(net, communication, parts, n_parts, OUT)
     ratio, busiest_ms = _exchange_ratio(net, communication, parts, n_parts, alone)
     if communication.pattern == MASTER_WORKERS:
@@ -217,7 +217,7 @@ def _exchange_ratio(
 ) -> tuple[float, float]:
     """Return the time of one exchange relative to a single site, and the time that its busiest link or stream is busy.
 
-    A synchronous exchange takes as long as its slowest message, an overlapped one as long as the average message.
+    A synchronous exchange takes as long as its slowest message, an overlapped exchange as long as the average message.
     """
     mirrored = net.mirrored and communication.pattern != MASTER_WORKERS
     if not alone:
@@ -265,8 +265,8 @@ def _first_other(part: Int, mirrored: bool) -> Int:
 def _load_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, mirrored: bool) -> None:
     """Add the messages between the parts to the load of the links on their paths.
 
-    Except for master-workers, as many messages return as go out. If the return paths are mirrored, a link and its
-    mirror have the same load, so only the forward path of each pair is counted.
+    Except for master-workers, the same number of messages goes each way. If the return paths are mirrored, a link and
+    its mirror have the same load, so only the forward path of each pair is counted.
     """
     sites = len(net.lag_ms)
     for part in range(n_parts):
@@ -352,7 +352,7 @@ def _shifted(first: Int, end: Int, to_first: Int, to_end: Int, period: Int, shif
 
 @kernel
 def _shifted_around(first: Int, end: Int, to_first: Int, to_end: Int, width: Int, shift: Int) -> Int:
-    """Return the same as `_shifted` for a single period of all ranks."""
+    """Return the result of `_shifted` for a single period that spans all ranks."""
     stay = width - shift
     forward = min(end, to_end - shift, stay) - max(first, to_first - shift)
     around = min(end, to_end + stay) - max(first, to_first + stay, stay)
@@ -361,14 +361,14 @@ def _shifted_around(first: Int, end: Int, to_first: Int, to_end: Int, width: Int
 
 @kernel
 def exchanged(communication: Record, first: Int, end: Int, to_first: Int, to_end: Int) -> Int:
-    """Return the number of messages from one interval of ranks to another per exchange; as many go the other way.
+    """Return the number of messages from one interval of ranks to another per exchange; equal in both directions.
 
     Parameters
     ----------
     communication : COMMUNICATION
         All-to-all or neighbours.
     first, end, to_first, to_end : int
-        Two disjoint intervals of ranks, excluding the ends.
+        Two disjoint intervals of ranks; ``end`` and ``to_end`` are excluded.
     """
     if communication.pattern == ALL_TO_ALL:
         return (end - first) * (to_end - to_first)

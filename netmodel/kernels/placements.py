@@ -32,7 +32,7 @@ class Placements(NamedTuple):
 
 
 class EarlierChoice(NamedTuple):
-    """The best placement of the same job in an earlier search, with other free nodes but the same links and no delays.
+    """The best placement of the same job in an earlier search, with different free nodes, the same links and no delays.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Alike(NamedTuple):
         0 if there is none.
     sites : numpy.ndarray of int64, shape (sites,)
     messages : numpy.ndarray of float64, shape (sites x sites,)
-        From each part to later parts.
+        Number of messages from each part to later parts.
     factor : numpy.ndarray of float64, shape (1,)
     """
 
@@ -185,7 +185,7 @@ def judge(net: NetArrays, communication: Record, length_ms: float, delay_ms: Flo
 
 @kernel_part
 def _is_alike(net: NetArrays, choice: Choice, count: Int) -> bool:
-    """Whether the current placement has the sites and message counts of the last evaluated one."""
+    """Whether the current placement has the same sites and message counts as the last evaluated placement."""
     alike = choice.alike
     if alike.n_parts[0] != count:
         return False
@@ -200,7 +200,7 @@ def _is_alike(net: NetArrays, choice: Choice, count: Int) -> bool:
 
 @kernel_part
 def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> None:
-    """Record the current placement as the last evaluated one."""
+    """Record the current placement as the last evaluated placement."""
     alike = choice.alike
     alike.n_parts[0] = count
     alike.factor[0] = factor
@@ -212,7 +212,7 @@ def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> No
 
 @kernel
 def _is_before_known(choice: Choice, count: Int) -> bool:
-    """Whether the best so far is from an earlier search, and the current placement, of the same size, precedes it."""
+    """Whether the best placement is from an earlier search and follows the current one, which has as many parts."""
     if choice.earlier.n_parts[0] != count:
         return False
     for place in range(count):
@@ -226,7 +226,7 @@ def _is_before_known(choice: Choice, count: Int) -> bool:
 
 @kernel
 def placed_end_ms(net: NetArrays, communication: Record, length_ms: float, delay_ms: Floats, choice: Choice) -> float:
-    """Return when the placement in ``nodes`` ends."""
+    """Return the end of the placement in ``nodes``, in milliseconds from now."""
     count, wait_ms = _list_parts(delay_ms, choice)
     return wait_ms + length_ms * split_factor(net, communication, choice.parts, count)
 

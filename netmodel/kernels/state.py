@@ -49,7 +49,7 @@ class NetArrays(NamedTuple):
     Attributes
     ----------
     lag_ms : numpy.ndarray of float64, shape (sites, sites)
-        Time of a message from one site to another apart from its size; infinite if there is no path.
+        Time of a message from one site to another, excluding transmission time; infinite if there is no path.
     stream_ms_per_bit : numpy.ndarray of float64, shape (sites, sites)
         Minimum time per bit of a single stream, as limited by packet loss.
     narrowest_ms_per_bit : numpy.ndarray of float64, shape (sites, sites)
@@ -72,7 +72,7 @@ class NetArrays(NamedTuple):
         Total capacity of the first links of the paths from each site, in bits per millisecond; infinite if one of the
         paths has no link.
     local_latency_ms, local_ms_per_bit : float
-        The network within a site.
+        Latency and time per bit of the network within a site.
     overlapped : bool
         Whether ranks continue without waiting for the slowest message of an exchange.
     load : numpy.ndarray of float64, shape (links,)
@@ -116,7 +116,7 @@ class Flows(NamedTuple):
     demand : numpy.ndarray of float64, shape (capacity,)
         Maximum useful rate in bits per millisecond; infinite for a transfer.
     rate : numpy.ndarray of float64, shape (capacity,)
-        Rate in bits per millisecond, as of the last sharing.
+        Rate in bits per millisecond, as of the last time that the links were shared.
     """
 
     n_flows: IntArray
@@ -151,7 +151,7 @@ class Filling(NamedTuple):
 
 
 def with_own_scratch(net: NetArrays) -> NetArrays:
-    """Return the same paths with separate scratch space, so that two callers can work at the same time."""
+    """Return the same paths with separate scratch space, so that two callers can run concurrently."""
     return net._replace(load=net.load.copy(), messages=net.messages.copy(), busy_ms=net.busy_ms.copy())
 
 
@@ -161,7 +161,7 @@ def new_flows(capacity: int) -> Flows:
     Parameters
     ----------
     capacity : int
-        Capacity in flows. A job split over *k* sites has up to *k* (*k* - 1) flows.
+        Maximum number of flows. A job split over *k* sites has up to *k* (*k* - 1) flows.
     """
     return Flows(
         n_flows=np.zeros(1, np.int64),
@@ -179,7 +179,7 @@ def more_flows(flows: Flows, capacity: int) -> Flows:
     ----------
     flows : Flows
     capacity : int
-        New total capacity in flows.
+        New maximum number of flows.
     """
     larger = new_flows(capacity)
     for new, old in zip(larger, flows, strict=True):

@@ -1,4 +1,4 @@
-"""Simulate a grid under full control: checks of the arguments, and conversion of the results."""
+"""Simulate a grid under full control: check the arguments, run the compiled loop, and convert the results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _result_of(
     *,
     with_net: bool,
 ) -> SimulationResult:
-    """Convert the outcome for ``rows`` to a schedule of all jobs."""
+    """Convert the outcome of the simulated jobs, ``rows``, to a schedule of all jobs."""
 
     def of_all(values: npt.NDArray[Any], default: float) -> Any:
         spread = np.full(len(workload), default, values.dtype)
@@ -113,10 +113,10 @@ def grid_result(
     Parameters
     ----------
     sites : numpy.ndarray of int64, shape (sites,)
-        Nodes of each site.
+        Number of nodes per site.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
     refused : mapping from int to str
-        Reasons why jobs could never run, by job id.
+        Reason why each refused job could never run, by job id.
     **more
         Other fields of `SimulationResult`.
     """
@@ -137,7 +137,7 @@ def grid_result(
 
 
 def checked_sites(nodes: Any) -> IntArray:
-    """Return the nodes of each site as an array; OptionError if they are invalid."""
+    """Return the number of nodes per site as an array; OptionError if a number is invalid."""
     try:
         counts = [operator.index(count) for count in nodes]
     except TypeError:  # a single number, None, or fractions
@@ -169,7 +169,7 @@ def checked_sensitivity(sensitivity: npt.ArrayLike | None, jobs: int) -> npt.NDA
 
 
 def _array_of(values: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
-    """Convert values to an array; return an array without dimensions if they are not numbers."""
+    """Convert values to an array; return an array without dimensions if the values are not numbers."""
     try:
         return np.asarray(values, kind)
     except (TypeError, ValueError, OverflowError):
@@ -177,7 +177,7 @@ def _array_of(values: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number
 
 
 def _check_lengths(state: GridState, codes: GridCodes, run_ms: IntArray) -> None:
-    """Raise InputError if a split job could exceed the maximum run time, or all jobs together the range of int64."""
+    """Raise InputError if a split job could exceed the maximum run time, or all jobs together the range of times."""
     longest = np.empty(len(run_ms))
     longest_ms(state, codes, run_ms, longest)
     if longest.max() > MAX_TIME_MS:
@@ -191,7 +191,7 @@ def _check_lengths(state: GridState, codes: GridCodes, run_ms: IntArray) -> None
 def _fill(
     state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy, rng: np.random.Generator | None
 ) -> None:
-    """Fill the grid's job table, one slot per job in submit order, and draw random numbers if needed."""
+    """Fill the grid's job table, one slot per job in submit order; draw random numbers for random selection."""
     fill_jobs(state.jobs, workload, rows, policy.order)
     if policy.selection == "random":
         if rng is None:
@@ -202,7 +202,7 @@ def _fill(
 def _simulate_local(
     workload: Workload, sites: IntArray, policy: GridPolicy, home: npt.ArrayLike | None
 ) -> SimulationResult:
-    """Simulate each site separately, with the jobs of its own users."""
+    """Simulate each site separately, with its own users' jobs."""
     homes = checked_home(home, len(workload), len(sites))
     fits = workload.width <= sites[homes]
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
@@ -223,7 +223,7 @@ def _simulate_local(
 
 
 def placement_of(parts: Sequence[Sequence[tuple[int, int]]]) -> Placement:
-    """Build the placement from (site, nodes) pairs per job; a job without pairs did not run."""
+    """Build the placement from (site, nodes) pairs per job; a job without pairs has not run."""
     counts = np.array([len(pairs) for pairs in parts], np.int64)
     fragments = np.array([pair for pairs in parts for pair in pairs], FRAGMENT)
     return Placement(fragments, np.where(counts > 0, np.cumsum(counts) - counts, 0), counts)

@@ -1,1 +1,1 @@
-"""Recompute published tables and figures with gridweave, and compare the numbers."""
+"""Recompute published tables and figures with gridweave, and compare our numbers with the published ones."""

@@ -77,7 +77,7 @@ def reproduce(
 
 
 def _list(*, as_json: bool) -> None:
-    """List the known tables and whether their traces are on this machine."""
+    """List the tables that can be recomputed, and whether their traces are on this machine."""
     from gridweave_papers.registry import TABLES
 
     at_hand = {name: table.at_hand() for name, table in TABLES.items()}
@@ -142,7 +142,7 @@ def _print(reports: list[Report]) -> None:
 
 
 def _write(folder: Path, reports: list[Report], bench: Bench) -> None:
-    """Write the tables and figures, once all of them have been made."""
+    """Create all tables and figures, then write them to a folder."""
     from gridweave.scenarios.results.files import save_figure, write_all
     from gridweave_papers.registry import draw
     from gridweave_papers.studies.report import csv_files

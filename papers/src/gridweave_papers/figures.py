@@ -1,4 +1,4 @@
-"""Draw the published figures as in the papers, and the costs of links between sites."""
+"""Draw the figures of the papers with our numbers, and the figures of the network study."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _name(axes: Axes, x_label: str, y_label: str, title: str = "") -> None:
 
 
 def draw_zhang(table: str, title: str, runs: ZhangRuns) -> dict[str, Figure]:
-    """Draw a figure of Zhang et al. for each reading of backfilling, with names such as "zhang-5-easy"."""
+    """Draw a figure of Zhang et al. once for each reading of backfilling; returned by name, e.g. "zhang-5-easy"."""
     figures = {}
     for reading, curves in curves_of(table, runs).items():
         panels = panels_of(table, reading)
@@ -118,7 +118,7 @@ def draw_gang(table: str, title: str, runs: GangRuns) -> dict[str, Figure]:
 
 
 def draw_months(table: str, title: str, runs: ThesisRuns) -> dict[str, Figure]:
-    """Draw the monthly SLDwA of Tables A.1 to A.4, published and ours, for the available traces."""
+    """Draw our and the published monthly SLDwA of Tables A.1 to A.4, for the available traces."""
     keys = list(runs.present())
     if not keys:
         return {}
@@ -131,7 +131,7 @@ def draw_months(table: str, title: str, runs: ThesisRuns) -> dict[str, Figure]:
 
 
 def _draw_months(axes: Axes, key: str, ours: Mapping[str, Sequence[float]]) -> None:
-    """Draw the published values as lines and ours as markers."""
+    """Draw published values as lines and our values as markers."""
     months = [line.month for line in TABLES_A[key]]
     positions = np.arange(len(months))
     for number, policy in enumerate(POLICIES):
@@ -169,7 +169,7 @@ def _log_sldwa(axes: Axes) -> None:
 
 
 def draw_lomarc(table: str, title: str, runs: LomarcRuns) -> dict[str, Figure]:
-    """Draw groups of bars under the default reading."""
+    """Draw a figure of LOMARC as groups of bars, under the default reading."""
     mixes, workloads = (("M2", "M3"), ("W1",)) if table == "lomarc-9" else (("M1",), lomarc.WORKLOADS)
     quantities = lomarc.SHOWN[table]
     view = lomarc.View(runs.points(lomarc.bars_of(table)), lomarc.DEFAULT_READING)
@@ -210,13 +210,13 @@ def _draw_by_load(runs: DfrsRuns) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Return colour and style of a line; after the last colour, colours repeat dashed."""
+    """Return the colour, marker and style of a line; colours repeat with dashes once all of them are used."""
     turn, place = divmod(number, len(SERIES))
     return {"color": SERIES[place], "marker": MARKERS[number % len(MARKERS)], "linestyle": ("-", "--", ":")[turn % 3]}
 
 
 def _draw_underutilization(runs: DfrsRuns) -> Figure:
-    """Plot normalized underutilization against the period, with EASY's for comparison, one panel per set of traces."""
+    """Plot normalized underutilization against the period, with EASY for comparison, one panel per set of traces."""
     sets = dfrs.sets_of(runs)
     figure = new_figure(3.8 * len(sets), 4.2)
     for axes, traces in zip(figure.subplots(1, len(sets)), sets, strict=True):
@@ -245,7 +245,7 @@ def _draw_stretch(runs: DfrsRuns) -> Figure:
 
 
 def draw_network(table: str, title: str, runs: NetworkRuns) -> dict[str, Figure]:
-    """Draw all figures of the network study: gain over sharing, equivalent p, split choice, contention, and the cut."""
+    """Draw all figures of the network study: gain over sharing, equivalent p, splits, contention, link failure."""
     return {
         "network-gain": plot_gain(runs),
         "network-overhead": plot_overhead(runs),
@@ -278,14 +278,14 @@ def plot_gain(runs: NetworkRuns) -> Figure:
 
 def _dress_gain(axes: Axes, mode: str, label: str) -> None:
     axes.axhline(0, color=BLACK, linewidth=1, linestyle=DASHED, label="sharing")
-    if mode == "multi-site":  # beyond this the grid is overloaded, and queues grow without end
+    if mode == "multi-site":  # beyond this range the grid is overloaded, and queues grow without limit
         axes.set_ylim(-25, 75)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     _name(axes, label, "AWRT against sharing", f"mode {mode}")
 
 
 def plot_overhead(runs: NetworkRuns) -> Figure:
-    """Draw p of all multi-site jobs by pattern, and AWRT under the model and under a constant p."""
+    """Draw the distribution of p by pattern, and AWRT under the network model and under a constant p."""
     figure = new_figure(11, 4.6)
     left, right = figure.subplots(1, 2)
     results = {pattern: runs.result(Case("multi-site", pattern)) for pattern in SENDING}
@@ -309,7 +309,7 @@ def plot_overhead(runs: NetworkRuns) -> Figure:
 
 
 def plot_split(runs: NetworkRuns) -> Figure:
-    """Draw AWRT and p by pattern, for splits with the fewest fragments and with the earliest end."""
+    """Draw AWRT by pattern, for splits with the fewest fragments and for splits with the earliest end."""
     figure = new_figure(11, 4.4)
     for axes, mode in zip(figure.subplots(1, 2), MODES, strict=True):
         _draw_patterns(
@@ -327,7 +327,7 @@ def plot_split(runs: NetworkRuns) -> Figure:
 
 
 def plot_contention(runs: NetworkRuns) -> Figure:
-    """Draw AWRT and p by pattern, without contention and with static and dynamic contention."""
+    """Draw AWRT and p by pattern, without contention, with static and with dynamic contention."""
     figure = new_figure(11, 8)
     for row, mode in zip(figure.subplots(2, 2), MODES, strict=True):
         results = {
@@ -340,7 +340,7 @@ def plot_contention(runs: NetworkRuns) -> Figure:
         )
         for axes, label in zip(row, ("AWRT [s]", "p, mean by area"), strict=True):
             _name(axes, "", label, f"mode {mode}")
-        if mode == "multi-site":  # queues that grow without end, next to others
+        if mode == "multi-site":  # some queues grow without limit
             row[0].set_ylim(bottom=5_000)
             row[0].set_yscale("log")
     legend_below(figure)
@@ -348,7 +348,7 @@ def plot_contention(runs: NetworkRuns) -> Figure:
 
 
 def plot_cut(runs: NetworkRuns) -> Figure:
-    """Plot p of multi-site jobs by starting day, for a link that stays up, slows down, or fails."""
+    """Plot the mean p of multi-site jobs by the day they start, for a link that stays up, slows down, or fails."""
     figure = new_figure(11, 2.4 * len(SENDING) + 0.6)
     first_ms = int(runs.result(cut_case(SENDING[0], "none")).workload.submit_ms[0])
     for axes, pattern in zip(figure.subplots(len(SENDING), 1, sharex=True), SENDING, strict=True):
@@ -370,7 +370,7 @@ def plot_cut(runs: NetworkRuns) -> Figure:
 
 
 def _edges(runs: NetworkRuns, first_ms: int, last_day: float) -> npt.NDArray[np.float64]:
-    """Return bin edges in days, a third of the cut apart, with one edge at the instant of the cut."""
+    """Return bin edges in days, a third of the failure's duration apart, aligned with its start and its end."""
     begin, end = ((instant_ms - first_ms) / _DAY_MS for instant_ms in runs.cut_ms)
     third = (end - begin) / 3
     return begin + third * np.arange(-np.ceil(begin / third), np.ceil((last_day - begin) / third) + 1)
@@ -394,7 +394,7 @@ def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
 
 
 def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]:
-    """Draw the printed numbers and both readings of Table 5.3 (a panel per decider) or 5.4 (a panel per column)."""
+    """Draw the published numbers and both readings of Table 5.3 (a panel per decider) or 5.4 (a panel per column)."""
     (section,), _ = streit_dynp.TABLES[table](runs)
     label = 0 if table == "streit-5.3" else -1
     panels: dict[str, list[Row]] = {}
@@ -421,14 +421,14 @@ def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]
 
 
 def _place(labels: dict[str, str], panel: str) -> str:
-    """Return the label below the bars of a row, without the text of the panel's title."""
+    """Return the label below a row's bars, without the label that is already the panel's title."""
     slack = labels.pop("slackness", "0")
     parts = [part for part in labels.values() if part != panel]
     return "\n".join([*parts, f"slackness {slack}%"] if slack != "0" else parts)
 
 
 def draw_load(table: str, title: str, runs: LoadRuns) -> dict[str, Figure]:
-    """Draw the figures of a table of section 5.2, a panel per available set; none if no set is available."""
+    """Draw the figures for a table of section 5.2, with a panel per available set; none if no set is available."""
     if not runs.at_hand("streit-A.13"):
         return {}
     if table == "streit-4.2":
@@ -445,7 +445,7 @@ def draw_load(table: str, title: str, runs: LoadRuns) -> dict[str, Figure]:
 
 
 def _draw_use(title: str, runs: LoadRuns) -> Figure:
-    """Draw the share of time under each policy as stacked areas."""
+    """Draw the share of time that each policy is in force as stacked areas."""
     sets = factors_of(runs.at_hand("streit-A.13"))
     figure, panels = _panels(len(sets))
     for axes, (trace, factors) in zip(panels, sets.items(), strict=True):
@@ -466,7 +466,7 @@ def _draw_use(title: str, runs: LoadRuns) -> Figure:
 def _draw_lines(
     title: str, drawn: Drawn, runs: LoadRuns, column: str, label: str, value: Callable[[Figures], float]
 ) -> Figure:
-    """Draw our values as solid lines with markers, and printed values as dashed lines."""
+    """Draw our values as solid lines with markers, and published values as dashed lines."""
     rows = runs.at_hand(drawn.printed)
     sets = factors_of(rows)
     figure, panels = _panels(len(sets))
@@ -497,7 +497,7 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _by_factor(axes: Axes, trace: str, factors: list[float], label: str) -> None:
-    """Set the title to the set's name, and let the load increase to the right."""
+    """Label the axes, with the set's name as the title and the load increasing to the right."""
     axes.set_xlim(max(factors), min(factors))
     axes.set_xticks(factors)
     _name(axes, "Shrinking factor", label, trace)
@@ -513,4 +513,4 @@ DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {
     "network": draw_network,
     "dfrs": draw_dfrs,
 }
-"""Function ``draw(id, title, runs)`` that draws the tables of each module."""
+"""Function ``draw(id, title, runs)`` that draws the tables of a module, by module name."""

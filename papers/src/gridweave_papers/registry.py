@@ -1,9 +1,9 @@
-"""List, recompute and draw the published tables and figures, by the ids that the command uses.
+"""List, recompute and draw the published tables and figures, identified as on the command line.
 
-The group ``beyond`` has evaluations that the papers suggest but do not carry out.
+The group ``beyond`` contains evaluations that the papers suggest but do not carry out.
 
 To add a table, add a line to ``studies/data/tables.csv`` and a module with ``report(id, runs)`` to ``studies``. Modules
-are imported when a table is computed, since simulations are heavy to import.
+are imported when a table is computed, since simulations are slow to import.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Bench:
     """The available traces and their simulations, shared by all tables so that no simulation runs twice."""
 
     def __init__(self, *, seeds: int | None = None, full: bool = False, progress: Progress | None = None) -> None:
-        self._seeds = {} if seeds is None else {"seeds": len(seeds_of(seeds))}  # None: the default of each study
+        self._seeds = {} if seeds is None else {"seeds": len(seeds_of(seeds))}  # None: the default of the study
         self._full = full
         self._progress = progress
         self._ctc = path_of(_CTC)
@@ -50,7 +50,7 @@ class Bench:
 
     @cached_property
     def zhang(self) -> ZhangRuns | None:
-        """The curves of Zhang et al., or None without the trace that their model is fitted to."""
+        """The curves of Zhang et al., or None without the CTC trace, to which their model is fitted."""
         from gridweave_papers.studies.zhang import ZhangRuns, learn_model
 
         if self._ctc is None:
@@ -73,7 +73,7 @@ class Bench:
 
     @cached_property
     def zhang_gang(self) -> GangRuns | None:
-        """The curves of Zhang et al. for time sharing, or None without the trace."""
+        """The curves of Zhang et al. for time sharing, or None without the CTC trace."""
         from gridweave_papers.studies.zhang import learn_model
         from gridweave_papers.studies.zhang_gang_curves import GangRuns
 
@@ -83,35 +83,35 @@ class Bench:
 
     @cached_property
     def grid(self) -> GridRuns | None:
-        """The schedules of Streit's chapter 7, or None without the trace."""
+        """The schedules of Streit's chapter 7, or None without the CTC trace."""
         from gridweave_papers.studies.streit_grid import GridRuns
 
         return None if self._ctc is None else GridRuns(self._ctc)
 
     @cached_property
     def network(self) -> NetworkRuns | None:
-        """The schedules with a network, or None without the trace."""
+        """The schedules of the network study, or None without the CTC trace."""
         from gridweave_papers.studies.network import NetworkRuns
 
         return None if self.grid is None else NetworkRuns(self.grid)
 
     @cached_property
     def lomarc(self) -> LomarcRuns:
-        """The bars of LOMARC; a model generates their workloads, so no trace is needed."""
+        """The bars of the LOMARC figures; a model generates the workloads, so no trace is needed."""
         from gridweave_papers.studies.lomarc import LomarcRuns
 
         return LomarcRuns(**self._seeds, progress=self._progress)
 
     @cached_property
     def collins(self) -> CollinsRuns:
-        """The case studies of Collins and George, with a fixed set of programs."""
+        """The case studies of Collins and George, which need no trace."""
         from gridweave_papers.studies.collins import CollinsRuns
 
         return CollinsRuns(**self._seeds, progress=self._progress)
 
     @cached_property
     def dfrs(self) -> DfrsRuns:
-        """The simulations of DFRS, without the weeks of HPC2N if that trace is missing."""
+        """The simulations of DFRS, without the HPC2N weeks if the HPC2N trace is missing."""
         from gridweave_papers.studies.dfrs import DfrsRuns
 
         hpc2n = path_of("HPC2N-2002-2.2-cln")
@@ -119,7 +119,7 @@ class Bench:
 
     @cached_property
     def fractional_grid(self) -> FractionalGridRuns:
-        """Grids from the catalogue whose sites allocate fractions of nodes."""
+        """The grids from the catalogue whose sites allocate fractions of nodes."""
         from gridweave_papers.studies.fractional_grid import FractionalGridRuns
 
         return FractionalGridRuns(progress=self._progress)
@@ -131,7 +131,7 @@ class PublishedTable(msgspec.Struct, frozen=True):
     Parameters
     ----------
     title, source : str
-        What the table shows; the paper, section, and number of the table or figure.
+        Content of the table; paper, section and number of the table or figure.
     module : str
         Module in ``studies`` whose ``report(id, runs)`` returns the findings.
     runs : str
@@ -148,18 +148,18 @@ class PublishedTable(msgspec.Struct, frozen=True):
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """Names of the traces that the table needs."""
+        """Names of the traces required to recompute the table."""
         if self.runs in ("thesis", "tuning", "load"):
             return tuple(trace.name for trace in THESIS_TRACES.values())
         return () if self.runs in ("lomarc", "dfrs", "collins", "fractional_grid") else (_CTC,)
 
     def at_hand(self) -> dict[str, bool]:
-        """Return for each needed trace whether it is on this machine."""
+        """Return whether each required trace is on this machine, by name."""
         return {name: path_of(name) is not None for name in self.traces}
 
 
 TABLES = {row["id"]: msgspec.convert(row, PublishedTable, strict=False) for row in printed("tables")}
-"""Published table or figure by id."""
+"""Published tables and figures by id."""
 
 
 def _of_module(module: str) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def compute(table: str, bench: Bench) -> Report:
-    """Recompute one of `TABLES`; if its traces are missing, the report only names them."""
+    """Recompute one of `TABLES`; if its traces are missing, the report only lists their names."""
     entry = TABLES[table]
     runs = getattr(bench, entry.runs)
     if runs is None:
@@ -209,7 +209,7 @@ def draw(table: str, bench: Bench) -> dict[str, Figure]:
 
 
 def resolve(names: Iterable[str]) -> list[str]:
-    """Return the ids of tables and groups, without duplicates; case does not matter.
+    """Expand names of tables and groups to table ids, ignoring case and dropping duplicates.
 
     Raises
     ------

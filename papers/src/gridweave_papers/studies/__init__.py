@@ -1,1 +1,1 @@
-"""The studies: published numbers, transcribed, and the simulations that recompute them."""
+"""The studies: transcribed numbers from the papers, and the simulations that recompute them."""

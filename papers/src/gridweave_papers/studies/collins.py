@@ -1,12 +1,12 @@
-"""The four case studies of Collins and George recomputed: Figures 3 to 9 and Table 1, with the real decision code.
+"""The four case studies of Collins and George recomputed: Figures 3 to 9 and Table 1, with our real scheduling code.
 
 Collins and George, *Parallel and Sequential Job Scheduling in Heterogeneous Clusters: A Simulation Study using Software
 in the Loop* (2001; below *the paper*), section 5. The rules are in docs/heterogeneous.md.
 
-The paper measured the run times of its five programs on its machines, but does not print them. The times here are set,
-not measured: `REFERENCE_S` on a machine of the third class, `FACTORS` for the others, `SPEEDUPS` on a cluster. They
-have the properties that the paper states: much heterogeneity, one strictly sequential program, one with a modest
-speedup.
+The paper measured the run times of its five programs on its machines, but does not print them. The times here are
+assumed, not measured: `REFERENCE_S` on a machine of the third class, `FACTORS` for the other classes, `SPEEDUPS` on a
+cluster. They have the properties stated in the paper: strong heterogeneity, one strictly sequential program, one with a
+modest speedup.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ CLUSTER_SIZES = (8,) * 17 + (6,)
 
 CLASSES = ("sparc-20", "ultra-1", "ultra-2", "pentium-200", "pentium-ii", "pentium-iii")
 CLUSTERS_EACH = 3
-"""Clusters of each class of machines; the last cluster has six."""
+"""Clusters per machine class; the last cluster has six machines."""
 
 REFERENCE_S = (180, 200, 100, 150, 250)
-"""Vector-matrix, numerical integration, integer sort, statistics, conjugate gradient: guesses."""
+"""Assumed run times of vector-matrix, numerical integration, integer sort, statistics and conjugate gradient."""
 
 FACTORS = (
     (2.0, 1.4, 1.0, 1.8, 1.2, 0.8),
@@ -78,7 +78,7 @@ class Arrival(NamedTuple):
 
 
 class CollinsRuns:
-    """The simulations of case study 4, each run once; the other cases are mappings, computed on request.
+    """The simulations of case study 4, each run once; the other case studies only map jobs, on request.
 
     Parameters
     ----------
@@ -123,12 +123,12 @@ class CollinsRuns:
 
 
 def class_counts() -> list[int]:
-    """Return the machines of each class; the cluster of six is a class of its own."""
+    """Return the number of machines in each class; the cluster of six machines is a class of its own."""
     return [CLUSTERS_EACH * 8] * 5 + [2 * 8, 6]
 
 
 def times_ms() -> tuple[IntArray, IntArray]:
-    """Return the times of the five programs on the classes of machines and on the clusters, in ms."""
+    """Return the run times of the five programs on each machine class and on each cluster, in ms."""
     factors = np.array([[*row, row[-1]] for row in FACTORS])
     alone = np.rint(factors * np.array(REFERENCE_S)[:, None] * MS_PER_S).astype(np.int64)
     class_of_cluster = [*np.repeat(np.arange(6), CLUSTERS_EACH)[:-1].tolist(), 6]
@@ -141,7 +141,7 @@ def times_ms() -> tuple[IntArray, IntArray]:
 
 
 def site_policy(with_levels: bool) -> HeterogeneousPolicy:
-    """Return the paper's site under preemptive priority: high may evict low, medium neither evicts nor is evicted."""
+    """Return the paper's site; with levels, high may evict low, and medium neither evicts nor is evicted."""
     alone, _ = times_ms()
     names = [*CLASSES, "pentium-iii-6"]
     forms = []
@@ -178,7 +178,7 @@ def mapped_at_once(n_jobs: int, algorithm: str, ready_ms: npt.ArrayLike = 0) -> 
 
 
 def priority_total(n_jobs: int, distribution: str, algorithm: str) -> tuple[float, float, float]:
-    """Return the sum of job times in s by level; levels are mapped in turn from time zero (case study 3)."""
+    """Return the sum of job times in s for each level; levels are mapped one after another (case study 3)."""
     ready: npt.ArrayLike = 0
     totals = []
     shares = np.cumsum((0.0, *DISTRIBUTIONS[distribution]))
@@ -191,10 +191,10 @@ def priority_total(n_jobs: int, distribution: str, algorithm: str) -> tuple[floa
 
 @lru_cache(maxsize=1)
 def overheads() -> dict[int, tuple[float, float]]:
-    """Return the time of SJS and PJS in ms, by the percentage of jobs that may be parallel.
+    """Return the computing time of SJS and PJS in ms, by the percentage of jobs that may run in parallel.
 
-    Of the 40 machines, 20 form five clusters of four. Run times are random, and a third as long on clusters; means over
-    `OVERHEAD_JOBS` (section 5.1).
+    Of the 40 machines, 20 form five clusters of four. Run times are random, and a third as long on clusters. Times are
+    means over `OVERHEAD_JOBS` (section 5.1).
     """
     machines = machine_arrays(list(range(40)), [list(range(at, at + 4)) for at in range(0, 20, 4)])
     code_ms: dict[int, tuple[float, float]] = {}
@@ -208,7 +208,7 @@ def overheads() -> dict[int, tuple[float, float]]:
 
 @lru_cache(maxsize=1)
 def sjs_overheads() -> dict[tuple[int, int], float]:
-    """Return the time of SJS in ms, by the numbers of jobs and machines, which all differ (Figure 3)."""
+    """Return the computing time of SJS in ms, by the numbers of jobs and of different machines (Figure 3)."""
     code_ms = {}
     for n_machines in SIZES:
         machines = machine_arrays(list(range(n_machines)))
@@ -238,11 +238,11 @@ def _least_seconds(machines: MachineArrays, alone_ms: IntArray, team_ms: IntArra
     return min(taken)
 
 
-# The paper's conclusions, and how they are checked.
+# Checks of the paper's conclusions.
 
 
 def _ratio(runs: CollinsRuns) -> Verdict:
-    """Check that PJS takes two to three times as long as SJS, "typically"."""
+    """Check that PJS "typically" takes two to three times as long as SJS."""
     ratios = {share: pjs / sjs for share, (sjs, pjs) in overheads().items() if share}
     texts = ", ".join(f"{ratio:.1f} at {share}%" for share, ratio in ratios.items())
     mean = float(np.mean(list(ratios.values())))
@@ -250,7 +250,7 @@ def _ratio(runs: CollinsRuns) -> Verdict:
 
 
 def _share_is_no_matter(runs: CollinsRuns) -> Verdict:
-    """Check that the overhead of PJS hardly depends on the share of parallel jobs: within a factor of 1.5."""
+    """Check that the overhead of PJS hardly depends on the share of parallel jobs (at most a factor of 1.5)."""
     times = [pjs for share, (_, pjs) in overheads().items() if share]
     spread = max(times) / min(times)
     return Verdict(
@@ -280,7 +280,7 @@ def _never_worse(runs: CollinsRuns) -> Verdict:
 
 
 def _up_to_half(runs: CollinsRuns) -> Verdict:
-    """Check savings of "nearly 50%" for few jobs (40% to 60%), and of less than 10% for the most jobs."""
+    """Check that PJS saves "nearly 50%" (40% to 60%) for few jobs, and less than half as much for the most jobs."""
     saved = {n_jobs: value for n_jobs, (_, _, value) in savings().items()}
     most = max(saved, key=lambda n_jobs: saved[n_jobs])
     most_text, last_text = f"{saved[most]:.0f}% at {most} jobs", f"{saved[LOADS[-1]]:.0f}% at {LOADS[-1]}"
@@ -289,7 +289,7 @@ def _up_to_half(runs: CollinsRuns) -> Verdict:
 
 
 def _favours_high(runs: CollinsRuns) -> Verdict:
-    """Check that PJS shortens the times of high-priority jobs, and more so if there are fewer of them."""
+    """Check that PJS shortens the times of high-priority jobs, and more so if there are fewer such jobs."""
     gains = {}
     for name in list(DISTRIBUTIONS)[:3]:
         sums = [[runs.priority_total(n, name, way)[0] for n in PRIORITY_JOBS] for way in ("sjs", "pjs")]
@@ -300,7 +300,7 @@ def _favours_high(runs: CollinsRuns) -> Verdict:
 
 
 def _low_cost(runs: CollinsRuns) -> Verdict:
-    """Check that levels cost less than 10% in total."""
+    """Check that priority levels increase the total job time by less than 10%."""
     costs = {
         f"{way} {name}": 100 * (mean_total(runs, name, way) / mean_total(runs, "no priority", way) - 1)
         for way in ("sjs", "pjs")
@@ -311,12 +311,12 @@ def _low_cost(runs: CollinsRuns) -> Verdict:
 
 
 def mean_total(runs: CollinsRuns, distribution: str, algorithm: str) -> float:
-    """Return the sum of all job times in s, averaged over the numbers of jobs (Figure 7)."""
+    """Return the sum of all job times in s, averaged over `PRIORITY_JOBS` (Figure 7)."""
     return float(np.mean([sum(runs.priority_total(n, distribution, algorithm)) for n in PRIORITY_JOBS]))
 
 
 def _keeps_high_down(runs: CollinsRuns) -> Verdict:
-    """Check that high-priority jobs take less time than low ones in each mix at each rate."""
+    """Check that high-priority jobs take less time than low-priority jobs, in each mix and at each rate."""
     ratios = {
         name: [
             runs.mean(name, rate, "job_time_level_1_ms") / runs.mean(name, rate, "job_time_level_3_ms")
@@ -329,7 +329,7 @@ def _keeps_high_down(runs: CollinsRuns) -> Verdict:
 
 
 def _parallelism_falls(runs: CollinsRuns) -> Verdict:
-    """Check that fewer jobs run in parallel as more arrive; rises of up to 2 points count as chance."""
+    """Check that the share of parallel jobs falls as more jobs arrive; rises of up to 2 points count as chance."""
     parts = {name: [runs.mean(name, rate, "parallel_pct") for rate in RATES] for name in DISTRIBUTIONS}
     rises = max(b - a for values in parts.values() for a, b in itertools.pairwise(values))
     texts = ", ".join(f"{values[0]:.0f}% to {values[-1]:.0f}% {name}" for name, values in parts.items())
@@ -339,7 +339,7 @@ def _parallelism_falls(runs: CollinsRuns) -> Verdict:
 
 
 def _preemption_costs_little(runs: CollinsRuns) -> Verdict:
-    """Check "a slight degradation in overall performance": at most 10% over no priority, on average over the rates."""
+    """Check that there is only "a slight degradation in overall performance": job times at most 10% longer."""
     base = {rate: runs.mean("no priority", rate, "job_time_ms") for rate in RATES}
     costs = {
         name: 100 * float(np.mean([runs.mean(name, rate, "job_time_ms") / base[rate] - 1 for rate in RATES]))
@@ -358,7 +358,7 @@ CHECKS: dict[str, tuple[Callable[[CollinsRuns], Verdict], ...]] = {
 
 
 def report(table: str, runs: CollinsRuns) -> Findings:
-    """Recompute a case study, with its conclusions."""
+    """Recompute a case study, and check its conclusions."""
     notes = ["The times of the five programs are set, not measured; the paper does not print its own."]
     if table == "collins-4":
         runs.run_all()

@@ -1,8 +1,8 @@
-"""The cost of each level of control, Gehring and Preiss's three levels, on an extract of CTC, and of the owners' rules.
+"""The cost of Gehring and Preiss's three levels of control, and of owners' rules, on an extract of CTC.
 
 Streit's thesis (section 2.5) describes three levels of information between a meta-scheduler and the schedulers of the
-sites, calls full control "obviously" the most promising and limited control a compromise, and compares none of them.
-Nothing is published to compare with; every number here is ours.
+sites, calls full control "obviously" the most promising and limited control a compromise, but compares none of them.
+There are no published numbers to compare with; every number here is ours.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEVELS: tuple[tuple[str, str], ...] = (
     ("adaptive", "limited"),
     ("adaptive", "full"),
 )
-"""(mode, control) of the runs; under mode ``local`` there is no grid."""
+"""(mode, control) of each simulation; under mode ``local`` there is no grid."""
 
 EVERYTHING = OwnerPolicy()
 OWNERS: dict[str, OwnerPolicy] = {
@@ -43,7 +43,7 @@ OWNERS: dict[str, OwnerPolicy] = {
     "three quarters": OwnerPolicy(grid_share=0.75),
     "half": OwnerPolicy(grid_share=0.5),
 }
-"""The share of their sites that owners grant the grid."""
+"""Rules by which owners share their sites with the grid."""
 
 OWNERS_RUNS: tuple[tuple[str, str], ...] = (
     ("limited", "all nodes"),
@@ -53,10 +53,10 @@ OWNERS_RUNS: tuple[tuple[str, str], ...] = (
     ("full", "three quarters"),
     ("full", "half"),
 )
-"""(control, owners' rule) of the runs. Own users first is for delegated jobs; half, under limited control, is slow."""
+"""(control, owners' rule) of each simulation; combinations that are too slow or have no effect are left out."""
 
 HALF_SEED = 1
-"""Seed for drawing the half of the jobs that is submitted to the grid."""
+"""Seed for choosing the half of the jobs that are submitted to the grid."""
 
 _SOURCE = "Streit, section 2.5"
 _TABLE_COLUMNS = ("AWRT [s]", "AWT [s]", "multi-site jobs", "messages per job")
@@ -64,7 +64,7 @@ _PARTY_COLUMNS = ("AWRT [s]", "AWT [s]", "own users: AWRT", "AWT", "grid: AWRT",
 
 
 class _Setting(NamedTuple):
-    """A mode, a level of control, whether only half of the jobs is submitted to the grid, and the owners' rule."""
+    """A mode, a level of control, whether only half of the jobs are submitted to the grid, and the owners' rule."""
 
     mode: str
     control: str
@@ -74,10 +74,9 @@ class _Setting(NamedTuple):
 
 
 class _Runs:
-    """The schedules of the study, each made once.
+    """The schedules of the study, each simulated once.
 
-    No job is wider than a site, or than half a site if owners keep a part of it, so that every level runs the same
-    jobs.
+    No job is wider than a site (or half a site, if owners keep a part), so that every level runs the same jobs.
     """
 
     def __init__(self, runs: GridRuns) -> None:
@@ -88,15 +87,15 @@ class _Runs:
         self._results = Study(self._simulate)
 
     def to_grid(self, max_width: int) -> BoolArray:
-        """Return a mask of the jobs submitted to the grid, each drawn with probability 0.5."""
+        """Return a mask of the jobs submitted to the grid, each chosen with probability 0.5."""
         return np.random.default_rng(HALF_SEED).random(len(self._workloads[max_width])) < 0.5
 
     def result(self, mode: str, control: str, *, half: bool = False) -> SimulationResult:
-        """Return a schedule of the jobs that are no wider than a site."""
+        """Return the schedule of jobs no wider than a site."""
         return self._results[_Setting(mode, control, half)]
 
     def owners_result(self, mode: str, control: str, owner: OwnerPolicy) -> SimulationResult:
-        """Return a schedule of the jobs that are no wider than half a site, half of them submitted to the grid."""
+        """Return the schedule of jobs no wider than half a site; half of the jobs are submitted to the grid."""
         return self._results[_Setting(mode, control, True, self.site_nodes // 2, owner)]
 
     def _simulate(self, setting: _Setting) -> SimulationResult:
@@ -112,7 +111,7 @@ class _Runs:
 
 
 def report(table: str, runs: GridRuns) -> Findings:
-    """Compare no grid with the three levels of control, and show gains and costs of owners' rules (docs/control.md)."""
+    """Compare three levels of control with no grid, and report gains and costs of owners' rules (docs/control.md)."""
     study = _Runs(runs)
     return Findings(
         sections=(_all_to_grid(study), _half_to_grid(study), _by_owners(study)),
@@ -141,7 +140,7 @@ def _all_to_grid(study: _Runs) -> Section:
 
 
 def parties(result: SimulationResult, to_grid: BoolArray) -> tuple[float, ...]:
-    """Return AWRT by width and AWT in seconds: of all jobs, of own users' jobs, and of the grid's."""
+    """Return AWRT by width and AWT in seconds, for all jobs, for own users' jobs, and for the grid's jobs."""
     check_all_ran(result)
     jobs = result.workload
     figures: list[float] = []
@@ -185,7 +184,7 @@ def _conclusions(study: _Runs) -> Iterator[Conclusion]:
 
 
 def _compared(study: _Runs, claim: str, better: str, worse: str | None, modes: tuple[str, ...]) -> Conclusion:
-    """Whether one level has a lower AWRT than another, or than no grid."""
+    """Check whether one level of control has a lower AWRT than another level, or than no grid."""
     verdicts = {}
     for half in (False, True):
         for mode in modes:
@@ -196,7 +195,7 @@ def _compared(study: _Runs, claim: str, better: str, worse: str | None, modes: t
 
 
 def _of_owners(study: _Runs) -> Iterator[Conclusion]:
-    """Check whether the owner's share helps the site's own users, and its cost for the grid's jobs."""
+    """Check whether each owners' rule helps the site's own users, at the expense of the grid's jobs."""
     for name in list(OWNERS)[1:]:
         verdicts = {}
         for control in (control for control, rule in OWNERS_RUNS if rule == name):

@@ -1,12 +1,12 @@
 """The evaluation of dynamic fractional resource scheduling recomputed: Figures 1 to 3, sections 5.1 to 5.3.
 
-Stillwell, Vivien and Casanova (below: *the paper*): jobs of the Lublin model on 128 nodes with four cores, as they are
-and scaled to loads of 0.1 to 0.9, and the weeks of HPC2N on 120 nodes with two. docs/fractional.md has the rules, and
-the points that the paper leaves open. The paper's figures are curves without numbers; its text gives some.
+Stillwell, Vivien and Casanova (below: *the paper*): jobs of the Lublin model on 128 nodes with four cores,
+unscaled and scaled to loads of 0.1 to 0.9, and the weeks of HPC2N on 120 nodes with two cores. docs/fractional.md has
+the rules, and the points that the paper leaves open. The paper's figures are curves without numbers; its text has some.
 
 The paper's traces have 1,000 jobs "submitted over a period of 4-6 days". The Lublin model with separate batch and
 interactive jobs, the default of its authors' program, takes 3 to 10 days for 1,000 jobs; with a single type of jobs it
-takes 7 to 18 days. So a trace here has both types and takes 4 to 6 days.
+takes 7 to 18 days. So our traces have both types of jobs and take 4 to 6 days.
 
 The period is 600 s and the penalty 300 s, as printed. (The paper also calls 600 s "equal to the penalty", and 900 s
 1.5 times it.)
@@ -56,7 +56,7 @@ HEAVY = 0.7
 MIN_JOBS_OF_WEEK = 20
 
 NODE_GB = 4.0
-"""Memory of a node, a guess: the paper gives a bandwidth, but not the memory of a task."""
+"""Assumed memory per node: the paper reports a bandwidth, but not the memory of a task."""
 
 PENALTY_S = 300
 PERIOD_S = 600
@@ -69,14 +69,14 @@ SHOWN = (
     *(EASY, FCFS, "Greedy*/OPT=MIN", "GreedyP*/OPT=MIN", "GreedyPM*/OPT=MIN", "MCB8*/OPT=MIN/MINVT=600"),
     *("/per/OPT=MIN/MINVT=600", "/stretch-per/OPT=MAX/MINVT=600", SECOND, BEST),
 )
-"""The algorithms of Figure 1 that the text names."""
+"""The algorithms of Figure 1 that the text of the paper names."""
 
 SHORT_JOBS = 100
-"""Jobs per trace for comparing OPT=AVG with OPT=MIN: few, since every event solves a linear program."""
+"""Jobs per trace for comparing OPT=AVG with OPT=MIN; few, because every event solves a linear program."""
 
 
 class DfrsSetting(NamedTuple):
-    """One simulation: set and number of the trace, its load (0: unscaled), discipline and period."""
+    """One simulation: set and number of the trace, its load (0: unscaled), the discipline and its period."""
 
     traces: str
     number: int
@@ -103,12 +103,12 @@ class DfrsRuns:
     Parameters
     ----------
     seeds : int
-        Number of synthetic traces (`synthetic_seeds`); also the number of weeks of HPC2N, evenly spread over the trace.
+        Number of synthetic traces (`synthetic_seeds`); also the number of HPC2N weeks, spread evenly over the trace.
     full : bool
         Whether to simulate all weeks and 100 synthetic traces. Results are stored in the user's cache folder,
         separately for each version of the sources, so that an interrupted run can be resumed.
     hpc2n : pathlib.Path or None
-        The trace, or None if it is not on this machine.
+        Path of the HPC2N trace, or None if the trace is not on this machine.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class DfrsRuns:
 
     @property
     def weeks(self) -> tuple[int, ...]:
-        """The simulated weeks of HPC2N; empty without the trace."""
+        """The simulated HPC2N weeks; empty without the trace."""
         if self._hpc2n is None:
             return ()
         count = len(_weeks(self._hpc2n))
@@ -131,11 +131,11 @@ class DfrsRuns:
         return tuple(int(place) for place in np.linspace(0, count - 1, chosen))
 
     def points(self, settings: Iterable[DfrsSetting]) -> dict[DfrsSetting, DfrsPoint]:
-        """Return the metrics of simulations."""
+        """Return the metrics of each simulation."""
         return self._points.results(settings)
 
     def mean(self, settings: Iterable[DfrsSetting]) -> DfrsPoint:
-        """Return means over simulations, or NaN without any."""
+        """Return the mean metrics of simulations; NaN without any simulation."""
         points = list(self.points(settings).values())
         return (
             DfrsPoint(*np.mean(points, axis=0).tolist()) if points else DfrsPoint(*[math.nan] * len(DfrsPoint._fields))
@@ -203,14 +203,14 @@ def policy_of(setting: DfrsSetting) -> SitePolicy | FractionalPolicy:
 
 
 def _same(setting: DfrsSetting) -> DfrsSetting:
-    """Return an equivalent setting: the period and load are dropped where they have no effect."""
+    """Return an equivalent setting, with the default period if the discipline is not periodic."""
     periodic = setting.discipline not in (EASY, FCFS) and algorithm_named(setting.discipline).periodic
     return setting if periodic else setting._replace(period_s=PERIOD_S)
 
 
 @lru_cache(maxsize=1)
 def _weeks(path: Path) -> tuple[Workload, ...]:
-    """Return the weeks of HPC2N with enough jobs, without jobs that have more tasks than there are nodes."""
+    """Return the HPC2N weeks that have enough jobs, without jobs that have more tasks than there are nodes."""
     trace = load_workload(path, columns=("memory_kb", "requested_memory_kb"))[0]
     jobs = with_needs(trace, "hpc2n", np.random.default_rng(0))
     jobs = jobs.take(np.flatnonzero(jobs.width <= HPC2N_NODES))
@@ -220,11 +220,11 @@ def _weeks(path: Path) -> tuple[Workload, ...]:
     return tuple(part.replace(submit_ms=part.submit_ms - part.submit_ms[0]) for part in enough)
 
 
-# The paper's conclusions, and how they are checked.
+# Checks of the paper's conclusions.
 
 
 def _beats_easy(runs: DfrsRuns) -> Verdict:
-    """Check "improves over batch scheduling by orders of magnitude in terms of job stretch"."""
+    """Check the claim "improves over batch scheduling by orders of magnitude in terms of job stretch"."""
     ratios = _over_best(runs, EASY)
     texts = ", ".join(f"{ratio:,.0f} at {load:g}" for load, ratio in ratios.items())
     text = f"ratio of EASY's degradation to the best algorithm's: {texts}; at least 10 times"
@@ -237,13 +237,13 @@ def _over_best(runs: DfrsRuns, name: str) -> dict[float, float]:
 
 
 def _is_best(runs: DfrsRuns) -> Verdict:
-    """Check "the best DFRS algorithm regardless of the load level is GreedyPM*/per/OPT=MIN/MINVT=600"."""
+    """Check the claim "the best DFRS algorithm regardless of the load level is GreedyPM*/per/OPT=MIN/MINVT=600"."""
     best = {load: min(SHOWN, key=lambda name: degradation_at(runs, name, load)) for load in LOADS}
     return all_hold(((name == BEST, f"{name} at {load:g}") for load, name in best.items()), between=", ")
 
 
 def _greedy_is_poor(runs: DfrsRuns) -> Verdict:
-    """Check "the only DFRS algorithm that shows poor performance is Greedy*/OPT=MIN"."""
+    """Check the claim "the only DFRS algorithm that shows poor performance is Greedy*/OPT=MIN"."""
     means = {name: runs.mean(runs.settings("scaled", name)).degradation for name in SHOWN[2:]}
     others = max(value for name, value in means.items() if name != "Greedy*/OPT=MIN")
     own = means["Greedy*/OPT=MIN"]
@@ -251,7 +251,7 @@ def _greedy_is_poor(runs: DfrsRuns) -> Verdict:
 
 
 def _low_load(runs: DfrsRuns) -> Verdict:
-    """Check that GreedyPM*/OPT=MIN does well under low load and poorly above 0.3."""
+    """Check that GreedyPM*/OPT=MIN performs well at loads below 0.3 and poorly above 0.3."""
     ratios = _over_best(runs, "GreedyPM*/OPT=MIN")
     texts = ", ".join(f"{ratio:.1f} at {load:g}" for load, ratio in ratios.items())
     holds = all((ratio <= 1.5) if load < 0.3 else (ratio > 1) for load, ratio in ratios.items() if load != 0.3)
@@ -261,7 +261,7 @@ def _low_load(runs: DfrsRuns) -> Verdict:
 
 
 def _within_seven(runs: DfrsRuns) -> Verdict:
-    """Check "our best algorithms are on average at most a factor 7 away from this loose bound"."""
+    """Check the claim "our best algorithms are on average at most a factor 7 away from this loose bound"."""
     means = {load: degradation_at(runs, BEST, load) for load in LOADS}
     texts = ", ".join(f"{mean:.1f} at {load:g}" for load, mean in means.items())
     whole = float(np.mean(list(means.values())))
@@ -269,12 +269,12 @@ def _within_seven(runs: DfrsRuns) -> Verdict:
 
 
 def degradation_at(runs: DfrsRuns, name: str, load: float) -> float:
-    """Return an algorithm's mean degradation from bound over the scaled traces of a load."""
+    """Return an algorithm's mean degradation from bound over the traces scaled to a load."""
     return runs.mean([DfrsSetting("scaled", seed, load, name) for seed in runs.seeds]).degradation
 
 
 def _min_against_avg(runs: DfrsRuns) -> Verdict:
-    """Check "on average OPT=MIN is never worse and often slightly better than OPT=AVG"."""
+    """Check the claim "on average OPT=MIN is never worse and often slightly better than OPT=AVG"."""
     worse, ratios = [], []
     for plain in _mechanisms():
         pair = [_short(runs, f"{plain}/OPT={optimise}") for optimise in ("AVG", _fair(plain))]
@@ -285,7 +285,7 @@ def _min_against_avg(runs: DfrsRuns) -> Verdict:
 
 
 def _minvt_is_best(runs: DfrsRuns) -> Verdict:
-    """Check "MINVT is always better than MINFT, and slightly better with the larger 600 s bound"."""
+    """Check the claim "MINVT is always better than MINFT, and slightly better with the larger 600 s bound"."""
     means = {limit: _limited(runs, limit) for limit in LIMITS}
     texts = ", ".join(f"{limit or 'none'} {mean:.1f}" for limit, mean in means.items())
     better = all(means[f"/MINVT={bound}"] < means[f"/MINFT={bound}"] for bound in (300, 600))
@@ -297,7 +297,7 @@ LIMITS = ("", "/MINFT=300", "/MINFT=600", "/MINVT=300", "/MINVT=600")
 
 
 def _mechanisms() -> list[str]:
-    """Return the names of the 14 ways to place tasks."""
+    """Return the names of the 14 mechanisms for placing tasks."""
     plain = [algorithm for algorithm in ALGORITHMS.values() if not algorithm.min_flow_s and not algorithm.min_virtual_s]
     return [algorithm.name.removesuffix("/OPT=AVG") for algorithm in plain if algorithm.optimise == "AVG"]
 
@@ -322,7 +322,7 @@ def _heavy(runs: DfrsRuns) -> list[DfrsSetting]:
 
 
 def _under(quantities: dict[str, float]) -> Callable[[DfrsRuns], Verdict]:
-    """Check that quantities stay below the published numbers for heavy traces."""
+    """Return the check that quantities stay below the published numbers for heavy traces."""
 
     def check(runs: DfrsRuns) -> Verdict:
         mean = runs.mean(_heavy(runs))._asdict()
@@ -335,14 +335,14 @@ def _under(quantities: dict[str, float]) -> Callable[[DfrsRuns], Verdict]:
 
 
 def _bandwidth(runs: DfrsRuns) -> Verdict:
-    """Check "under 0.80 GB/s on average, and under 2.0 GB/s for the trace that causes the most traffic"."""
+    """Check that migrations cause less than 0.80 GB/s on average, and less than 2.0 GB/s for the worst trace."""
     gb_per_s = [point.gb_per_s for point in runs.points(_heavy(runs)).values()]
     text = f"{np.mean(gb_per_s):.2f} GB/s on average, at most {max(gb_per_s):.2f}, with {NODE_GB:g} GB in a node"
     return Verdict(float(np.mean(gb_per_s)) < 0.8 and max(gb_per_s) < 2.0, text)
 
 
 def _easy_is_lower_at_first(runs: DfrsRuns) -> Verdict:
-    """Check that with a period of 600 s EASY has the lower underutilization, on all sets."""
+    """Check that EASY has the lower underutilization on all sets if the period is 600 s."""
     parts = []
     for name in sets_of(runs):
         easy, own = (underutilization_of(runs, name, discipline, PERIOD_S) for discipline in (EASY, BEST))
@@ -351,7 +351,7 @@ def _easy_is_lower_at_first(runs: DfrsRuns) -> Verdict:
 
 
 def _longer_periods_help(runs: DfrsRuns) -> Verdict:
-    """Check that on synthetic traces the algorithm is less underutilized than EASY for periods above 900 s."""
+    """Check that the best algorithm has less underutilization than EASY on synthetic traces for periods above 900 s."""
     parts = []
     for name in ("unscaled", "scaled"):
         easy = underutilization_of(runs, name, EASY, PERIOD_S)
@@ -363,14 +363,14 @@ def _longer_periods_help(runs: DfrsRuns) -> Verdict:
 
 
 def _falls_steadily(runs: DfrsRuns) -> Verdict:
-    """Check "normalized underutilization is shown to decrease steadily" with the period."""
+    """Check the claim "normalized underutilization is shown to decrease steadily" with the period."""
     curves = {name: [underutilization_of(runs, name, BEST, period) for period in PERIODS_S] for name in sets_of(runs)}
     texts = "; ".join(f"{name} {', '.join(f'{own:.1%}' for own in curve)}" for name, curve in curves.items())
     return Verdict(all(np.all(np.diff(curve) <= 0.01) for curve in curves.values()), f"{texts}; by at most a point up")
 
 
 def _stretch_stays(runs: DfrsRuns) -> Verdict:
-    """Check that 20 times the period costs less than 3 times the degradation, and still beats EASY by far."""
+    """Check that a 20 times longer period less than triples the degradation, which stays far below that of EASY."""
     parts = []
     for name in sets_of(runs):
         first, last = (degradation_of(runs, name, BEST, period) for period in (PERIODS_S[0], PERIODS_S[-1]))
@@ -381,7 +381,7 @@ def _stretch_stays(runs: DfrsRuns) -> Verdict:
 
 
 def _good_compromise(runs: DfrsRuns) -> Verdict:
-    """Check that between 5 and 20 times the penalty both stretch and underutilization are near their best."""
+    """Check that periods of 5 to 20 times the penalty are a good compromise between stretch and underutilization."""
     parts = []
     for name in sets_of(runs):
         idle = {period: underutilization_of(runs, name, BEST, period) for period in PERIODS_S}
@@ -423,7 +423,7 @@ CHECKS: dict[str, tuple[Callable[[DfrsRuns], Verdict], ...]] = {
 
 
 def report(table: str, runs: DfrsRuns) -> Findings:
-    """Recompute a figure or section, with published numbers and conclusions."""
+    """Recompute a figure or section, and check the published conclusions."""
     model = f"{JOBS:,} jobs of the Lublin model (lublin-types) on {NODES} nodes, over {DAYS[0]} to {DAYS[1]} days"
     seeds = f"means over {len(runs.seeds)} traces (seeds up to {runs.seeds[-1]})"
     notes = [f"{model}; {seeds}; penalty {PENALTY_S} s"]

@@ -1,7 +1,7 @@
 """Beyond DFRS: sites that give jobs fractions of nodes, in the grids of the catalogue.
 
-The paper leaves joining such sites to future work. Here a site quotes the slowdown at which a job could start now, and
-the grid weighs it against waits and splits. No published numbers exist for comparison.
+The paper leaves grids of such sites to future work. Here a site quotes the slowdown with which a job could start now,
+and the grid weighs this slowdown against waiting and splitting. No published numbers exist for comparison.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from gridweave_papers.studies.study import Study, awrt_s, check_all_ran, slowdow
 
 GRIDS = ("two-sites", "control-levels", "national-grid")
 LEVELS = (("local", "none"), ("sharing", "limited"), ("adaptive", "limited"))
-"""(mode, control) of the runs; under mode ``local`` there is no grid."""
+"""(mode, control) of each simulation; under mode ``local`` there is no grid."""
 
 EASY, FRACTIONAL, MIXED = "EASY", "fractional", "EASY, fractional in turn"
 LINES = {EASY: (), FRACTIONAL: (0, 1), MIXED: (1,)}
-"""The sites that allocate fractions, by name: those whose number modulo 2 is listed."""
+"""The sites that allocate fractions, for each line: sites whose number modulo 2 is listed."""
 
 SITE = {"algorithm": "GreedyPM*/per/OPT=MIN/MINVT=600", "period_s": 3000.0, "penalty_s": 300.0}
-"""The best algorithm with the longer period (`dfrs`)."""
+"""The best algorithm of `dfrs`, with a longer period."""
 
 NEEDS = "lublin"
 JOBS = 2_000
-"""Jobs of each grid, at the load of the catalogue; more would take long."""
+"""Jobs per grid, at the load in the catalogue; more jobs would take too long."""
 
 _SOURCE = "DFRS, section 6"
 
@@ -46,9 +46,9 @@ class FractionalGridRuns:
     Parameters
     ----------
     jobs : int
-        Number of jobs of each grid.
+        Number of jobs per grid.
     grids : tuple of str
-        Names of the catalogue.
+        Names of scenarios in the catalogue.
     progress : callable, optional
     """
 
@@ -57,7 +57,7 @@ class FractionalGridRuns:
         self._results = Study(self._simulate, title="fractions at sites", progress=progress)
 
     def result(self, grid: str, mode: str, control: str, line: str) -> SimulationResult:
-        """Return a schedule."""
+        """Return the schedule of a grid whose sites allocate fractions as in a line of `LINES`."""
         return self._results[_Setting(grid, mode, control, line)]
 
     def _simulate(self, setting: _Setting) -> SimulationResult:
@@ -74,7 +74,7 @@ class FractionalGridRuns:
 
 
 def report(table: str, runs: FractionalGridRuns) -> Findings:
-    """Report how fractional sites change the gain of a grid."""
+    """Report how sites that allocate fractions change the gain of a grid."""
     rows = []
     for grid in runs.grids:
         for mode, control in LEVELS:
@@ -97,7 +97,7 @@ def report(table: str, runs: FractionalGridRuns) -> Findings:
 
 
 def _conclusions(runs: FractionalGridRuns) -> Iterator[Conclusion]:
-    """Yield the gain from fractions at each level, and the remaining gain of a grid."""
+    """Yield conclusions on the gain from fractions, and on the remaining gain of a grid."""
     shared = ("sharing", "limited")
     for claim, better, worse in (
         ("Without a grid, fractions lower AWRT", (*LEVELS[0], FRACTIONAL), (*LEVELS[0], EASY)),

@@ -1,12 +1,12 @@
 """The evaluation of LOMARC recomputed: Tables 4 and 5, Figures 6 to 9, and the conclusions drawn from them.
 
 Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6: 8,000 jobs
-of the Lublin model on 128 nodes, by workload and mix. docs/sharing.md has the rules, and the points that they leave
-open.
+of the Lublin model on 128 nodes, by workload and mix. docs/sharing.md has the rules, and the points that the paper
+leaves open.
 
-Each conclusion of section 6.2 is a check of the means over the seeds. Constants define the words of the text.
-"Improvement" is the reduction against PSS in per cent, computed for each seed separately. Figures 6 to 9 are bars
-without numbers; the text gives their ratios.
+Each conclusion of section 6.2 is checked on the means over the seeds. Constants quantify the paper's wording.
+"Improvement" is the reduction relative to PSS in per cent, computed for each seed separately. Figures 6 to 9 are bars
+without numbers; the text states their ratios.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ALPHAS = {row["workload"]: float(row["alpha"]) for row in printed("lomarc-4")}
 """Shape parameter of the interarrival times, by workload (Table 4)."""
 
 LOADS = {row["workload"]: float(row["load"]) for row in printed("lomarc-4")}
-"""Table 4."""
+"""Load of each workload (Table 4)."""
 
 TABLE_5 = {
     (row.pop("variant"), row.pop("workload")): {name: float(text) for name, text in row.items()}
@@ -61,7 +61,7 @@ CHANGES = {
     (row["quantity"], row["variant"], row["workload"], row["mix"]): float(row["change_pct"])
     for row in printed("lomarc-changes")
 }
-"""Change against PSS that the text gives, in per cent, by quantity, variant, workload and mix."""
+"""Change relative to PSS as stated in the text, in per cent, by quantity, variant, workload and mix."""
 
 WORKLOADS = tuple(ALPHAS)
 MIXES = ("M1", "M2", "M3")
@@ -71,20 +71,20 @@ OFFERED = {
     "ratios": {name: load / LOADS["W1"] for name, load in LOADS.items()},
     "tenths": {name: load / 10 for name, load in LOADS.items()},
 }
-"""Offered load of each workload, from Table 4: its ratios to 1.00, or tenths. One factor on all interarrival times sets
-the load."""
+"""Offered load of each workload from Table 4, relative to W1 (1.00) or divided by ten. Interarrival times are
+scaled to this load."""
 
 PUBLISHED_WEEKS = 10.0
-"""The makespan of workload 1 (LOMARC, section 6.2); the model's jobs arrive over 12 weeks."""
+"""Makespan of workload 1 in weeks (LOMARC, section 6.2); without scaling, the model's jobs arrive over 12 weeks."""
 
 
 class Reading(NamedTuple):
-    """One reading of the points that the paper leaves open.
+    """An interpretation of the points that the paper leaves open.
 
-    ``formula`` is of the slowdown. ``load`` is a key of `OFFERED`, "weeks" (one factor for the gaps of all workloads,
-    by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as in the model). ``joins_behind`` is of the policy:
-    the paper has jobs backfilled "onto free nodes (applying same matching as above)". Of a workload the first of
-    ``parts`` is simulated: the queue grows as long as jobs arrive.
+    ``formula`` is the slowdown formula. ``load`` is a key of `OFFERED`, "weeks" (all interarrival times are scaled by
+    the factor with which W1 arrives in `PUBLISHED_WEEKS`) or "alphas" (no scaling). ``joins_behind`` is the policy's
+    setting: the paper backfills jobs "onto free nodes (applying same matching as above)". Only the first of ``parts``
+    equal parts of the workload is simulated, because the queue grows as long as jobs arrive.
     """
 
     formula: str
@@ -94,7 +94,7 @@ class Reading(NamedTuple):
 
     @property
     def jobs(self) -> tuple[str, int]:
-        """The jobs that are simulated, which do not depend on the discipline."""
+        """The fields that determine which jobs are simulated."""
         return self.load, self.parts
 
 
@@ -116,11 +116,11 @@ DEFAULT_READING = "as printed, in 10 weeks"
 """The reading with all 8,000 jobs that comes closest to the published numbers overall (``lomarc-readings``)."""
 
 COLUMNS = ("waiting", "long_enough", "narrow_enough", "fitting", "matchable", "bearable")
-"""Counts of a search that selects a job from those behind the host, in the order of Table 5."""
+"""Counts of a search for a job to share nodes with the host job, in the order of Table 5."""
 
 
 class Bar(NamedTuple):
-    """One bar of a figure, given by keys of `READINGS`, `ALPHAS`, `MIXES` and `VARIANTS`."""
+    """One bar of a figure, identified by keys of `READINGS`, `ALPHAS`, `MIXES` and `VARIANTS`."""
 
     reading: str
     workload: str
@@ -129,7 +129,7 @@ class Bar(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Averages of one simulation over its jobs and over its matches (`COLUMNS`); NaN without a match."""
+    """Averages over the jobs of one simulation, and over its matches (`COLUMNS`); NaN without a match."""
 
     response_s: float
     relative: float
@@ -141,7 +141,7 @@ class Point(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Readings of a workload's load, r n / (P a): from means, the mean product, and with the geometric mean gap."""
+    """A workload's load, r n / (P a), from means, from the mean product r n, and with the geometric mean gap."""
 
     formula: float
     offered: float
@@ -149,7 +149,7 @@ class Load(NamedTuple):
 
 
 def load_of(workload: Workload, nodes: int) -> Load:
-    """Return readings of a workload's load; the geometric mean treats jobs of one instant as a second apart."""
+    """Compute a workload's load in three ways; the geometric mean counts gaps of less than a second as a second."""
     gaps_s = np.diff(workload.submit_ms) / MS_PER_S
     run_s, width = workload.run_ms / MS_PER_S, workload.width.astype(np.float64)
     product = float(run_s.mean() * width.mean()) / nodes
@@ -162,20 +162,20 @@ def load_of(workload: Workload, nodes: int) -> Load:
 
 
 class LomarcRuns:
-    """The points of all figures, each simulated once, with ``seeds`` workloads for each bar.
+    """The data points of all figures, each simulated once, with ``seeds`` workloads per bar.
 
-    The workloads of one seed have the same jobs for every alpha and mix, and the same needs for one mix, so differences
-    between two bars are not due to chance.
+    For one seed, the jobs are the same for every alpha and mix, and their needs are the same for one mix, so
+    differences between two bars are not due to chance.
     """
 
     def __init__(self, *, seeds: int = DEFAULT_SEEDS, jobs: int = JOBS, progress: Progress | None = None) -> None:
         self.seeds = seeds_of(seeds)
         self.jobs = jobs
-        self.workload = lru_cache(maxsize=16)(self._workload)  # keeps the bars of one workload together
+        self.workload = lru_cache(maxsize=16)(self._workload)  # bars of one workload are simulated together
         self._points = Study(self._point, title="LOMARC", progress=progress, same=_same)
 
     def points(self, bars: Iterable[Bar]) -> dict[Bar, tuple[Point, ...]]:
-        """Return the points of bars, one per seed."""
+        """Return the data points of each bar, one per seed."""
         unique_bars = list(dict.fromkeys(bars))
         order = sorted(unique_bars, key=lambda bar: (bar.workload, bar.mix, READINGS[bar.reading].load))
         points = self._points.results((bar, seed) for seed in self.seeds for bar in order)
@@ -218,7 +218,7 @@ def _jobs(seed: int, workload: str, jobs: int, scaling: Scaling) -> Workload:
 
 
 def _same(run: tuple[Bar, int]) -> tuple[Bar, int]:
-    """Return an equivalent run: PSS depends on neither the slowdown nor the mix."""
+    """Return an equivalent run, because PSS depends on neither the slowdown nor the mix."""
     bar, seed = run
     if bar.variant != "PSS":
         return run
@@ -238,7 +238,7 @@ NEAR_POINTS = 5.0
 """Largest difference from a published percentage that still counts as equal, in points."""
 
 NEAR_PLACES = 1.0
-"""Largest difference from the published number of the selected candidate, a whole number in Table 5."""
+"""Largest difference from the published index of the selected candidate that still counts as equal."""
 
 SAME_PCT = 10.0
 """"Almost the same": within 10%."""
@@ -247,13 +247,13 @@ SAME_UTIL = 0.05
 """"Almost the same utilisation": within 5 points."""
 
 SAME_GAIN_POINTS = 3.0
-""""No relevant differences" between gains of efficiency, which are whole per cent in the paper."""
+""""No relevant differences" between gains of efficiency, which the paper states in whole per cent."""
 
 _QUANTITIES = {"response_s": "response time", "relative": "relative bounded response time"}
 
 
 class View:
-    """The points of one reading, with the comparisons that the paper makes."""
+    """The data points under one reading, with the comparisons made in the paper."""
 
     def __init__(self, points: Points, reading: str) -> None:
         self._points, self._reading = points, reading
@@ -267,7 +267,7 @@ class View:
         return float(np.mean(self.values(quantity, variant, workload)))
 
     def candidates(self, variant: str, workload: str) -> FloatArray:
-        """Return the mean counts of a search, in the order of Table 5."""
+        """Return the mean counts of the searches, in the order of Table 5."""
         counts = [point.candidates for point in self._points[Bar(self._reading, workload, "M1", variant)]]
         return np.array([_mean_defined(column) for column in zip(*counts, strict=True)], np.float64)
 
@@ -276,7 +276,7 @@ class View:
         return _mean_defined(self.values("selected", variant, workload))
 
     def cuts(self, quantity: str, variant: str, workload: str, mix: str = "M1", base: str = "PSS") -> list[float]:
-        """Return the reduction of a quantity against another variant in per cent, for each seed."""
+        """Return the reduction of a quantity relative to another variant in per cent, for each seed."""
         pairs = zip(
             self.values(quantity, variant, workload, mix), self.values(quantity, base, workload, mix), strict=True
         )
@@ -287,12 +287,12 @@ class View:
         return float(np.mean(self.cuts(quantity, variant, workload, mix, base)))
 
     def log_ratio(self, quantity: str, variant: str, workload: str) -> tuple[float, float, float]:
-        """Return the mean logarithm of a quantity over PSS's, paired by seed, and the ends of its 95% interval."""
+        """Return the mean logarithm of a quantity's ratio to PSS, paired by seed, and the ends of its 95% interval."""
         own, base = (self.values(quantity, name, workload) for name in (variant, "PSS"))
         return mean_interval(np.log(np.divide(own, base)).tolist())
 
     def distances(self) -> dict[str, list[float]]:
-        """Return the distance of our changes against PSS from the published ones for mix M1, in points, by quantity."""
+        """Return the differences between our and the published changes for mix M1, in points, by quantity."""
         distances: dict[str, list[float]] = {}
         for (quantity, variant, workload, mix), published in CHANGES.items():
             if mix == "M1":
@@ -302,7 +302,7 @@ class View:
 
 
 def _mean_defined(values: Sequence[float]) -> float:
-    """Return the mean over the seeds with a value, or NaN."""
+    """Return the mean of the values that are not NaN, or NaN without such a value."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else float("nan")
 
@@ -314,7 +314,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _beat_all(quantity: str) -> Callable[[View], Verdict]:
-    """Check "all LOMARC variants perform clearly better than all other approaches"."""
+    """Check the claim "all LOMARC variants perform clearly better than all other approaches"."""
 
     def check(view: View) -> Verdict:
         parts = []
@@ -329,7 +329,7 @@ def _beat_all(quantity: str) -> Callable[[View], Verdict]:
 
 
 def _always_is_worse(view: View) -> Verdict:
-    """Check "AC is significantly worse than space sharing PSS", by a paired test on logarithms."""
+    """Check the claim "AC is significantly worse than space sharing PSS", by a paired test on logarithms."""
     parts = []
     for quantity, words in _QUANTITIES.items():
         for workload in WORKLOADS:
@@ -341,7 +341,7 @@ def _always_is_worse(view: View) -> Verdict:
 
 
 def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
-    """Check published cuts against PSS, by workload."""
+    """Return the check that cuts relative to PSS are close to the published cuts, by workload."""
     published = {
         workload: -CHANGES[quantity, variant, workload, "M1"]
         for workload in WORKLOADS
@@ -359,7 +359,7 @@ def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
 
 
 def _at_least_half(view: View) -> Verdict:
-    """Check "response time and relative bounded response time are approximately reduced to half"."""
+    """Check the claim "response time and relative bounded response time are approximately reduced to half"."""
     cuts = {
         f"{workload} {words}": view.cut(quantity, "L-R", workload)
         for workload in WORKLOADS
@@ -370,7 +370,7 @@ def _at_least_half(view: View) -> Verdict:
 
 
 def _grows(view: View) -> Verdict:
-    """Check "with the workload becoming heavier, our approaches show more obvious improvement"."""
+    """Check the claim "with the workload becoming heavier, our approaches show more obvious improvement"."""
     parts = []
     for quantity, words in _QUANTITIES.items():
         cuts = [view.cut(quantity, "L-R", workload) for workload in WORKLOADS]
@@ -379,14 +379,14 @@ def _grows(view: View) -> Verdict:
 
 
 def _near_each_other(view: View) -> Verdict:
-    """Check "L-U1 provides almost the same results as L-R for all workloads" (response times)."""
+    """Check the claim "L-U1 provides almost the same results as L-R for all workloads" (response times)."""
     gaps = [view.cut("response_s", "L-U1", workload, base="L-R") for workload in WORKLOADS]
     texts = [f"{workload} {-gap:+.0f}%" for workload, gap in zip(WORKLOADS, gaps, strict=True)]
     return Verdict(max(map(abs, gaps)) <= SAME_PCT, f"L-U1 against L-R {', '.join(texts)}; same: within {SAME_PCT:g}%")
 
 
 def _u1_beats_u2(view: View) -> Verdict:
-    """Check "L-U1 performs slightly better than L-U2", and "L-U2 is again worse" in relative response times."""
+    """Check that "L-U1 performs slightly better than L-U2", and "L-U2 is again worse" in relative response times."""
     gaps = {
         f"{workload} {words}": view.cut(quantity, "L-U1", workload, base="L-U2")
         for quantity, words in _QUANTITIES.items()
@@ -397,7 +397,7 @@ def _u1_beats_u2(view: View) -> Verdict:
 
 
 def _response_is_best(view: View) -> Verdict:
-    """Check "L-R is better than L-U1" in relative bounded response times, and the best of all."""
+    """Check the claim "L-R is better than L-U1" in relative bounded response times, and the best of all."""
     parts = []
     for workload in WORKLOADS:
         best = min(LOMARC_VARIANTS, key=lambda name: view.mean("relative", name, workload))
@@ -407,7 +407,7 @@ def _response_is_best(view: View) -> Verdict:
 
 
 def _first_match_is_worse(view: View) -> Verdict:
-    """Check "L-FM is not too much worse if the workload is lighter but becomes worse than the workload is heavier"."""
+    """Check that L-FM is "not too much worse if the workload is lighter" but becomes worse as the load grows."""
     gaps = [-view.cut("response_s", "L-FM", workload, base="L-R") for workload in WORKLOADS]
     relative = -view.cut("relative", "L-FM", "W3", base="L-R")
     text = f"response times above L-R's by {gaps[0]:.0f}, {gaps[1]:.0f}, {gaps[2]:.0f}% (W3: 17%)"
@@ -415,7 +415,7 @@ def _first_match_is_worse(view: View) -> Verdict:
 
 
 def _adjacent_is_between(view: View) -> Verdict:
-    """Check "AM is still doing significantly better than PSS but significantly worse than L-R and than L-FM"."""
+    """Check that "AM is still doing significantly better than PSS but significantly worse than L-R and than L-FM"."""
     parts = []
     for workload in WORKLOADS:
         own, most, *least = (view.mean("response_s", name, workload) for name in ("AM", "PSS", "L-R", "L-FM"))
@@ -424,7 +424,7 @@ def _adjacent_is_between(view: View) -> Verdict:
 
 
 def _utilisation_is_alike(view: View) -> Verdict:
-    """Check "utilization is almost the same for all approaches and improves if the workload becomes heavier"."""
+    """Check that "utilization is almost the same for all approaches and improves if the workload becomes heavier"."""
     parts, before = [], 0.0
     for workload in WORKLOADS:
         values = {name: view.mean("util", name, workload) for name in (*OTHERS, *LOMARC_VARIANTS)}
@@ -436,7 +436,7 @@ def _utilisation_is_alike(view: View) -> Verdict:
 
 
 def _gains(variants: Sequence[str], published: Sequence[float]) -> Callable[[View], Verdict]:
-    """Check published gains of utilisation efficiency over PSS."""
+    """Return the check that gains of utilisation efficiency over PSS are close to the published gains."""
 
     def check(view: View) -> Verdict:
         parts = []
@@ -450,7 +450,7 @@ def _gains(variants: Sequence[str], published: Sequence[float]) -> Callable[[Vie
 
 
 def _gains_are_alike(view: View) -> Verdict:
-    """Check "there are no relevant differences between L-U1, L-U2, and L-R" (utilisation efficiency)."""
+    """Check the claim "there are no relevant differences between L-U1, L-U2, and L-R" (utilisation efficiency)."""
     spreads = []
     for workload in WORKLOADS:
         gains = [-view.cut("efficiency", name, workload) for name in HYPERTHREADED]
@@ -462,7 +462,7 @@ def _gains_are_alike(view: View) -> Verdict:
 
 
 def _mixes_are_alike(view: View) -> Verdict:
-    """Check "for M2 and M3, the relative improvements of L-U1, L-U2, and L-R vs. PSS are similar to M1"."""
+    """Check the claim "for M2 and M3, the relative improvements of L-U1, L-U2, and L-R vs. PSS are similar to M1"."""
     worst, texts = 0.0, []
     for name in HYPERTHREADED:
         cuts = [view.cut("response_s", name, "W1", mix) for mix in MIXES]
@@ -475,7 +475,7 @@ def _mixes_are_alike(view: View) -> Verdict:
 
 
 def _standard_by_mix(view: View) -> Verdict:
-    """Check "for M2, L-N now improves upon PSS by 34% and 38% and for M3 it is closer to PSS than under M1"."""
+    """Check that "for M2, L-N now improves upon PSS by 34% and 38% and for M3 it is closer to PSS than under M1"."""
     parts = []
     for quantity, words in _QUANTITIES.items():
         first, second, third = (view.cut(quantity, "L-N", "W1", mix) for mix in MIXES)
@@ -485,7 +485,7 @@ def _standard_by_mix(view: View) -> Verdict:
 
 
 def _few_candidates(view: View) -> Verdict:
-    """Check "the number of jobs left as candidates is relatively small: for W1 between 5 and 7"."""
+    """Check the claim "the number of jobs left as candidates is relatively small: for W1 between 5 and 7"."""
     left = {name: float(view.candidates(name, "W1")[-1]) for name in HYPERTHREADED}
     texts = ", ".join(f"{name} {value:.1f}" for name, value in left.items())
     near = all(5 - NEAR_PLACES <= value <= 7 + NEAR_PLACES for value in left.values())
@@ -493,7 +493,7 @@ def _few_candidates(view: View) -> Verdict:
 
 
 def _selected(workloads: Sequence[str]) -> Callable[[View], Verdict]:
-    """Check which of the candidates is selected on average, in numbers of Table 5."""
+    """Return the check that the mean index of the selected candidate is close to the index in Table 5."""
 
     def check(view: View) -> Verdict:
         parts = []
@@ -507,7 +507,7 @@ def _selected(workloads: Sequence[str]) -> Callable[[View], Verdict]:
 
 
 def _reluctant(view: View) -> Verdict:
-    """Check that under W3 L-R selects jobs nearer to the head than L-U1, at the published ratio of 4 to 6."""
+    """Check that L-R selects jobs nearer to the head than L-U1 under W3, by about the published ratio of 4 to 6."""
     own, other = (view.selected(name, "W3") for name in ("L-R", "L-U1"))
     published = TABLE_5["L-R", "W3"]["number selected"] / TABLE_5["L-U1", "W3"]["number selected"]
     holds = own / other <= (1 + published) / 2
@@ -578,7 +578,7 @@ def bars_of(entry: str) -> list[Bar]:
 
 
 def report(table: str, runs: LomarcRuns) -> Findings:
-    """Recompute a table or figure, with published numbers and conclusions."""
+    """Recompute a table or figure, and check the published conclusions."""
     points = runs.points(bars_of(table))
     views = {reading: View(points, reading) for reading in READINGS}
     view = views[DEFAULT_READING]
@@ -601,7 +601,7 @@ def report(table: str, runs: LomarcRuns) -> Findings:
 
 
 def _side_by_side(views: dict[str, View]) -> Section:
-    """Compare the readings: how many conclusions hold, and the mean distance from the published changes."""
+    """Compare the readings by how many conclusions hold, and by the mean difference from the published changes."""
     checks = [check for group in CHECKS.values() for check in group]
     rows = []
     for reading, view in views.items():
@@ -616,7 +616,7 @@ def _side_by_side(views: dict[str, View]) -> Section:
 
 
 def _needed_loads(view: View) -> Section:
-    """Compare the smallest load that each published cut of the makespan requires with the loads of the readings."""
+    """Compare the load that each published cut of the makespan requires with the loads under the readings."""
     rows = []
     for workload in WORKLOADS:
         kept = 1 + CHANGES["makespan_s", "L-R", workload, "M1"] / 100
@@ -697,7 +697,7 @@ def _table_5(view: View) -> Section:
 
 
 def _bars(entry: str, view: View) -> list[Section]:
-    """Return the bars of a figure with their intervals, and the published and our cuts."""
+    """Return the bars of a figure with confidence intervals, and the changes relative to PSS, published and ours."""
     cases = [("W1", "M2"), ("W1", "M3")] if entry == "lomarc-9" else [(workload, "M1") for workload in WORKLOADS]
     headings, columns = ("workload", "variant"), ("mean", "low", "high", "against PSS [%]")
     sections = []
@@ -722,7 +722,7 @@ def _bar(view: View, quantity: str, decimals: int, place: tuple[str, str], varia
 
 
 def _published(entry: str, quantity: str, view: View) -> list[Row]:
-    """Return the changes against PSS, published and ours."""
+    """Return the changes relative to PSS, published and ours."""
     rows = []
     for (name, variant, workload, mix), published in CHANGES.items():
         if name == quantity and (mix != "M1") == (entry == "lomarc-9"):

@@ -1,8 +1,8 @@
-"""The cost of links between sites: how messages of jobs change the gain of multi-site, and which p they cause.
+"""The cost of links between sites: the p caused by the messages of split jobs, and how it changes the multi-site gain.
 
-Streit's thesis (section 6.5.3) stretches a split job by one constant p, and says that communication patterns, network
-speeds, and the way a job is split should be considered. No published numbers exist for comparison; the runs here use an
-extract of CTC on four sites, with several kinds of jobs.
+Streit's thesis (section 6.5.3) extends the run time of split jobs by one constant p, and says that communication
+patterns, network speeds, and the way a job is split should be considered. No published numbers exist for comparison;
+the simulations here use an extract of CTC on four sites, with several kinds of jobs.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 SIZES = (1e4, 1e5, 1e6, 1e7, 1e8)
 SENDING = tuple(pattern for pattern in PATTERNS if pattern != "none")
 OVERHEADS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-"""Streit's constant p, in the runs for comparison with the model."""
+"""Values of Streit's constant p that are compared with the network model."""
 
 PLACES: dict[str, tuple[str, ...]] = {
     "Geant2012.gml": ("UK", "CH", "IT", "GR"),
     "europe.toml": ("London", "Geneva", "Milan", "Athens"),
 }
-"""The networks to look for, in order, with the nodes of the four sites."""
+"""Network files in order of preference, with the nodes of the four sites."""
 
 CUT_FROM, CUT_TO = 0.4, 0.6
-"""When the link is cut and repaired, as fractions of the time from the first submission to the last."""
+"""Times at which the link fails and is repaired, as fractions of the time from the first to the last submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run; ``cut`` says whether the busiest link slows or fails, ``constant`` replaces the model by Streit's p."""
+    """One simulation; ``cut`` is a key of `CUTS`, and ``constant`` replaces the network model by Streit's p."""
 
     mode: str
     pattern: str = "none"
@@ -77,7 +77,7 @@ class Case:
 
 
 CUTS = {"none": 1.0, "slow": 0.01, "cut": 0.0}
-"""The remaining fraction of the bandwidth of the link."""
+"""Remaining fraction of the bandwidth of the busiest link."""
 
 
 class NetworkRuns:
@@ -85,7 +85,7 @@ class NetworkRuns:
 
     def __init__(self, runs: GridRuns) -> None:
         self._nodes = CONFIGURATIONS[MACHINES]
-        # No job is wider than a site: every mode runs the same jobs.
+        # No job is wider than a site, so that every mode runs the same jobs.
         self._jobs = runs.extract(EXTRACT, max_width=max(self._nodes))
         self._results = Study[Case, SimulationResult](
             self._simulate, same=lambda case: Case("sharing") if case.mode == "sharing" else case
@@ -93,7 +93,7 @@ class NetworkRuns:
 
     @cached_property
     def source(self) -> str:
-        """The file of the network: GEANT if it is on this machine, else the network shipped with gridweave."""
+        """Name of the network file: GEANT if it is on this machine, otherwise the network shipped with gridweave."""
         for name in PLACES:
             try:
                 find_topology(name)
@@ -114,11 +114,11 @@ class NetworkRuns:
         return NetworkModel.of_table(NetTable(), self.topology)
 
     def result(self, case: Case) -> SimulationResult:
-        """Return the schedule of a run."""
+        """Return the schedule of a case."""
         return self._results[case]
 
     def constant(self, overhead: float) -> SimulationResult:
-        """Return a schedule under Streit's constant p."""
+        """Return the schedule under Streit's constant p."""
         return self._results[Case("multi-site", constant=overhead)]
 
     def _simulate(self, case: Case) -> SimulationResult:
@@ -129,7 +129,7 @@ class NetworkRuns:
             pattern=case.pattern,
             fraction=case.fraction,
             message_bytes=case.message_bytes,
-            rng=np.random.default_rng(0),  # nothing is drawn
+            rng=np.random.default_rng(0),  # unused: all jobs get the same communication
         )
         timetable = None if case.cut == "none" else self.timetable(case.cut)
         net = GridNet(self.model, timetable, case.contention, case.split, max_split_factor=ANY_SPLIT_FACTOR)
@@ -137,7 +137,7 @@ class NetworkRuns:
 
     @cached_property
     def busiest_cable(self) -> int:
-        """The cable that most of the paths between sites cross; ties go to the first."""
+        """Number of the cable that the most paths between sites use; ties go to the lowest number."""
         paths, sites = self.model.paths, len(self.topology.sites)
         crossed = [
             int(self.topology.cable[link])
@@ -154,12 +154,12 @@ class NetworkRuns:
 
     @property
     def cut_ms(self) -> tuple[int, int]:
-        """When the link is cut, and when it is repaired."""
+        """Times at which the link fails and is repaired."""
         first, last = int(self._jobs.submit_ms[0]), int(self._jobs.submit_ms[-1])
         return tuple(first + round(part * (last - first)) for part in (CUT_FROM, CUT_TO))  # type: ignore[return-value]
 
     def timetable(self, cut: str) -> Timetable:
-        """Return the timetable of the bandwidth of the busiest link."""
+        """Return the timetable of the busiest link's bandwidth."""
         begin_ms, end_ms = self.cut_ms
         cables = (self.busiest_cable,)
         return Timetable.of(
@@ -167,18 +167,18 @@ class NetworkRuns:
         )
 
     def change_pct(self, case: Case) -> float:
-        """Return the difference of AWRT from job sharing, in per cent."""
+        """Return the change in AWRT relative to job sharing, in per cent."""
         return change_pct(awrt_s(self.result(case)), awrt_s(self.result(Case("sharing"))))
 
 
 def overheads_of(result: SimulationResult) -> npt.NDArray[np.float64]:
-    """Return the relative extension of the run time of each multi-site job, which is its p."""
+    """Return the p of each multi-site job: the relative extension of its run time."""
     rows = np.flatnonzero(result.multi_site)
     return (result.end_ms[rows] - result.start_ms[rows]) / result.workload.run_ms[rows] - 1.0
 
 
 def weighted_overhead(result: SimulationResult) -> float:
-    """Return the mean p of the multi-site jobs, weighted by the node time on one site; NaN without such jobs."""
+    """Return the mean p of the multi-site jobs, weighted by node time on a single site; NaN without such jobs."""
     rows = np.flatnonzero(result.multi_site)
     if not len(rows):
         return float("nan")
@@ -189,16 +189,16 @@ def weighted_overhead(result: SimulationResult) -> float:
 SOURCE = "Streit, section 6.5.3"
 MODES = ("multi-site", "adaptive")
 CONTENDED_BYTES = 1e7
-"""Messages of the runs with contention: large, so that bandwidth counts and not latency alone."""
+"""Message size in simulations with contention; large, so that not only latency matters."""
 
 CLOSE_PCT = 5.0
-"""Largest difference between two average response times that count as equal, in per cent."""
+"""Largest difference between average response times that still counts as equal, in per cent."""
 
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
 def report(table: str, runs: NetworkRuns) -> Findings:
-    """Compare multi-site scheduling under the network model with job sharing, and with a constant p."""
+    """Compare multi-site scheduling under the network model with job sharing and with a constant p."""
     latency_ms = runs.model.paths.latency_ms
     near, far = latency_ms[latency_ms > 0].min(), latency_ms.max()
     return Findings(
@@ -230,12 +230,12 @@ def _by_job(runs: NetworkRuns) -> Iterator[Section]:
 
 
 def cases_by_fraction(mode: str, pattern: str) -> dict[str, Case]:
-    """Return the runs over which the fraction of communication varies, by its label."""
+    """Return the cases that differ in the communication fraction, keyed by its label."""
     return {f"{fraction:.0%}": Case(mode, pattern, fraction=fraction) for fraction in FRACTIONS}
 
 
 def cases_by_size(mode: str, pattern: str) -> dict[str, Case]:
-    """Return the runs over which the size of messages varies, by its label."""
+    """Return the cases that differ in the message size, keyed by its label."""
     return {_size(size): Case(mode, pattern, message_bytes=size) for size in SIZES}
 
 
@@ -245,7 +245,7 @@ def _size(size: float) -> str:
 
 
 def _amounts(runs: NetworkRuns) -> Section:
-    """Return the mean p of each pattern, and the result with this p as a constant."""
+    """Compare each pattern under the network model with its mean p as a constant."""
     rows = []
     for pattern in SENDING:
         result = runs.result(Case("multi-site", pattern))
@@ -302,12 +302,12 @@ def _contention(runs: NetworkRuns) -> Section:
 
 
 def contended(mode: str, pattern: str, contention: str, cut: str = "none") -> Case:
-    """Return a run with contention."""
+    """Return a case with large messages, so that contention matters."""
     return Case(mode, pattern, message_bytes=CONTENDED_BYTES, contention=contention, cut=cut)
 
 
 def cut_case(pattern: str, cut: str) -> Case:
-    """Return a run in which a link is cut, or is not; under mode adaptive, with dynamic contention."""
+    """Return a case of mode adaptive with dynamic contention, in which the busiest link may slow down or fail."""
     return contended("adaptive", pattern, "dynamic", cut)
 
 
@@ -328,7 +328,7 @@ def _cuts(runs: NetworkRuns) -> Section:
 
 
 def by_period(runs: NetworkRuns, result: SimulationResult) -> list[float]:
-    """Return the mean p of the multi-site jobs that began before, during and after the cut; NaN without such jobs."""
+    """Return the mean p of the multi-site jobs by start before, during or after the failure; NaN without such jobs."""
     period = np.searchsorted(np.array(runs.cut_ms), result.start_ms[result.multi_site], side="right")
     overheads = overheads_of(result)
     return [float(overheads[period == index].mean()) if (period == index).any() else float("nan") for index in range(3)]
@@ -359,6 +359,6 @@ def _conclusions(runs: NetworkRuns) -> Iterator[Conclusion]:
 
 
 def _judged(runs: NetworkRuns, claim: str, cases: Mapping[str, tuple[Case, Case]]) -> Conclusion:
-    """Whether the first of two runs has the lower response time, for each pattern."""
+    """Check for each pattern whether the first of two cases has the lower response time."""
     verdicts = {pattern: lower(*(awrt_s(runs.result(case)) for case in pair)) for pattern, pair in cases.items()}
     return Conclusion(SOURCE, claim, verdicts)

@@ -1,6 +1,6 @@
 """Reports: published numbers and ours side by side, and whether each published conclusion holds.
 
-A report is plain data, printed as text tables, JSON, or CSV.
+A report is plain data, written as text tables, JSON or CSV.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 Record = dict[str, float | int | str | None]
 
 SHARED = "shared"
-"""Section layout with one published number per row and several of ours."""
+"""Section layout with one published number and several of our numbers per row."""
 
 EACH = "each"
 """Section layout with a published number in every column."""
@@ -40,7 +40,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def difference_pct(self) -> float | None:
-        """The difference of ours from the published number, in per cent of the latter; None if undefined."""
+        """Difference between our and the published number, in per cent of the published number; None if undefined."""
         if self.published is None or self.ours is None:
             return None
         if self.published == self.ours:
@@ -49,7 +49,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def within(self) -> bool | None:
-        """Whether the difference is within the tolerance; None without a tolerance or a number of ours."""
+        """Whether the difference is within the tolerance; None without a tolerance or without our number."""
         difference = self.difference_pct
         if self.tolerance_pct is None or difference is None:
             return None
@@ -97,7 +97,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """A claim, its place in the paper, and a verdict for each reading of the points that the paper leaves open."""
+    """A claim, its source in the paper, and a verdict for each reading of the points that the paper leaves open."""
 
     source: str
     claim: str
@@ -107,8 +107,8 @@ class Conclusion(msgspec.Struct, frozen=True):
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recomputing a published table or figure.
 
-    ``data`` holds tables that are too long to print, as records with equal keys. If all needed traces are in
-    ``missing``, the other fields are empty.
+    ``data`` holds tables that are too long to print, as records with equal keys. If all required traces are missing,
+    only ``missing`` is set.
     """
 
     sections: tuple[Section, ...] = ()
@@ -129,9 +129,9 @@ class Report(Findings, frozen=True, kw_only=True):
     Parameters
     ----------
     id : str
-        As on the command line.
+        Id of the table, as on the command line.
     title, source : str
-        What the table shows, and where it was published.
+        Content of the table, and where it was published.
     """
 
     id: str
@@ -140,11 +140,11 @@ class Report(Findings, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, name: str, title: str, source: str, findings: Findings) -> Report:
-        """Return findings as the report of a table."""
+        """Combine findings with the id, title and source of their table."""
         return cls(id=name, title=title, source=source, **msgspec.structs.asdict(findings))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as plain values for JSON, with None for undefined numbers."""
+        """Return the report as JSON values, with None for undefined numbers."""
         plain: dict[str, object] = msgspec.to_builtins(self)
         sections = [
             {
@@ -202,7 +202,7 @@ def gained(ours_s: float, other_s: float) -> Verdict:
 
 
 def all_hold(parts: Iterable[tuple[bool, str]], after: str = "", *, before: str = "", between: str = "; ") -> Verdict:
-    """Judge a claim that holds if all its parts do; the figures of the parts are joined by `between`."""
+    """Judge a claim that holds if all of its parts hold; the texts of the parts are joined by `between`."""
     held, texts = zip(*parts, strict=True)
     return Verdict(all(held), before + between.join(texts) + after)
 
@@ -261,7 +261,7 @@ def conclusion_lines(conclusion: Conclusion) -> list[str]:
 
 
 def tally(reports: Iterable[Report]) -> dict[str, tuple[int, int]]:
-    """Return (holding, all) per reading, counting only conclusions with several readings."""
+    """Count the conclusions that hold, and all conclusions, per reading; skip conclusions with a single reading."""
     counts: dict[str, tuple[int, int]] = {}
     for report in reports:
         for conclusion in report.conclusions:

@@ -1,6 +1,6 @@
-"""The gain of reserved starts: Streit's future work on adaptive multi-site scheduling, evaluated on an extract of CTC.
+"""The gain from reserved starts in adaptive multi-site scheduling, Streit's future work, on an extract of CTC.
 
-The thesis (chapter 8) expects from reservations that "the response time of the waiting job is guaranteed", and calls
+The thesis (chapter 8) expects that with reservations "the response time of the waiting job is guaranteed", and calls
 for an evaluation of whether this "actually increases the performance, because at the same time reservations might
 constrain the local scheduler in their abilities". No published numbers exist for comparison.
 """
@@ -36,7 +36,7 @@ ESTIMATES = ("real", "perfect")
 BACKFILLS = ("easy", "conservative")
 
 WIDE_NODES = 32
-"""Jobs with more nodes count as wide, as in Zhang et al., section 2.2."""
+"""Jobs with more nodes than this count as wide, as in Zhang et al., section 2.2."""
 
 _SOURCE = "Streit, chapter 8"
 _COLUMNS = ("AWRT [s]", "AWT [s]", "AWT wide [s]", "multi-site jobs")
@@ -52,12 +52,12 @@ class _Runs:
     def result(
         self, machines: str, estimates: str, overhead: float, backfill: str, mode: str = "adaptive"
     ) -> SimulationResult:
-        """Return a schedule of the extract."""
+        """Return the schedule of the extract in one setting."""
         policy = GridPolicy(mode=mode, overhead=overhead, backfill=backfill)
         return self._runs.result(EXTRACT, machines, policy, estimates=estimates)
 
     def figures(self, machines: str, estimates: str, overhead: float, backfill: str) -> dict[str, float]:
-        """Return the numbers of one run, by the names in `_COLUMNS`."""
+        """Return the metrics of one simulation, named as in `_COLUMNS`."""
         return self._figures[machines, estimates, overhead, backfill]
 
     def _figures_of(self, run: tuple[str, str, float, str]) -> dict[str, float]:
@@ -69,7 +69,7 @@ class _Runs:
         return dict(zip(_COLUMNS, numbers, strict=True))
 
     def changes_pct(self, machines: str, column: str, overheads: tuple[float, ...]) -> dict[str, list[float]]:
-        """Return the change of a number by reserved starts in per cent, for each kind of estimates and overhead."""
+        """Return the change of a metric due to reserved starts in per cent, by kind of estimates, for each overhead."""
         changes: dict[str, list[float]] = {}
         for estimates in ESTIMATES:
             pairs = (
@@ -124,7 +124,7 @@ def _listed(changes: list[float]) -> str:
 
 
 def _same_on_one_machine(study: _Runs) -> Conclusion:
-    """Check whether backfilling alone changes the waits in the same way, without a grid."""
+    """Check whether reserved starts change the waits on one machine in the same way as in a grid."""
     verdicts = {}
     for estimates in ESTIMATES:
         changes = {c: study.changes_pct(ONE_MACHINE, c, (0.0,))[estimates][0] for c in ("AWT [s]", "AWT wide [s]")}
@@ -136,7 +136,7 @@ def _same_on_one_machine(study: _Runs) -> Conclusion:
 
 
 def _splitting_pays(study: _Runs) -> Conclusion:
-    """Check whether splits, most of them reserved for later, pay on the configuration where no job must be split."""
+    """Check whether splits, most of them reserved for later, pay off on a configuration that requires no split."""
     verdicts = {}
     for estimates in ESTIMATES:
         shared_ms = study.result("m384", estimates, 0.0, "conservative", "sharing").metrics().awrt_area_ms
@@ -168,10 +168,10 @@ def _not_guaranteed(study: _Runs) -> Conclusion:
 
 
 def lateness_ms(result: SimulationResult) -> IntArray:
-    """Return how much later than expected the jobs that waited end, by their estimates; below 0 if earlier.
+    """Return how much later than expected each job that waited ends, according to its estimate; negative if earlier.
 
-    The expected end is the earliest on a single site by the estimates of the running jobs, at the submission. The
-    adaptive scheduler compares a split with this end (Streit, section 7.3.3).
+    The expected end is the earliest end on a single site, according to the estimates of the jobs running at submission.
+    The adaptive scheduler compares a split with this end (Streit, section 7.3.3).
     """
     jobs = result.workload
     assert result.policy is not None, "of a grid"
@@ -194,7 +194,7 @@ def lateness_ms(result: SimulationResult) -> IntArray:
 
 
 def _by_site(result: SimulationResult, fragments: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Yield the nodes of each site and the indices of its fragments."""
+    """Yield the number of nodes of each site and the indices of its fragments."""
     for site, nodes in enumerate(result.site_nodes):
         yield int(nodes), fragments[result.fragments["site"][fragments] == site]
 

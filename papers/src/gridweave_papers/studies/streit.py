@@ -1,10 +1,10 @@
 """Streit's thesis: its traces, and Tables 3.4, 3.6, 5.1 and A.1 to A.4 recomputed.
 
-The conversion of the thesis (section 3.6) differs from that of `gridweave.scenarios.traces.convert` in one point: a
-record with a negative estimate is not converted, where gridweave takes the run time as the estimate. Both readings are
-computed here. The dates are those behind the monthly tables of the thesis (docs/reproduction.md, "The dates").
+The thesis (section 3.6) converts traces as `gridweave.scenarios.traces.convert` does, with one exception: it drops
+records with a negative estimate, whereas gridweave uses the run time as the estimate. Both readings are computed here.
+The dates are those on which the thesis bases its monthly tables (docs/reproduction.md, "The dates").
 
-Rows that need a missing trace are left out, and the table names the trace. ``data`` has the published numbers of the
+Rows that need a missing trace are left out, and the table names the trace. ``data`` holds the published numbers of the
 four publicly available traces, transcribed without thousands separators and otherwise unchanged.
 """
 
@@ -45,10 +45,10 @@ TRACES = ("CTC", "KTH", "LANL", "SDSC")
 POLICIES = ("FCFS", "SJF", "LJF")
 
 LEFT_OUT = "records without an estimate left out"
-"""The reading of the thesis."""
+"""The conversion of traces in the thesis."""
 
 FILLED = "run time taken as the estimate"
-"""The reading of `gridweave.scenarios.traces.convert`."""
+"""The conversion of traces in `gridweave.scenarios.traces.convert`."""
 
 PLANNED, EASY = "planned FCFS", "FCFS queue, EASY"
 
@@ -60,9 +60,9 @@ _FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", 
 
 
 class Month(msgspec.Struct, frozen=True):
-    """A line of Tables A.1 to A.4: averages of the jobs submitted, and SLDwA under each of `POLICIES`.
+    """A row of Tables A.1 to A.4: averages over the submitted jobs, and SLDwA under each of `POLICIES`.
 
-    ``over_estimation`` is the average estimate over the average run time; ``best`` is "-" if the policies are equal.
+    ``over_estimation`` is the average estimate divided by the average run time; ``best`` is "-" if all are equal.
     """
 
     trace: str
@@ -88,7 +88,7 @@ _MONTHS = msgspec.convert(printed("streit-A"), list[Month], strict=False)
 TABLE_3_4, TABLE_3_6, TABLE_5_1 = (
     {row.pop("trace"): row for row in printed(table)} for table in ("streit-3.4", "streit-3.6", "streit-5.1")
 )
-"""Printed numbers of each trace by quantity, or by policy for Table 5.1."""
+"""Published numbers of each trace by quantity, or by policy in Table 5.1."""
 
 TABLES_A = {trace: [line for line in _MONTHS if line.trace == trace] for trace in TRACES}
 """Months of each trace in the monthly analysis, Tables A.1 to A.4."""
@@ -102,7 +102,7 @@ class TraceClock:
     ahead_h: int = 0
 
     def months(self, submit_ms: IntArray, start_unix_s: int) -> JobClasses:
-        """Group jobs by the month of this clock at submission; ``start_unix_s`` is the Unix time of instant 0."""
+        """Group jobs by month of submission on this clock; ``start_unix_s`` is the Unix time of time 0."""
         return classes_by_month(submit_ms, start_unix_s + self.ahead_h * _S_PER_H, self.zone)
 
 
@@ -112,16 +112,16 @@ class ThesisTrace(msgspec.Struct, frozen=True):
     Parameters
     ----------
     name : str
-        Name of the archive's trace.
+        Name of the trace in the archive.
     nodes : int
         Nodes of the machine (Table 3.4).
     zone, ahead_h : str, int
-        The clock by which Table 3.5 gives the first submission.
+        The clock on which Table 3.5 states the first submission.
     first_submit_unix_s : int
-        The instant of the first submission in Table 3.5, which is time 0 of the thesis.
+        Unix time of the first submission in Table 3.5, which is time 0 in the thesis.
     unknown_estimate_is_zero : bool
-        Whether estimates of -1 in the archive's file were 0 in the file of the thesis. Such a job was submitted but not
-        scheduled, because it has no run time after the cut at its estimate.
+        Whether estimates of -1 in the archive's file were 0 in the thesis's file. Such a job was submitted but not
+        scheduled, because truncating it at its estimate leaves no run time.
     tolerance_pct : float or None
         Largest accepted difference from the published SLDwA; None if none was set.
     """
@@ -141,7 +141,7 @@ class ThesisTrace(msgspec.Struct, frozen=True):
 
     @property
     def month_clock(self) -> TraceClock:
-        """The clock for the months of Tables A.1 to A.4, an hour behind that of Table 3.5."""
+        """The clock for the months of Tables A.1 to A.4, an hour behind the clock of Table 3.5."""
         return TraceClock(self.zone, self.ahead_h - 1)
 
 
@@ -150,10 +150,10 @@ THESIS_TRACES = {row["key"]: msgspec.convert(row, ThesisTrace, strict=False) for
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ThesisJobs:
-    """The jobs of a trace: as the thesis schedules them, with missing estimates filled in, and all that it counts.
+    """The jobs of a trace: as scheduled in the thesis, with missing estimates filled in, and all submitted jobs.
 
-    ``submitted`` has the columns ``submit_ms``, ``width``, ``run_ms`` and ``estimate_ms``, also of jobs with no run
-    time, which the thesis does not schedule.
+    ``submitted`` has the columns ``submit_ms``, ``width``, ``run_ms`` and ``estimate_ms``, and includes jobs without
+    a run time, which the thesis does not schedule.
     """
 
     trace: ThesisTrace
@@ -184,7 +184,7 @@ def read_thesis_jobs(trace: ThesisTrace, path: str | Path) -> ThesisJobs:
 
 
 def _submitted(raw: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]], trace: ThesisTrace) -> dict[str, IntArray]:
-    """Return the jobs that the thesis counts, in submit order."""
+    """Return the jobs that the thesis counts as submitted, in submit order."""
     estimate_s = raw["requested_s"]
     if trace.unknown_estimate_is_zero:
         estimate_s = np.maximum(estimate_s, 0)
@@ -210,7 +210,7 @@ class ThesisRuns:
         self._progress = progress or (lambda done, total, what: None)
 
     def jobs(self, key: str) -> ThesisJobs | None:
-        """Return the jobs of a trace, a key of `THESIS_TRACES`, or None if it is not on this machine."""
+        """Return the jobs of a trace, given by its key in `THESIS_TRACES`; None if the trace is not on this machine."""
         return self._jobs[key]
 
     def missing(self) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ class ThesisRuns:
         return {key: jobs for key in TRACES if (jobs := self.jobs(key)) is not None}
 
     def run_all(self, kinds: Sequence[tuple[str, str]], conversions: Sequence[str] = (LEFT_OUT,)) -> None:
-        """Run these simulations, given by discipline and order, for all available traces."""
+        """Run the simulations of all available traces under these (discipline, order) pairs and conversions."""
         self._results.results(
             (key, *kind, conversion) for key in self.present() for kind in kinds for conversion in conversions
         )
@@ -240,14 +240,14 @@ class ThesisRuns:
         return read_thesis_jobs(trace, path)
 
     def at_hand(self, key: str) -> ThesisJobs:
-        """Return the jobs of a trace, which must be available."""
+        """Return the jobs of a trace; TraceError if the trace is not on this machine."""
         jobs = self.jobs(key)
         if jobs is None:
             raise TraceError(THESIS_TRACES[key].name, "this trace is not on this machine")
         return jobs
 
     def _shared(self, run: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
-        """Return an equivalent setting: without missing estimates, both conversions are the same."""
+        """Return an equivalent run: if no estimates are missing, both conversions are the same."""
         jobs = self.at_hand(run[0])
         return (*run[:3], LEFT_OUT) if jobs.filled is jobs.scheduled else run
 
@@ -262,7 +262,7 @@ class ThesisRuns:
 
 
 def table_3_4(runs: ThesisRuns) -> Findings:
-    """Recompute Table 3.4, basic properties of the traces."""
+    """Recompute Table 3.4, the basic properties of the traces."""
     sections = (_section(key, TABLE_3_4[key], {"ours": _properties(jobs)}) for key, jobs in runs.present().items())
     return Findings(
         sections=tuple(sections),
@@ -272,7 +272,7 @@ def table_3_4(runs: ThesisRuns) -> Findings:
 
 
 def table_3_6(runs: ThesisRuns) -> Findings:
-    """Recompute Table 3.6, performance under FCFS, in two readings: planned, and as a queue with EASY backfilling."""
+    """Recompute Table 3.6, the performance under FCFS, in two readings: planning, and a queue with EASY backfilling."""
     runs.run_all(list(_KINDS.values()))
     own = {key: {name: _performance(runs, key, *kind) for name, kind in _KINDS.items()} for key in runs.present()}
     return Findings(
@@ -284,7 +284,7 @@ def table_3_6(runs: ThesisRuns) -> Findings:
 
 
 def table_5_1(runs: ThesisRuns) -> Findings:
-    """Recompute Table 5.1, the overall SLDwA of planned FCFS, SJF and LJF, in two readings of the conversion."""
+    """Recompute Table 5.1, the overall SLDwA of planned FCFS, SJF and LJF, under two conversions of the traces."""
     conversions = (LEFT_OUT, FILLED)
     runs.run_all(_ORDERS, conversions)
     rows = []
@@ -304,7 +304,7 @@ def table_5_1(runs: ThesisRuns) -> Findings:
 
 
 def tables_a(runs: ThesisRuns) -> Findings:
-    """Recompute Tables A.1 to A.4, submitted jobs and SLDwA of the three basic policies by month of submission."""
+    """Recompute Tables A.1 to A.4, the submitted jobs and the SLDwA of the three basic policies by month."""
     runs.run_all(_ORDERS)
     jobs_of = runs.present()
     sections = [_dates_section(jobs_of)] if jobs_of else []
@@ -335,7 +335,7 @@ def report(table: str, runs: ThesisRuns) -> Findings:
 
 
 def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
-    """Return our SLDwA of an available trace under each of `POLICIES`, by month of submission such as "1996-09"."""
+    """Return our SLDwA of an available trace under each of `POLICIES`, by month of submission, e.g. "1996-09"."""
     jobs = runs.at_hand(key)
     of_policy: list[dict[str, Metrics]] = []
     for kind in _ORDERS:
@@ -383,7 +383,7 @@ def _properties(jobs: ThesisJobs) -> dict[str, float]:
 
 
 def _performance(runs: ThesisRuns, key: str, discipline: str, order: str) -> dict[str, float]:
-    """Return the quantities of Table 3.6 for a schedule; times count from the first submission in the thesis."""
+    """Return the quantities of Table 3.6 for a schedule; times are relative to the first submission in the thesis."""
     jobs = runs.at_hand(key)
     metrics = runs.result(key, discipline, order).metrics()
     zero_ms = (jobs.trace.first_submit_unix_s - jobs.start_unix_s) * MS_PER_S
@@ -403,7 +403,7 @@ def _performance(runs: ThesisRuns, key: str, discipline: str, order: str) -> dic
 
 
 def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[Conclusion, ...]:
-    """Check which of the two disciplines gives the published numbers."""
+    """Check which of the two disciplines reproduces the published numbers better."""
     judged = ("AWT [s]", "ARTwW [s]", "SLDwA")
     mean_pct = {}
     for name in _KINDS:
@@ -431,7 +431,7 @@ def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tupl
 
 
 def _best_policies(runs: ThesisRuns) -> tuple[Conclusion, ...]:
-    """Compare which policies are best and worst."""
+    """Check whether the best and the worst policy of each trace are the published ones."""
     theirs = {key: [float(TABLE_5_1[key][policy]) for policy in POLICIES] for key in runs.present()}
     own = {key: [runs.result(key, *kind).metrics().sldwa for kind in _ORDERS] for key in runs.present()}
     conclusions = []
@@ -454,7 +454,7 @@ def _listed(policies: Mapping[str, str]) -> str:
 
 
 def _dates_section(jobs_of: Mapping[str, ThesisJobs]) -> Section:
-    """Count the jobs that fall into another month than published, for each clock."""
+    """Count the jobs that fall into a different month than published, for each clock."""
     rows = []
     for key, jobs in jobs_of.items():
         trace = jobs.trace
@@ -480,7 +480,7 @@ def _moved(jobs: ThesisJobs, published: Sequence[Month], clock: TraceClock) -> i
 
 
 def _jobs_section(key: str, jobs: ThesisJobs) -> Section:
-    """Return the submitted jobs of a trace by month."""
+    """Compare the submitted jobs of a trace by month."""
     submitted = jobs.submitted
     classes = jobs.trace.month_clock.months(submitted["submit_ms"], jobs.start_unix_s)
     place = {month: number for number, month in enumerate(classes.names)}
@@ -509,7 +509,7 @@ def _job_values(line: Month, submitted: Mapping[str, IntArray], rows: BoolArray)
 
 
 def _sldwa_section(key: str, own: Mapping[str, Sequence[float]]) -> Section:
-    """Return the SLDwA of a trace by month."""
+    """Compare the SLDwA of a trace by month."""
     rows = []
     for line in TABLES_A[key]:
         pairs = zip(line.sldwa, own.get(line.month, (None,) * len(POLICIES)), strict=True)
@@ -519,7 +519,7 @@ def _sldwa_section(key: str, own: Mapping[str, Sequence[float]]) -> Section:
 
 
 def _best_months(key: str, ours: Mapping[str, Sequence[float]]) -> Conclusion:
-    """Count the months in which the best policy is the published one."""
+    """Check in which months the best policy is the published one."""
     judged = [line for line in TABLES_A[key] if line.best != "-" and line.month in ours]
     other = [line for line in judged if POLICIES[int(np.argmin(ours[line.month]))] != line.best]
     figures = f"{len(judged) - len(other)} of {len(judged)} months"

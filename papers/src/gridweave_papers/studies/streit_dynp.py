@@ -1,11 +1,11 @@
 """Streit's thesis, section 5.1: the self-tuning scheduler on the original traces, Tables 5.2 to 5.9 and A.9 to A.12.
 
-Beyond the thesis: whether the decider or the candidates matter more, and the gain of perfect hindsight.
+Beyond the thesis: whether the decider or the candidates matter more, and the gain from perfect hindsight.
 
 Each number is compared with two readings of the points that the thesis leaves open (docs/dynp.md, "The two readings").
-The numbers are transcribed as printed. Two misprints are kept: in Table 5.5 the lines half and full of KTH, LANL and
-SDSC are exchanged against Table 5.2, and in Table 5.9 FCFS and SJF (the columns ``fcfs`` and ``sjf`` of CTC in
-``streit-5.4.csv``).
+The numbers are transcribed as printed. Two misprints are kept: compared with Table 5.2, the rows half and full
+of KTH, LANL and SDSC are swapped in Table 5.5; FCFS and SJF are swapped in Table 5.9 (the columns ``fcfs`` and ``sjf``
+of CTC in ``streit-5.4.csv``).
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class TuningRuns:
         self._results: Study[TunedSetting, SimulationResult] = Study(self._simulate, title="Streit, chapter 5")
 
     def sldwa(self, trace: str, policy: DynPPolicy) -> float | None:
-        """Return the overall SLDwA, or None without the trace."""
+        """Return the overall SLDwA of a trace; None if the trace is missing."""
         result = self.result(trace, policy)
         return None if result is None else result.metrics().sldwa
 
     def result(self, trace: str, policy: DynPPolicy) -> SimulationResult | None:
-        """Return a simulation, or None without the trace."""
+        """Return the simulation of a trace; None if the trace is missing."""
         return None if self.runs.jobs(trace) is None else self._results[TunedSetting(trace, policy)]
 
     def results(self, settings: Iterable[TunedSetting]) -> dict[TunedSetting, SimulationResult]:
-        """Return the simulations of the available traces, run in parallel."""
+        """Run the simulations of available traces in parallel, and return their results."""
         return self._results.results(setting for setting in settings if self.runs.jobs(setting.trace) is not None)
 
     def _simulate(self, setting: TunedSetting) -> SimulationResult:
@@ -89,7 +89,7 @@ def policy_of(
 
 
 def report(table: str, study: TuningRuns) -> Findings:
-    """Recompute a table of `TABLES`, or the evaluation beyond them (``self-tuning``)."""
+    """Recompute a table of `TABLES`, or the evaluation beyond the thesis (``self-tuning``)."""
     runs = study.runs
     if table == "self-tuning":
         return Findings(sections=(_beyond(study),) if runs.present() else (), missing=runs.missing())
@@ -106,18 +106,18 @@ def report(table: str, study: TuningRuns) -> Findings:
 
 
 Numbers = dict[str, dict[tuple[str, ...], float]]
-"""Our numbers by reading and then by key."""
+"""Our numbers by reading, then by labels."""
 
 Made = tuple[list[Section], Numbers]
 
 PrintedNumber = tuple[tuple[str, ...], str, dict[str, float | None]]
-"""Labels, the printed number, and ours by reading."""
+"""Labels, the published number, and our number by reading."""
 
 Rows = list[PrintedNumber]
 
 
 def both_readings(title: str, headings: tuple[str, ...], rows: Rows) -> Made:
-    """Return a section with the printed numbers and both readings, and our numbers."""
+    """Return a section with the published numbers and both readings, and our numbers."""
     numbers: Numbers = {
         reading: {labels: value for labels, _, ours in rows if (value := ours[reading]) is not None}
         for reading in READINGS
@@ -134,9 +134,9 @@ def by_line(
     *,
     suffix: str = "",
 ) -> Rows:
-    """Return the numbers of a printed table, line by line, with ours by line, column and reading.
+    """Return the numbers of a published table, row by row, with our numbers by row, column and reading.
 
-    The labels are some entries of the line, and the column; ``suffix`` follows the column's name in the file.
+    The labels are the entries ``names`` of the row, and the column; in the file, ``suffix`` follows the column's name.
     """
     return [
         (
@@ -150,9 +150,9 @@ def by_line(
 
 
 class _Table(NamedTuple):
-    """A table with a number for each line and column; the last heading is the heading of the columns.
+    """A table with a number for each row and column; the last heading describes the columns.
 
-    ``policy`` gives the policy of the site by the line, the column and the reading.
+    ``policy`` returns the site's policy for a row, a column and a reading.
     """
 
     headings: tuple[str, ...]
@@ -213,7 +213,7 @@ def _recomputed(table: str, study: TuningRuns) -> Made:
 
 
 def table_5_3(study: TuningRuns) -> Made:
-    """Recompute Table 5.3: how often each case of Table 4.3 occurs on SDSC, in per cent of the decisions."""
+    """Recompute Table 5.3: how often each case of Table 4.3 occurs on SDSC, in per cent of all decisions."""
     lines = printed("streit-5.3")
     rows: Rows = []
     for decider in ("simple", "advanced"):
@@ -235,7 +235,7 @@ def table_5_3(study: TuningRuns) -> Made:
 
 
 def table_5_4(study: TuningRuns) -> Made:
-    """Recompute Tables 5.4 and 5.9: switches to each policy, and jobs started with it, in per cent."""
+    """Recompute Tables 5.4 and 5.9: switches to each policy, and jobs started under each policy, in per cent."""
     rows: Rows = []
     for line in printed("streit-5.4"):
         decisions = sum(int(line[name]) for name in ("fcfs switches", "sjf switches", "ljf switches", "no switch"))
@@ -288,14 +288,14 @@ def _monthly(study: TuningRuns, trace: str, policy: DynPPolicy) -> dict[str, flo
 
 
 CANDIDATES = (("fcfs", "sjf"), THREE, (*THREE, "saf"), (*THREE, "saf", "laf", "bfit", "wfit"))
-"""Orders that differ on these traces, which have no weights and priorities; the other three orders add nothing."""
+"""Orders that differ on these traces; the other three orders do not, because the traces lack weights and priorities."""
 
 
 def _beyond(study: TuningRuns) -> Section:
-    """Return SLDwA by trace, for more and fewer candidates, and for the best single policy of the three.
+    """Return SLDwA by trace, for fewer and more candidates, and for the best single policy of the three.
 
-    Also return it for the best of the three in each month and each week. Its jobs are taken from the best policy's
-    whole run: this is not a schedule, but shows the possible gain of choosing by month or week.
+    Also return SLDwA if the best of the three is chosen for each month or week. Each period's jobs are taken from its
+    best policy's full run, so this is not a schedule, but it shows the possible gain from choosing by month or week.
     """
     rows = [Row((key,), our_values(*_sldwa_of(study, key), decimals=3)) for key in study.runs.present()]
     columns = (
@@ -378,7 +378,7 @@ TABLES: dict[str, Callable[[TuningRuns], Made]] = {
     "streit-5.4": table_5_4,
     "streit-A.9": tables_a_9,
 }
-"""Function that makes each table."""
+"""Function that recomputes each table."""
 
 CHECKS: dict[str, tuple[Callable[[_Ours], Verdict], ...]] = {
     "streit-5.2": (_advanced_beats_simple, _full_beats_half),
@@ -387,4 +387,4 @@ CHECKS: dict[str, tuple[Callable[[_Ours], Verdict], ...]] = {
     "streit-5.7": (_sjf_preferred,),
     "streit-5.8": (_slackness_has_no_rule,),
 }
-"""Checks of the conclusions from each table, in the order of ``data/claims.csv``."""
+"""Checks of the conclusions from each table, in the order of the rows of ``data/claims.csv``."""

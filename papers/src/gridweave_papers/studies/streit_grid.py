@@ -1,7 +1,7 @@
 """Chapter 7 of Streit's thesis, multi-site scheduling on extracts of CTC: Tables 7.3, 7.4 and 7.6, and its conclusions.
 
-The synthetic workload of the thesis (syn_org) is not public, so its column is left out. Table 7.6, made with it, is
-computed for the three extracts.
+The synthetic workload of the thesis (syn_org) is not public, so its column is left out. Table 7.6, which the
+thesis computes from syn_org, is computed for the three extracts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXTRACT_JOBS = 10_000
 
 
 class GridSetting(NamedTuple):
-    """One schedule of an extract on a configuration; estimates are "real" or "perfect"."""
+    """One simulation of an extract on a configuration; ``estimates`` is "real" or "perfect"."""
 
     extract: str
     machines: str
@@ -61,7 +61,7 @@ class GridRuns:
         self._results = Study(self._simulate)
 
     def extract(self, name: str, max_width: int | None = None) -> Workload:
-        """Return one of `EXTRACTS`, with wide jobs in parts of at most ``max_width`` nodes if that is given."""
+        """Return one of `EXTRACTS`; if ``max_width`` is given, wide jobs are split into parts of at most this width."""
         return self._extracts[name, max_width]
 
     def result(
@@ -115,30 +115,30 @@ def _columns(table: str) -> dict[str, tuple[float, ...]]:
 OVERHEADS_PCT = tuple(int(row["overhead_pct"]) for row in printed("streit-7.3"))
 
 TABLE_7_3 = _columns("streit-7.3")
-"""Number of multi-site jobs on m128, by the overhead in `OVERHEADS_PCT`."""
+"""Number of multi-site jobs on m128, for the overheads in `OVERHEADS_PCT`."""
 
 TABLE_7_4 = _columns("streit-7.4")
-"""Squashed area of multi-site jobs on m128, in per cent of that of all jobs."""
+"""Squashed area of multi-site jobs on m128, in per cent of the squashed area of all jobs."""
 
 TABLE_7_6 = {row["configuration"]: (float(row["30"]), float(row["300"])) for row in printed("streit-7.6")}
 """Multi-site jobs under adaptive scheduling at overheads of 30% and 300%, for syn_org."""
 
 # "A few per cent": the thesis has 7% for m384 from 30% to 300%.
 _FEW_PCT = 7.0
-# Words such as "the best" allow for chance: a schedule counts as no worse if it is worse by less than this.
+# Words such as "the best" allow for chance: differences below this count as equal.
 _EQUAL_PCT = 1.0
 
 BOUNDS = (0, 8, 16, 32, 64, 96, 128, 256)
 
 READINGS = {"head reserved": "anywhere", "whoever fits": "nothing"}
-"""Readings of "normal backfilling" (section 6.5.3) and "some jobs can surpass queued jobs" (section 7.3.1): what the
-head of the queue reserves, a name in `gridweave.grid.policy.HEAD_RESERVATIONS`."""
+"""Readings of "normal backfilling" (section 6.5.3) and "some jobs can surpass queued jobs" (section 7.3.1): the head
+reservation, one of `gridweave.grid.policy.HEAD_RESERVATIONS`."""
 
 
 def multi_site(
     overhead: float, *, lower_bound: int = 0, limited: bool = False, head_reservation: str = "anywhere"
 ) -> GridPolicy:
-    """Return the non-adaptive policy."""
+    """Return the policy of non-adaptive multi-site scheduling."""
     return GridPolicy(
         mode="multi-site",
         overhead=overhead,
@@ -149,12 +149,12 @@ def multi_site(
 
 
 def adaptive(overhead: float) -> GridPolicy:
-    """Return the adaptive policy: no lower bound, no limit on fragments (section 7.3.3)."""
+    """Return the adaptive policy, with no lower bound and no limit on fragments (section 7.3.3)."""
     return GridPolicy(mode="adaptive", overhead=overhead)
 
 
 def table_7_3(runs: GridRuns) -> Findings:
-    """Recompute Table 7.3, the number of multi-site jobs by the overhead."""
+    """Recompute Table 7.3, the number of multi-site jobs by overhead."""
 
     def count(name: str, policy: GridPolicy) -> float:
         return float(runs.result(name, "m128", policy).multi_site.sum())
@@ -163,7 +163,7 @@ def table_7_3(runs: GridRuns) -> Findings:
 
 
 def table_7_4(runs: GridRuns) -> Findings:
-    """Recompute Table 7.4, the squashed area of the multi-site jobs by the overhead."""
+    """Recompute Table 7.4, the squashed area of the multi-site jobs by overhead."""
 
     def share(name: str, policy: GridPolicy) -> float:
         return 100 * runs.result(name, "m128", policy).multi_site_area()
@@ -181,7 +181,7 @@ def _by_overhead(
     decimals: int,
     growth_pct: float,
 ) -> Findings:
-    """Return a table for each reading (overheads down, extracts across), and whether the numbers grow as published."""
+    """Compare a table by overhead and extract under each reading, and check that the numbers grow as published."""
     sections, verdicts, notes = [], {}, []
     for reading, head in READINGS.items():
         policies = [multi_site(pct / 100, head_reservation=head) for pct in OVERHEADS_PCT]
@@ -204,7 +204,7 @@ _CELLS = len(OVERHEADS_PCT) * len(EXTRACTS)
 
 
 def mean_error_pct(section: Section) -> float:
-    """Return the mean absolute difference from the published numbers of a table, in per cent."""
+    """Return the mean absolute difference of a table's numbers from the published numbers, in per cent."""
     return float(np.mean([abs(value.difference_pct or 0.0) for row in section.rows for value in row.values]))
 
 
@@ -256,7 +256,7 @@ def _smaller_on_m384(runs: GridRuns) -> Conclusion:
 
 
 def conclusions(runs: GridRuns) -> Findings:
-    """Check the conclusions of sections 7.3.1 to 7.3.3, one by one, on the extracts."""
+    """Check each conclusion of sections 7.3.1 to 7.3.3 on the extracts."""
     checks = (
         _equal_machines_are_better,
         _multi_site_beats_one_machine,
@@ -277,9 +277,9 @@ def _equal_machines_are_better(runs: GridRuns, name: str) -> Verdict:
 
 
 def _multi_site_beats_one_machine(runs: GridRuns, name: str) -> Verdict:
-    """Check "the AWRT for m128, m256, and m384 is smaller in comparison to m512 for p = 0%".
+    """Check the claim "the AWRT for m128, m256, and m384 is smaller in comparison to m512 for p = 0%".
 
-    According to the thesis, jobs surpass others only under multi-site scheduling: m512 always has normal backfilling.
+    According to the thesis, jobs surpass queued jobs only in multi-site scheduling, so m512 always backfills normally.
     """
     single_machine = runs.awrt_by_width_s(name, "m512", multi_site(0.0))
     texts, best = [], float("inf")
@@ -320,7 +320,7 @@ def _lower_bound_of_half(runs: GridRuns, name: str) -> Verdict:
 
 
 def _best_other(runs: GridRuns, name: str, machines: str, overhead: float) -> float:
-    """Return the AWRT of the best non-adaptive policy, over lower bounds and limits on fragments."""
+    """Return the lowest AWRT of a non-adaptive policy with any lower bound, with or without a limit on fragments."""
     policies = (
         multi_site(overhead, lower_bound=bound, limited=limited) for bound in BOUNDS for limited in (False, True)
     )

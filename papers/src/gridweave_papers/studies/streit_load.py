@@ -1,14 +1,14 @@
 """Streit's thesis, section 5.2: basic policies and the self-tuning scheduler as the load grows.
 
-Tables 5.10 to 5.13 and A.13 to A.20, Figures 5.1 to 5.4; and Figure 4.2, for the scheduler with bounds. The workloads
-are synthetic: 10,000 jobs of the histogram model of a trace (section 3.6), with the arrivals of Table 3.7, whose submit
-times are multiplied by a shrinking factor. Results are averaged over several workloads, without the largest and the
-smallest result. The workloads themselves are not public, so ours are drawn again from the same model. All eight sets
-are transcribed; the traces of PC2-2001, PC2-2002, CHPC and MHPCC are not public, and their sets are left out. In Table
-5.13 the line of KTH under the advanced decider is that of CTC under the preferred one, a misprint that is kept.
+Recomputes Tables 5.10 to 5.13 and A.13 to A.20, Figures 5.1 to 5.4, and Figure 4.2 for the decider bounds. The
+workloads are synthetic: 10,000 jobs from the histogram model of a trace (section 3.6), with the arrivals of Table 3.7,
+and submit times multiplied by a shrinking factor. Results are averaged over several workloads, without the largest and
+the smallest result. The thesis's workloads are not public, so ours are new samples from the same model. All eight sets
+are transcribed, but the sets of PC2-2001, PC2-2002, CHPC and MHPCC are left out, because these traces are not public.
+In Table 5.13 the row of KTH with the advanced decider repeats CTC with the preferred decider; the misprint is kept.
 
-Figure 4.2 shows two extracts of an unknown trace, of which Table 4.1 has only averages. Here it shows the same four
-sets, which suffice to check the statements about jobs with long and with short estimates.
+Figure 4.2 shows two extracts of an unknown trace, for which Table 4.1 has only averages. Our figure shows the four
+available sets, which suffice to check the statements about jobs with long and with short estimates.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from gridweave_papers.studies.streit_dynp import (
 from gridweave_papers.studies.study import KeptResults, Study, judge, kept_file, printed, seeds_of
 
 SEEDS, FULL_SEEDS = 3, 10
-"""Workloads of a set: by default, and in the thesis."""
+"""Number of workloads per set: by default, and in the thesis."""
 
 JOBS = 10_000
 DECIDERS = ("advanced", "sjf-preferred")
 USED = ("sjf", "fcfs", "ljf")
-"""In the order of the bounds (Figure 4.2)."""
+"""Policies in the order of the bounds (Figure 4.2)."""
 
 LONG, SHORT = "CTC", "LANL"
-"""The sets with about the average estimates of the two of Table 4.1: 21,634 s and 6,554 s."""
+"""The sets whose average estimates are closest to the two averages in Table 4.1: 21,634 s and 6,554 s."""
 
 BOUNDED = "bounds"
 _NUMBERS = "numbers"
@@ -62,7 +62,7 @@ _Numbers = dict[tuple[str, ...], float]
 
 
 class Way(NamedTuple):
-    """How the site schedules: in one order, by the thesis's bounds, or by a decider.
+    """How the site schedules: in one order, by the bounds of the thesis, or with a decider.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Way(NamedTuple):
 
 
 class LoadSetting(NamedTuple):
-    """A simulation: the trace, the shrinking factor, seed and size of the workload, and the scheduling."""
+    """A simulation: trace, shrinking factor, seed and number of jobs of the workload, and the way of scheduling."""
 
     trace: str
     factor: float
@@ -116,11 +116,11 @@ class LoadRuns:
     runs : ThesisRuns
         The available traces.
     seeds : int
-        Number of workloads of each set.
+        Number of workloads per set.
     full : bool
         Whether to simulate as many workloads as the thesis.
     jobs : int
-        Of each workload.
+        Number of jobs per workload.
     kept : bool
         Whether to store results in the user's cache folder, separately for each version of the sources, so that an
         interrupted run can be resumed.
@@ -149,18 +149,18 @@ class LoadRuns:
         )
 
     def at_hand(self, table: str) -> list[dict[str, str]]:
-        """Return the rows of a printed table whose traces are available."""
+        """Return the rows of a published table whose traces are available."""
         return [line for line in printed(table) if line["set"] in TRACES and self.runs.jobs(line["set"]) is not None]
 
     def prepare(self, trace: str, factors: Iterable[float], ways: Sequence[Way]) -> None:
-        """Run the simulations of a trace's sets in parallel."""
+        """Run the simulations of a trace with these factors and ways of scheduling in parallel."""
         self._models[trace]
         self._results.results(
             self._setting(trace, factor, seed, way) for factor in factors for way in ways for seed in self.seeds
         )
 
     def figures(self, trace: str, factor: float, way: Way) -> Figures:
-        """Return the metrics of a set, averaged as in the thesis; shares of time are plain averages."""
+        """Return the metrics of a set: trimmed means as in the thesis, but plain means for shares of time."""
         outcomes = [self._results[self._setting(trace, factor, seed, way)] for seed in self.seeds]
         sldwa, util_pct, *parts_pct = zip(*outcomes, strict=True)
         return Figures(trimmed_mean(sldwa), trimmed_mean(util_pct), *(float(np.mean(part)) for part in parts_pct))
@@ -183,7 +183,7 @@ class LoadRuns:
 
 
 def _in_force(result: SimulationResult, way: Way) -> list[float]:
-    """Return the share of the run under each of `THREE`, in per cent."""
+    """Return the share of time under each of `THREE`, in per cent."""
     if not isinstance(result.own, TuningUse):
         return [100.0 * (way.name == order) for order in THREE]
     uses = result.own.uses(int(result.workload.submit_ms.min()), int(result.end_ms.max()))
@@ -192,7 +192,7 @@ def _in_force(result: SimulationResult, way: Way) -> list[float]:
 
 
 def trimmed_mean(values: Iterable[float]) -> float:
-    """Return the average without the largest and the smallest value; of fewer than three, the average.
+    """Return the average without the largest and the smallest value; with fewer than three values, the plain average.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def report(table: str, study: LoadRuns) -> Findings:
 
 
 def figure_4_2(study: LoadRuns) -> Made:
-    """Recompute Figure 4.2: the share of time under each policy, with bounds, as the load grows."""
+    """Recompute Figure 4.2: the share of time under each policy as the load grows, with the decider bounds."""
     rows: list[Row] = []
     numbers: _Numbers = {}
     for trace, factors in factors_of(study.at_hand("streit-A.13")).items():
@@ -284,7 +284,7 @@ def tables_a_13(study: LoadRuns) -> Made:
 
 
 def _averages(lines: list[dict[str, str]], numbers: _Numbers) -> Section:
-    """Return the lines "average" of Tables A.13 and A.14: the differences of SJF and LJF from FCFS."""
+    """Return the "average" rows of Tables A.13 and A.14: the differences of SJF and LJF from FCFS."""
     rows = []
     for trace in factors_of(lines):
         of_trace = [line for line in lines if line["set"] == trace]
@@ -305,7 +305,7 @@ def _gain(own: Iterable[tuple[float, float]], base: Iterable[tuple[float, float]
 
 
 def _over_fcfs(ours: _Numbers, trace: str, order: str) -> tuple[float, float]:
-    """Return the gain of an order over FCFS, averaged over the factors of a set."""
+    """Return the gains of an order over FCFS as in `_gain`, averaged over the factors of a set."""
     factors = [str(factor) for factor in _factors_in(ours, trace)]
     own, base = (
         [(ours[trace, factor, policy, "sldwa"], ours[trace, factor, policy, "util"]) for factor in factors]
@@ -352,7 +352,7 @@ def _over_sjf(study: LoadRuns, trace: str, factors: Sequence[float], way: Way) -
 
 
 def table_5_13(study: LoadRuns) -> Made:
-    """Recompute Tables 5.13 and A.17 to A.20: slackness by shrinking factor."""
+    """Recompute Tables 5.13 and A.17 to A.20: the effect of slackness by shrinking factor."""
     lines = study.at_hand("streit-A.17")
     factors_by_set, slacks = factors_of(lines), tuple(map(str, SLACKNESS))
     ways = [Way(decider, reading, slack) for decider in DECIDERS for reading in READINGS for slack in SLACKNESS]
@@ -385,7 +385,7 @@ def factors_of(lines: Iterable[dict[str, str]]) -> dict[str, list[float]]:
 
 
 class Drawn(NamedTuple):
-    """The lines of a figure for each set, named after their columns in the printed table."""
+    """The lines of a figure of each set, named after their columns in the published table."""
 
     source: str
     printed: str
@@ -393,7 +393,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_of(table: str) -> dict[str, Drawn]:
-    """Return the pairs of figures of a table (SLDwA and utilisation by shrinking factor), by a name for each pair."""
+    """Return the pairs of figures (SLDwA and utilisation by shrinking factor) of a table, by name of the pair."""
     if table == "streit-A.13":
         return {"": Drawn("Figures 5.1 and 5.2", "streit-A.13", {order: Way(order) for order in THREE})}
     return {
@@ -439,7 +439,7 @@ def _factors_in(ours: _Numbers, trace: str) -> list[float]:
 
 
 def _under_load(what: str, least: Mapping[str, float], form: str, asked: str) -> Callable[[_Numbers], Verdict]:
-    """Check that the gain over SJF is close to the one in the text."""
+    """Return the check that the gain over SJF is at least about the gain stated in the text."""
 
     def check(ours: _Numbers) -> Verdict:
         gains = {(trace, decider): ours[trace, decider, what] for trace in least for decider in DECIDERS}
@@ -462,7 +462,7 @@ def _small_slackness(ours: _Numbers) -> Verdict:
 
 
 def _ljf_use(trace: str, sign: int) -> Callable[[_Numbers], Verdict]:
-    """Check that LJF is in force more (sign 1) or less (-1) than half of the time, increasingly with the load."""
+    """Return the check that LJF is used more (sign 1) or less (-1) than half the time, more so at higher loads."""
 
     def check(ours: _Numbers) -> Verdict:
         parts_pct = np.array([ours[trace, str(factor), "ljf"] for factor in _factors_in(ours, trace)])
@@ -480,7 +480,7 @@ TABLES: dict[str, Callable[[LoadRuns], Made]] = {
     "streit-5.12": table_5_12,
     "streit-5.13": table_5_13,
 }
-"""Function that makes each table."""
+"""Function that recomputes each table."""
 
 CHECKS: dict[str, tuple[Callable[[_Numbers], Verdict], ...]] = {
     "streit-4.2": (_ljf_use(LONG, 1), _ljf_use(SHORT, -1)),
@@ -493,4 +493,4 @@ CHECKS: dict[str, tuple[Callable[[_Numbers], Verdict], ...]] = {
     ),
     "streit-5.13": (_small_slackness,),
 }
-"""Checks of the conclusions from each table, in the order of ``data/claims.csv``."""
+"""Checks of the conclusions from each table, in the order of the rows of ``data/claims.csv``."""

@@ -1,4 +1,4 @@
-"""Run the simulations behind a published table, each setting once, in parallel on all cores."""
+"""Run the simulations for a published table: each setting once, in parallel on all cores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_all_ran(result: SimulationResult) -> None:
 
 
 def awrt_s(result: SimulationResult) -> float:
-    """Return the average response time in seconds, weighted by width, which does not depend on the schedule."""
+    """Return the average response time in seconds; the weights are widths, which do not depend on the schedule."""
     return result.metrics().awrt_width_ms / MS_PER_S
 
 
@@ -51,14 +51,14 @@ def slowdowns(result: SimulationResult) -> tuple[float, float]:
 
 
 class KeptResults:
-    """Results in a file, one per line, so that an interrupted study can be resumed.
+    """Results stored in a file, one per line, so that an interrupted study can be resumed.
 
     Parameters
     ----------
     path : pathlib.Path
-        The file, created with the first result.
+        The file, which is created when the first result is stored.
     setting, result : type
-        Named tuples of plain values, or of such tuples.
+        Named tuples of plain values or of other named tuples.
     """
 
     def __init__(self, path: Path, setting: type[Any], result: type[Any]) -> None:
@@ -76,15 +76,15 @@ class KeptResults:
         return results
 
     def add(self, setting: Any, result: Any) -> None:
-        """Store a result; a file that cannot be written is ignored."""
+        """Store a result; write errors are ignored."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
-                file.write(b"\n" + msgspec.json.encode((setting, result)))  # ends a line that was cut off
+                file.write(b"\n" + msgspec.json.encode((setting, result)))  # the newline ends a truncated line
 
 
 def kept_file(name: str) -> Path:
-    """Return the file for the results of a study; its path changes with the sources of gridweave and the studies."""
+    """Return the path of a study's results; it changes with the source code of gridweave and of the studies."""
     studies = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     state = f"{code_stamp()}-{hashlib.sha256(studies).hexdigest()[:16]}"  # code_stamp covers only the simulation
     return platformdirs.user_cache_path("gridweave") / "reproduce" / state / f"{name}.jsonl"
@@ -93,8 +93,8 @@ def kept_file(name: str) -> Path:
 class Study(Generic[SettingT, ResultT]):
     """Results by setting, computed on first use.
 
-    ``run`` computes one result, in several threads for many settings; ``same`` maps a setting to an equivalent one
-    whose result it shares; ``kept`` stores results beyond the process.
+    ``run`` computes one result, and is called from several threads. ``same`` maps a setting to an equivalent setting
+    whose result it shares. ``kept`` stores the results in a file.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Study(Generic[SettingT, ResultT]):
         return self._results[canonical]
 
     def results(self, settings: Iterable[SettingT]) -> dict[SettingT, ResultT]:
-        """Return the results of these settings, computing the missing ones on all cores."""
+        """Return the results of these settings, computing missing results on all cores."""
         canonical_of = {setting: self._same(setting) for setting in settings}
         new = [canonical for canonical in dict.fromkeys(canonical_of.values()) if canonical not in self._results]
         for done, (canonical, result) in enumerate(in_threads(self._run, new), start=1):
@@ -136,7 +136,7 @@ class Study(Generic[SettingT, ResultT]):
 def judge(
     table: str, checks: Iterable[Callable[[ResultT], Verdict]], readings: Mapping[str, ResultT]
 ) -> tuple[Conclusion, ...]:
-    """Judge the claims about a table under each reading; `checks` has one function per row of ``data/claims.csv``."""
+    """Judge the claims about a table under each reading; `checks` has one function per claim in ``data/claims.csv``."""
     claims = (row for row in printed("claims") if row["table"] == table)
     return tuple(
         Conclusion(row["source"], row["claim"], {name: check(result) for name, result in readings.items()})
@@ -152,13 +152,13 @@ def seeds_of(count: int) -> tuple[int, ...]:
 
 
 def printed(table: str) -> list[dict[str, str]]:
-    """Return the transcribed rows of a table, such as "streit-3.6", as column to text."""
+    """Return the transcribed rows of a table, e.g. "streit-3.6", each as a mapping from column to text."""
     with (_DATA / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def path_of(name: str) -> Path | None:
-    """Return the file of a trace by its full name, or None if it is not on this machine."""
+    """Return the path of a trace given by its full name, or None if the trace is not on this machine."""
     try:
         return find_trace(name)
     except TraceError:

@@ -1,8 +1,8 @@
 """Beyond Zhang et al.: time sharing on real traces, and at the sites of a grid.
 
-The paper evaluates gang scheduling on workloads of a model, on one machine. ``time-sharing`` simulates its strategies
-on the four traces of Streit's thesis; ``time-sharing-grid`` lets the sites of a grid share time, and shows the effect
-on the gain of job sharing and of adaptive multi-site. No published numbers exist for comparison.
+The paper evaluates gang scheduling with model workloads on one machine. ``time-sharing`` simulates its strategies on
+the four traces of Streit's thesis; ``time-sharing-grid`` uses time sharing at the sites of a grid, and shows the effect
+on the gain from job sharing and adaptive multi-site scheduling. No published numbers exist for comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gridweave_papers.studies.streit_grid import CONFIGURATIONS, GridRuns, with_
 from gridweave_papers.studies.study import Study, awrt_s, check_all_ran, slowdowns
 
 SWITCH_MS = 4_000
-"""Cost of resuming a job, if any: 2% of a slice, as in the paper."""
+"""Cost of resuming a job where switches are not free: 2% of a slice, as in the paper."""
 
 BF = "BF"
 
@@ -40,18 +40,18 @@ LINES: dict[str, GangPolicy] = {
     "MGS-5": GangPolicy(mpl=5, backfill="none", migration="all"),
     "MBGS-5": GangPolicy(mpl=5, migration="all"),
 }
-"""The strategies, as the paper names them, with its slices of 200 s; BF is backfilling alone: BGS with one row."""
+"""The strategies by their names in the paper, with slices of 200 s; BF is backfilling alone, i.e. BGS with one row."""
 
 EXTRACT, MACHINES, OVERHEAD = "10_20k_org", "m128", 0.3
 GRID_LINES: dict[str, Policy] = {BF: SitePolicy(), "BGS-5": LINES["BGS-5"], "MBGS-5": LINES["MBGS-5"]}
 LEVELS = (("local", "full"), ("sharing", "limited"), ("sharing", "full"), ("adaptive", "full"))
-"""(mode, control) of the grids; under mode ``local`` there is no grid."""
+"""(mode, control) of each grid; under mode ``local`` there is no grid."""
 
 _SOURCE = "Zhang et al., section 7"
 
 
 def report(table: str, runs: ThesisRuns | GridRuns) -> Findings:
-    """Compute one of the two evaluations."""
+    """Compute the evaluation on traces or the evaluation in a grid, depending on the type of `runs`."""
     return _on_traces(runs) if isinstance(runs, ThesisRuns) else _at_sites(_Grids(runs))
 
 
@@ -59,7 +59,7 @@ def report(table: str, runs: ThesisRuns | GridRuns) -> Findings:
 
 
 def _on_traces(runs: ThesisRuns) -> Findings:
-    """Compare the four strategies on real traces."""
+    """Compare the paper's strategies on real traces."""
     present = runs.present()
 
     def figures_of(setting: tuple[str, str]) -> dict[str, float]:
@@ -121,7 +121,7 @@ class _Grids:
         self._results = Study(self._simulate)
 
     def result(self, mode: str, control: str, line: str) -> SimulationResult:
-        """Return a schedule of all jobs."""
+        """Return the schedule of all jobs."""
         return self._results[_Setting(mode, control, line)]
 
     def _simulate(self, setting: _Setting) -> SimulationResult:
@@ -137,7 +137,7 @@ class _Grids:
 
 
 def _at_sites(grids: _Grids) -> Findings:
-    """Report how time sharing at the sites changes the gain of a grid."""
+    """Report how time sharing at the sites changes the gain from a grid."""
     rows = []
     for mode, control in LEVELS:
         for line in GRID_LINES:
@@ -159,7 +159,7 @@ def _at_sites(grids: _Grids) -> Findings:
 
 
 def _grid_conclusions(grids: _Grids) -> Iterator[Conclusion]:
-    """Yield the remaining gain of a grid for each strategy of the sites."""
+    """Yield conclusions on a grid's remaining gain for each strategy of the sites."""
     for claim, after, before in (
         ("Job sharing lowers AWRT even if the sites share time", ("sharing", "limited"), ("local", "full")),
         ("Adaptive multi-site lowers AWRT below that of job sharing", ("adaptive", "full"), ("sharing", "full")),

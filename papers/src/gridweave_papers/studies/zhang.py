@@ -1,15 +1,15 @@
-"""Figures 5 to 8 of Zhang et al., recomputed with CTC-SP2 instead of the trace, which is not public.
+"""Figures 5 to 8 of Zhang et al., recomputed with the trace CTC-SP2, because the original trace is not public.
 
 Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
-Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), sections 2 to 4. Their model is fitted to CTC-SP2; the
-rest is as in section 2.2: 320 nodes, jobs of up to 256 nodes, 10,000 jobs, a baseline load of 0.55 and eight workloads
-with the same arrivals and run times 1.1 to 1.8 times as long.
+Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), sections 2 to 4. Their model is fitted to CTC-SP2;
+everything else is as in section 2.2: 320 nodes, jobs of up to 256 nodes, 10,000 jobs, a baseline load of 0.55 and eight
+more workloads with the same arrivals and run times 1.1 to 1.8 times as long.
 
-CTC-SP2 has far fewer large jobs than the paper's workload. To show the effect, every figure is also computed with 30%
-large jobs, as in the paper.
+CTC-SP2 has far fewer large jobs than the paper's workload, so every figure is also computed with 30% large jobs, as in
+the paper.
 
-The paper draws its conclusions from figures, in words. Constants define what these words mean here, each with a
-reason. Curves are compared at equal utilisation, as in the figures.
+The paper states its conclusions from the figures in words. Constants define what these words mean here, and why. Curves
+are compared at equal utilisation, as in the figures.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DEFAULT_SEEDS = 3
 
 
 class Backfilling(NamedTuple):
-    """A reading of backfilling: EASY ("queue") or "planning"; and the share of large jobs, if changed."""
+    """A reading of backfilling, EASY ("queue") or "planning", and the share of large jobs; None: as fitted."""
 
     discipline: str
     large_share: float | None = None
@@ -73,7 +73,7 @@ READINGS = {
 
 
 class Setting(NamedTuple):
-    """One curve of a figure: the queue order and the model of the estimates."""
+    """The setting of a curve: the queue order and the model of the estimates."""
 
     order: str
     estimates: str
@@ -81,7 +81,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Curve:
-    """Results of one setting at the nine workloads: means over the seeds, also by class of estimators."""
+    """Results of one setting at the nine workloads: means over the seeds, overall and by class of estimators."""
 
     rho: FloatArray
     wait_s: FloatArray
@@ -91,7 +91,7 @@ class Curve:
 
     @property
     def highest(self) -> float:
-        """The highest utilisation that is reached."""
+        """The highest utilisation of the nine workloads."""
         return float(self.rho.max())
 
     def at(self, values: FloatArray, utilisation: float) -> float:
@@ -106,7 +106,7 @@ class Curve:
 
 
 class _Point(NamedTuple):
-    """One simulation."""
+    """The metrics of one simulation."""
 
     rho: float
     wait_s: float
@@ -116,11 +116,11 @@ class _Point(NamedTuple):
 
 
 def estimator_class(workload: Workload, estimates: str) -> IntArray:
-    """Return each job's class of estimators, of ten, by the model of its estimates (Zhang, section 4).
+    """Return each job's estimator class, 0 to 9, under the model of its estimates (Zhang, section 4).
 
-    Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including, 1 + (i + 1) X /
-    10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the estimate. Estimates
-    rounded to whole milliseconds make no eleventh class.
+    In the omega model, class i contains ratios of estimate to run time from 1 + i X / 10 to below 1 + (i + 1) X / 10.
+    In the phi model, class i contains jobs whose run time is more than i and at most i + 1 tenths of the estimate.
+    Rounding of estimates to milliseconds never adds an eleventh class.
     """
     name, _, text = estimates.partition(":")
     if name == "omega" and float(text) > 0:
@@ -134,7 +134,7 @@ def estimator_class(workload: Workload, estimates: str) -> IntArray:
 
 
 def learn_model(path: str | Path) -> HyperErlangModel:
-    """Fit Zhang's model to an SWF file of CTC-SP2, for 320 nodes and jobs of up to 256."""
+    """Fit Zhang's model to an SWF file of CTC-SP2, for 320 nodes and jobs of up to 256 nodes."""
     workload, _ = read_swf(path, nodes=TRACE_NODES)
     return rescale(learn_hyper_erlang(workload, nodes=TRACE_NODES), nodes=NODES, max_width=MAX_WIDTH)
 
@@ -156,7 +156,7 @@ def _multiplied(law: HyperErlang, factor: float) -> HyperErlang:
 
 
 class ZhangRuns:
-    """The curves; each point is simulated once, with ``seeds`` baseline workloads.
+    """The curves of all figures, with ``seeds`` baseline workloads; each point is simulated once.
 
     The workloads of one seed have the same jobs, arrivals and over-estimation draws for every run time factor, policy
     and estimate parameter, so differences between curves are not due to chance.
@@ -169,11 +169,11 @@ class ZhangRuns:
         self._models = {None: model} | {share: with_large_share(model, share) for share in shares}
         self.seeds = seeds_of(seeds)
         self.jobs = jobs
-        self._jobs_of = lru_cache(maxsize=16)(self._workload)  # runs of one workload follow each other
+        self._jobs_of = lru_cache(maxsize=16)(self._workload)  # simulations of one workload follow each other
         self._points = Study(self._point, title="Zhang", progress=progress)
 
     def curves(self, reading: str, settings: Iterable[Setting]) -> dict[Setting, Curve]:
-        """Return the curves of these settings, in one of `READINGS`."""
+        """Return the curves of these settings, under one of `READINGS`."""
         unique_settings = list(dict.fromkeys(settings))
         factors = reversed(RUN_FACTORS)  # start the longest simulations first
         points = self._points.results(
@@ -187,7 +187,7 @@ class ZhangRuns:
         return curves
 
     def large_jobs(self, large_share: float | None = None) -> tuple[float, float]:
-        """Return the shares of large jobs in jobs and in work, means over the baselines; published: 30%, over 80%."""
+        """Return the mean shares of large jobs in all jobs and in all work of the baselines (paper: 30%, over 80%)."""
         shares = []
         for seed in self.seeds:
             workload = self._workload(large_share, seed, RUN_FACTORS[0])
@@ -203,7 +203,7 @@ class ZhangRuns:
         return _simulate(self._jobs_of(share, seed, factor), setting, discipline, seed)
 
     def _workload(self, large_share: float | None, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed; factors change only the run times."""
+        """Return the workload of a seed; the factor changes only the run times."""
         model, rng = self._models[large_share], np.random.default_rng(seed)
         return generate_hyper_erlang(model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
@@ -252,38 +252,38 @@ OMEGA_3, PHI_02 = Setting("fcfs", "omega:3"), Setting("fcfs", "phi:0.2")
 NAMES = {"fcfs": "FCFS", "sjf": "SJF", "bfit": "BFit", "wfit": "WFit"}
 
 GRID = (0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90)
-"""Utilisations at which curves are read: from the baseline to the highest that the text names, about as far apart as
-the nine workloads."""
+"""Utilisations at which curves are read: from the baseline to the highest one in the text, about as far apart as the
+nine workloads."""
 
 LOW = 0.75
 LOW_GRID, HIGH_GRID = tuple(rho for rho in GRID if rho <= LOW), tuple(rho for rho in GRID if rho > LOW)
-"""Section 3 speaks of "lower utilization (up to 75%)", and of "higher utilizations": the rest of the grid."""
+""""Lower utilization (up to 75%)" and "higher utilizations", which are the rest of `GRID` (section 3)."""
 
 COMPARABLE_RATIO = 1.5
-""""Comparable": no policy makes jobs wait 1.5 times as long as another. Users would notice more."""
+""""Comparable": no policy's mean wait exceeds 1.5 times another's. Users would notice a larger difference."""
 
 SATURATION, SUSTAINED = 0.85, 0.90
 SATURATION_MARGIN = (RUN_FACTORS[-1] - RUN_FACTORS[0]) / (len(RUN_FACTORS) - 1) * BASELINE_LOAD / 2
-"""A highest utilisation this close to 85% counts as 85%: half the distance between two workloads, 0.0275."""
+"""A highest utilisation this close to 85% counts as 85%; half the distance between two workloads, 0.0275."""
 
 MINIMAL_PCT = 25.0
-""""Minimal" and "very little": the paper calls the impact minimal, and then quantifies it as approximately 20%."""
+""""Minimal" and "very little": the paper calls an impact of approximately 20% minimal."""
 
 ABOUT_20_PCT = (15.0, 25.0)
 """"Approximately 20%": nearer to 20 than to 10 or 30."""
 
 NEGLIGIBLE_PCT = 10.0
-""""Negligible": half of the 20% that the paper does mention."""
+""""Negligible": half of the 20% that the paper still mentions."""
 
 
 def waits_at(curves: Curves, settings: Sequence[Setting], utilisation: float) -> dict[str, float]:
-    """Return the average wait at a utilisation, in seconds, of each policy that reaches it."""
+    """Return the average wait in seconds at a utilisation, for each policy that reaches this utilisation."""
     waits = {NAMES[setting.order]: curves[setting].at(curves[setting].wait_s, utilisation) for setting in settings}
     return {name: wait for name, wait in waits.items() if not np.isnan(wait)}
 
 
 def _comparable_at_low_utilisation(curves: Curves) -> Verdict:
-    """Check "at lower utilization (up to 75%) all policies are comparable" (section 3, Figure 5(a))."""
+    """Check the claim "at lower utilization (up to 75%) all policies are comparable" (section 3, Figure 5(a))."""
     worst = (1.0, "")
     for rho in LOW_GRID:
         waits = waits_at(curves, POLICIES, rho)
@@ -299,7 +299,7 @@ def _comparable_at_low_utilisation(curves: Curves) -> Verdict:
 
 
 def _sjf_best_at_low_utilisation(curves: Curves) -> Verdict:
-    """Check "with SJF displaying slightly better performance" (section 3, Figure 5(a))."""
+    """Check the claim "with SJF displaying slightly better performance" (section 3, Figure 5(a))."""
     ratios = []
     for rho in LOW_GRID:
         waits = waits_at(curves, POLICIES, rho)
@@ -317,7 +317,7 @@ def _not_reached(waits: Mapping[str, float], rho: float) -> Verdict:
 
 
 def _fcfs_best_at_high_utilisation(curves: Curves) -> Verdict:
-    """Check "at higher utilizations FCFS performs better than the other policies" (section 3, Figure 5(a))."""
+    """Check that "at higher utilizations FCFS performs better than the other policies" (section 3, Figure 5(a))."""
     checks = []
     for rho in HIGH_GRID:
         waits = waits_at(curves, POLICIES, rho)
@@ -328,20 +328,20 @@ def _fcfs_best_at_high_utilisation(curves: Curves) -> Verdict:
 
 
 def _sjf_wfit_saturate(curves: Curves) -> Verdict:
-    """Check "both SJF and WFit saturate at an utilization of 85%" (section 3, Figure 5(b))."""
+    """Check the claim "both SJF and WFit saturate at an utilization of 85%" (section 3, Figure 5(b))."""
     highest = {NAMES[setting.order]: curves[setting].highest for setting in (SJF, WFIT)}
     holds = all(abs(rho - SATURATION) <= SATURATION_MARGIN for rho in highest.values())
     return Verdict(holds, f"{_highest(highest)}; at 85% is within {SATURATION_MARGIN * 100:.2f} points")
 
 
 def _bfit_fcfs_sustain(curves: Curves) -> Verdict:
-    """Check "both BFit and FCFS can sustain utilizations of more than 90%" (section 3, Figure 5(b))."""
+    """Check the claim "both BFit and FCFS can sustain utilizations of more than 90%" (section 3, Figure 5(b))."""
     highest = {NAMES[setting.order]: curves[setting].highest for setting in (BFIT, FCFS)}
     return Verdict(all(rho > SUSTAINED for rho in highest.values()), _highest(highest))
 
 
 def _fcfs_before_bfit(curves: Curves) -> Verdict:
-    """Check "at this high loads, FCFS exhibits better average job wait time than BFit" (section 3, Figure 5)."""
+    """Check that "at this high loads, FCFS exhibits better average job wait time than BFit" (section 3, Figure 5)."""
     pairs = {rho: waits_at(curves, (FCFS, BFIT), rho) for rho in GRID if rho >= SATURATION}
     both = {rho: waits for rho, waits in pairs.items() if len(waits) == 2}
     if not both:
@@ -355,9 +355,9 @@ def _highest(highest: Mapping[str, float]) -> str:
 
 
 def changes_pct(curves: Curves, settings: Sequence[Setting], quantity: str, up_to: float) -> FloatArray:
-    """Return the change of a quantity by over-estimation in per cent: settings down, utilisations across.
+    """Return the change of a quantity due to over-estimation in per cent, by setting (rows) and utilisation (columns).
 
-    It is NaN if one of the two does not reach the utilisation.
+    NaN if a curve or the curve with perfect estimates does not reach the utilisation.
     """
     rows = []
     for setting in settings:
@@ -384,7 +384,7 @@ def _impact(settings: Sequence[Setting]) -> Check:
 
 
 def _omega_reduces_slowdown(curves: Curves) -> Verdict:
-    """Check "overestimation actually helps in reducing average slow down in approximately 20%" (Figure 6(a))."""
+    """Check that "overestimation actually helps in reducing average slow down in approximately 20%" (Figure 6(a))."""
     changes = changes_pct(curves, OMEGAS, "slowdown", SUSTAINED)
     mean = _mean(changes)
     low, high = ABOUT_20_PCT
@@ -396,7 +396,7 @@ def _omega_reduces_slowdown(curves: Curves) -> Verdict:
 
 
 def _omega_wait_negligible(curves: Curves) -> Verdict:
-    """Check "the variation in average wait time for utilizations up to 0.85 is negligible" (Figure 6(b))."""
+    """Check the claim "the variation in average wait time for utilizations up to 0.85 is negligible" (Figure 6(b))."""
     changes = changes_pct(curves, OMEGAS, "wait_s", SATURATION)
     return Verdict(
         _largest(changes) <= NEGLIGIBLE_PCT,
@@ -405,7 +405,7 @@ def _omega_wait_negligible(curves: Curves) -> Verdict:
 
 
 def _omega_impact_only_at_very_high(curves: Curves) -> Verdict:
-    """Check "only at very high utilizations we start to see some impact of overestimation" (Figure 6(b))."""
+    """Check the claim "only at very high utilizations we start to see some impact of overestimation" (Figure 6(b))."""
     changes = changes_pct(curves, OMEGAS, "wait_s", SUSTAINED)
     below, most = _largest(changes[:, :-1]), _largest(changes[:, -1:])
     if np.isnan(most):
@@ -417,7 +417,7 @@ def _omega_impact_only_at_very_high(curves: Curves) -> Verdict:
 
 
 def _phi_accuracy_pays_little(curves: Curves) -> Verdict:
-    """Check "we can see a little benefit in wait time from more accurate estimates" (section 4, Figure 7(b))."""
+    """Check that "we can see a little benefit in wait time from more accurate estimates" (section 4, Figure 7(b))."""
     changes = changes_pct(curves, (PHI_02,), "wait_s", SUSTAINED)
     mean = _mean(changes)
     return Verdict(
@@ -444,7 +444,7 @@ def _good_estimators(setting: Setting, best: int, worst: int) -> Check:
 
 
 def _largest(changes: FloatArray) -> float:
-    """Return the largest absolute change; without any, NaN, with which no claim holds."""
+    """Return the largest absolute change; NaN, for which no claim holds, if all changes are NaN."""
     finite = changes[~np.isnan(changes)]
     return float(np.abs(finite).max()) if finite.size else float("nan")
 
@@ -482,7 +482,7 @@ CHECKS: Mapping[str, Sequence[Check]] = {
 
 
 class PanelLine(NamedTuple):
-    """One curve of a panel: of all jobs, or of one class of estimators."""
+    """One curve of a panel, for all jobs or for one class of estimators."""
 
     label: str
     setting: Setting
@@ -490,7 +490,7 @@ class PanelLine(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A quantity against utilisation; without a conclusion in the paper, it is computed for the first reading only."""
+    """A quantity against utilisation; panels that are not judged are computed for the first reading only."""
 
     title: str
     quantity: str
@@ -517,7 +517,7 @@ _PHI_LINES = (
 
 
 def _estimators(setting: Setting, first: str, last: str) -> tuple[PanelLine, ...]:
-    """Return the curves of all jobs, and of the best and worst estimators."""
+    """Return the curves for all jobs, for the best estimators, and for the worst estimators."""
     end = CLASSES - 1
     return (
         PanelLine("all jobs", setting),
@@ -567,7 +567,7 @@ def curves_of(figure: str, runs: ZhangRuns) -> dict[str, Curves]:
 
 
 def report(table: str, runs: ZhangRuns) -> Findings:
-    """Recompute a figure, a key of `FIGURES`."""
+    """Recompute a figure, given by its key in `FIGURES`."""
     curves = curves_of(table, runs)
     return Findings(
         sections=tuple(_section(table, panel, curves) for panel in FIGURES[table]),
@@ -578,7 +578,7 @@ def report(table: str, runs: ZhangRuns) -> Findings:
 
 
 def _notes(runs: ZhangRuns) -> tuple[str, ...]:
-    """Describe the workloads."""
+    """Return notes on the workloads."""
     fitted, changed = (runs.large_jobs(share) for share in (None, LARGE_SHARE))
     count = len(runs.seeds)
     baselines = f"mean of {count} baseline workload{'s' if count > 1 else ''}"
@@ -591,7 +591,7 @@ def _notes(runs: ZhangRuns) -> tuple[str, ...]:
 
 
 def _section(figure: str, panel: Panel, curves: Mapping[str, Curves]) -> Section:
-    """Return a panel as a table with a row per curve and a column per utilisation."""
+    """Format a panel as a table with a row per curve and a column per utilisation."""
     name, decimals = QUANTITIES[panel.quantity]
     rows = []
     for reading, settings in curves.items():

@@ -1,7 +1,7 @@
 """Recompute Figures 11 to 25 and Table 1 of Zhang et al., and check the claims about them.
 
-Constants define what the words of the text mean, each with a reason. Curves are compared at equal utilisation, at the
-points of `GRID` that both reach; beyond the end of one curve, the other counts as better.
+Constants define what words in the paper mean here, and why. Curves are compared at equal utilisation, at the points of
+`GRID`; where only one of two curves reaches a utilisation, that curve counts as better.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from gridweave_papers.studies.zhang_gang_curves import (
 Check = Callable[[GangCurves], Verdict]
 
 INSIGNIFICANT_PCT = 10.0
-""""Insignificant", "no significant impact", "minimal": as "negligible" is read for Figures 5 to 8."""
+""""Insignificant", "no significant impact", "minimal": same threshold as "negligible" in Figures 5 to 8."""
 
 ALIKE_PCT = 1.0
-"""Allowed excess of a curve that should never be above another: at low load all jobs start at once, and
-remaining differences are chance."""
+"""Excess allowed for a curve that should never be above another: at low load all jobs start at once, and remaining
+differences are due to chance."""
 
 SATURATION_PCT = 2.75
 """Tolerance for a highest utilisation: half the distance between two workloads, as for Figure 5."""
@@ -60,7 +60,7 @@ DOUBLE = (1.5, 2.5)
 """"Roughly double": nearer to 2 than to 1 or 3."""
 
 ACCEPTABLE = 20.0
-"""Highest slowdown that the text accepts."""
+"""Highest slowdown that the paper considers acceptable."""
 
 MOST = 0.5
 """"Most of": more than half."""
@@ -86,7 +86,7 @@ def _compared(
 def below(
     pairs: Iterable[tuple[str, str]], lines: Mapping[str, Line], quantity: str, low: float = 0.0, high: float = 1.0
 ) -> Check:
-    """Return the check that in each pair the first line is below the second, at all utilisations of a range."""
+    """Return the check that the first line of each pair is below the second at all utilisations of a range."""
     chosen = list(pairs)
 
     def check(curves: GangCurves) -> Verdict:
@@ -112,7 +112,7 @@ def mostly(check_pairs: Sequence[tuple[str, str]], lines: Mapping[str, Line], qu
 
 
 def alike(first: str, others: Sequence[str], lines: Mapping[str, Line], quantity: str, high: float = 1.0) -> Check:
-    """Return the check that lines hardly differ from the first line, up to a utilisation."""
+    """Return the check that other lines hardly differ from the first line, up to a utilisation."""
 
     def check(curves: GangCurves) -> Verdict:
         changes = _changes(curves, first, others, lines, quantity, 0.0, high)
@@ -136,7 +136,7 @@ def _changes(
     low: float,
     high: float,
 ) -> list[float]:
-    """Return the differences of lines from the first line in per cent, where both are known."""
+    """Return the differences of other lines from the first line in per cent, at utilisations that both lines reach."""
     reference = curves[lines[first]]
     return [
         100 * (curves[lines[other]].at(quantity, rho) / reference.at(quantity, rho) - 1)
@@ -147,7 +147,7 @@ def _changes(
 
 
 def saturates(line: str, lines: Mapping[str, Line], published_pct: float) -> Check:
-    """Return the check that the highest utilisation of a line is about the published one."""
+    """Return the check that the highest utilisation of a line is about the published utilisation."""
 
     def check(curves: GangCurves) -> Verdict:
         curve = curves[lines[line]]
@@ -171,7 +171,7 @@ def both(*checks: Check) -> Check:
 
 
 def varies_above(lines: Mapping[str, Line]) -> Check:
-    """Return the check that from 85% on the slowdown varies more with the estimates than up to 75%."""
+    """Return the check that the slowdown varies more with the estimates from 85% utilisation on than up to 75%."""
     first, *others = lines
 
     def check(curves: GangCurves) -> Verdict:
@@ -184,7 +184,7 @@ def varies_above(lines: Mapping[str, Line]) -> Check:
 
 
 def crosses(line: str, other: str, lines: Mapping[str, Line], published: float) -> Check:
-    """Return the check that a line is better than another in slowdown, up to about the published utilisation."""
+    """Return the check that a line has a lower slowdown than another up to about the published utilisation."""
 
     def check(curves: GangCurves) -> Verdict:
         at = crossing(curves[lines[line]], curves[lines[other]])
@@ -197,7 +197,7 @@ def crosses(line: str, other: str, lines: Mapping[str, Line], published: float) 
 
 
 def crossing(line: GangCurve, other: GangCurve) -> float:
-    """Return the lowest utilisation from which a line has a higher slowdown than another, or where it ends."""
+    """Return the lowest utilisation at which a line has a higher slowdown than another, or at which the line ends."""
     for rho in np.arange(GRID[0], 1.0, 0.001):
         ours, theirs = line.at("slowdown", rho), other.at("slowdown", rho)
         if np.isnan(ours) or ours > theirs:
@@ -208,7 +208,7 @@ def crossing(line: GangCurve, other: GangCurve) -> float:
 def _ratio(
     lines: Mapping[str, Line], pair: tuple[str, str], quantity: str, range_: tuple[float, float], high: float = 1.0
 ) -> Check:
-    """Return the check of the mean ratio between two lines over a range of utilisations."""
+    """Return the check that the mean ratio of two lines is within a range, up to a utilisation."""
     line, other = pair
 
     def check(curves: GangCurves) -> Verdict:
@@ -221,7 +221,7 @@ def _ratio(
 
 
 def _large_gain_more(curves: GangCurves) -> Verdict:
-    """Check that BGS shortens the waits of large jobs by more than those of small ones (Figure 19)."""
+    """Check that BGS shortens the waits of large jobs more than the waits of small jobs (Figure 19)."""
     lines = LINES["zhang-19"]
     gains = {
         kind: [
@@ -235,7 +235,7 @@ def _large_gain_more(curves: GangCurves) -> Verdict:
 
 
 def _small_before_large(name: str, less: str, more: str) -> Check:
-    """Return the check that a class of jobs has the lower slowdown under a policy (Figure 19)."""
+    """Return the check that, under a policy, one class of jobs has a lower slowdown than another (Figure 19)."""
 
     def check(curves: GangCurves) -> Verdict:
         curve = curves[LINES["zhang-19"][name]]
@@ -254,7 +254,7 @@ def _loss_of_bf_falls(curves: GangCurves) -> Verdict:
 
 
 def _accepts(scheduling: str, published: float) -> Check:
-    """Return the check of the utilisations with a slowdown of at most 20, and that BGS-5 goes farthest (Figure 21)."""
+    """Return the check that BGS-5 sustains the highest utilisation at a slowdown of at most 20 (Figure 21)."""
 
     def check(curves: GangCurves) -> Verdict:
         lines = {name: line for name, line in seven(0, scheduling).items() if name != "BF"}
@@ -268,7 +268,7 @@ def _accepts(scheduling: str, published: float) -> Check:
 
 
 def _fill_has_most(curves: GangCurves) -> Verdict:
-    """Check that FillMatrix-2 gains more than the CollapseMatrix-2 that follows it (Figure 23)."""
+    """Check that FillMatrix-2 contributes more than the subsequent CollapseMatrix-2 (Figure 23)."""
     first, second, third = (curves[line] for line in LINES["zhang-23"].values())
     rhos = [rho for rho in GRID if rho <= first.highest]
     slowdowns = [[curve.at("slowdown", rho) for rho in rhos] for curve in (first, second, third)]
@@ -278,11 +278,11 @@ def _fill_has_most(curves: GangCurves) -> Verdict:
 
 
 _MIGRATIONS = (("BGS", "MBGS"), ("GS", "MGS"))
-"""The pairs compared in Table 1: without and with migration."""
+"""The pairs of policies in Table 1, without and with migration."""
 
 
 def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
-    """Return the reduction of the slowdown by migration in per cent at each of the nine workloads (Table 1)."""
+    """Return the reduction in slowdown due to migration, in per cent, at each of the nine workloads (Table 1)."""
     lines = LINES["zhang-table1"]
     old, new = curves[lines[before]].mean("slowdown"), curves[lines[after]].mean("slowdown")
     gains: list[float] = (100 * (1 - new / old)).tolist()
@@ -313,7 +313,7 @@ def _gains_of_backfilling_less(curves: GangCurves) -> Verdict:
 
 
 def _short_jobs_win(curves: GangCurves) -> Verdict:
-    """Check that at workload 5 BGS is better than MGS for short jobs, by far, and little worse for long ones."""
+    """Check that BGS is far better than MGS for short jobs, and only a little worse for long jobs, at workload 5."""
     lines = LINES["zhang-25"]
     place = RUN_FACTORS.index(1.5)
     values = {
@@ -432,7 +432,7 @@ CHECKS: Mapping[str, Sequence[Check]] = {
 
 
 def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Check:
-    """Return a check of Figure 24, over both workloads, GS and BGS, and all costs (or only the cost of 30 s)."""
+    """Return a check of Figure 24 for both workloads, GS and BGS, and all costs (or only a cost of 30 s)."""
 
     def check(curves: GangCurves) -> Verdict:
         judgements = []
@@ -454,7 +454,7 @@ def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Ch
 
 
 def _judged_24(by_tasks: FloatArray, what: str) -> tuple[bool, float]:
-    """Return whether a claim holds for the slowdowns at one load, by `TASKS`, and its margin in per cent."""
+    """Return whether a claim holds for the slowdowns at one load, by `TASKS`, and the margin in per cent."""
     none, at_64, everything = by_tasks[0], by_tasks[TASKS.index(64)], by_tasks[-1]
     if what == "monotonic":
         steps = np.diff(by_tasks) / by_tasks[:-1] * 100
@@ -467,7 +467,7 @@ def _judged_24(by_tasks: FloatArray, what: str) -> tuple[bool, float]:
 
 
 def report(table: str, runs: GangRuns) -> Findings:
-    """Recompute a figure, or Table 1."""
+    """Recompute a figure or Table 1, and check the published claims."""
     if table == "zhang-24":
         return _report_24(runs, _notes(runs))
     curves = curves_of(table, runs)
@@ -483,7 +483,7 @@ def report(table: str, runs: GangRuns) -> Findings:
 
 
 def _notes(runs: GangRuns) -> tuple[str, ...]:
-    """Describe the workloads."""
+    """Return notes on the workloads."""
     count = len(runs.seeds)
     return (
         f"{NODES} nodes, {runs.jobs:,} jobs of a model fitted to CTC-SP2 with {LARGE_SHARE:.0%} large jobs",
@@ -493,7 +493,7 @@ def _notes(runs: GangRuns) -> tuple[str, ...]:
 
 
 def _section(table: str, quantity: str, curves: Mapping[str, GangCurves]) -> Section:
-    """Return a quantity as a table with a row per line and a column per utilisation."""
+    """Format a quantity as a table with a row per line and a column per utilisation."""
     name, decimals = QUANTITIES[quantity]
     rows = []
     for reading, by_line in curves.items():
@@ -520,7 +520,7 @@ def _records(table: str, reading: str, curves: GangCurves) -> list[Record]:
 
 
 def _published_sections(table: str, curves: Mapping[str, GangCurves]) -> tuple[Section, ...]:
-    """Return the numbers of the text or of Table 1, published and ours."""
+    """Compare the published numbers in the text or in Table 1 with ours."""
     if table == "zhang-table1":
         return tuple(_table_1(reading, by_line) for reading, by_line in curves.items())
     if table == "zhang-15":
@@ -559,7 +559,7 @@ def _acceptable(curves: Mapping[str, GangCurves]) -> Section:
 
 
 def _report_24(runs: GangRuns, notes: tuple[str, ...]) -> Findings:
-    """Recompute Figure 24: slowdown and wait by the number of tasks that may be moved, at workloads 2 and 5."""
+    """Recompute Figure 24: slowdown and wait by the number of tasks that may migrate, at workloads 2 and 5."""
     factors = RUN_FACTORS[2], RUN_FACTORS[5]
     lines = {
         (backfill, cost, tasks): with_moves(5, backfill, tasks=tasks, cost_s=cost)

@@ -1,12 +1,12 @@
-"""Figures 11 to 25 and Table 1 of Zhang et al.: sharing nodes in time, with backfilling and migration.
+"""Figures 11 to 25 and Table 1 of Zhang et al.: time sharing with backfilling and migration.
 
-The nine workloads are those of Figures 5 to 8 with 30% large jobs (zhang.py): 320 nodes, 10,000 jobs, CTC-SP2 instead
-of the trace, which is not public. Slices take 200 s; estimates follow the Φ model with Φ = 0.2 unless a figure varies
-them.
+The nine workloads are the workloads of Figures 5 to 8 with 30% large jobs (zhang.py): 320 nodes, 10,000 jobs, and
+CTC-SP2 because the original trace is not public. Slices take 200 s; estimates follow the Φ model with Φ = 0.2 unless a
+figure varies them.
 
-Backfilling in each row is read in two ways: EASY, or conservative ("each waiting job is assigned a maximum starting
-time"). Space sharing with backfilling (BF) is the same with one row. The paper's figures are not available as numbers;
-zhang_gang.py checks the statements in the text about them, at equal utilisation.
+Backfilling within each row is interpreted in two ways: EASY, or conservative ("each waiting job is assigned a maximum
+starting time"). Space sharing with backfilling (BF) is time sharing with one row. The paper's figures are not available
+as numbers; zhang_gang.py checks what the text says about the figures, at equal utilisation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
 
 READINGS = {"EASY": "easy", "conservative": "conservative"}
-"""Backfilling in each row, by name."""
+"""Backfilling within each row, by name of the reading."""
 
 SLICE_MS = 200_000
 SWITCHES = (0.0, 0.01, 0.02, 0.05)
@@ -40,10 +40,10 @@ SWITCHES = (0.0, 0.01, 0.02, 0.05)
 
 LEVELS = (2, 3, 5)
 TASKS = (0, 8, 16, 32, 64, 128, None)
-"""Tasks that may be moved in one decision (Figure 24); None for all."""
+"""Number of tasks that may migrate in one decision (Figure 24); None for all."""
 
 MOVE_COSTS_S = (0, 10, 20, 30)
-"""Cost of moving a job (Figure 24)."""
+"""Cost of migrating a job (Figure 24)."""
 
 QUANTITIES = {
     "slowdown": ("average slowdown, bounded by 10 s", 1),
@@ -58,11 +58,11 @@ QUANTITIES = {
     "short_slowdown": ("average slowdown of jobs shorter than the median", 1),
     "long_slowdown": ("average slowdown of the other jobs", 1),
 }
-"""Name and decimals of the quantities recorded for a simulation, in addition to its utilisation ``rho``."""
+"""Name and decimals of each recorded quantity, except the utilisation ``rho``."""
 
 
 class Line(NamedTuple):
-    """One line of a figure: a policy, which takes its backfilling from the reading, and the estimates."""
+    """One line of a figure: the policy, with its backfilling set by the reading, and the model of the estimates."""
 
     policy: GangPolicy
     estimates: str = "phi:0.2"
@@ -85,11 +85,11 @@ class GangCurve:
 
     @property
     def highest(self) -> float:
-        """The highest utilisation that is reached."""
+        """The highest utilisation of the workloads."""
         return float(self.rho.max())
 
     def mean(self, quantity: str) -> FloatArray:
-        """Return a quantity at the nine workloads, means over the seeds."""
+        """Return the mean of a quantity over the seeds at each of the nine workloads."""
         mean: FloatArray = self.values[quantity].mean(axis=1)
         return mean
 
@@ -100,7 +100,7 @@ class GangCurve:
         return float(np.interp(utilisation, np.maximum.accumulate(self.rho), self.mean(quantity)))
 
     def reached(self, quantity: str, limit: float) -> float:
-        """Return the highest utilisation up to which a quantity is at most a limit; NaN if it starts above."""
+        """Return the utilisation up to which a quantity is at most a limit; NaN if the first value exceeds it."""
         values = self.mean(quantity)
         above = np.flatnonzero(values > limit)
         if not len(above):
@@ -116,46 +116,46 @@ GangCurves = Mapping[Line, GangCurve]
 
 
 def gang(mpl: int, backfill: str = "easy", switch: float = 0.0, **options: Any) -> Line:
-    """Return a line with slices of 200 s; the reading replaces any ``backfill`` except "none" (GS and MGS)."""
+    """Return a line with slices of 200 s; the reading overrides any ``backfill`` except "none" (GS and MGS)."""
     switch_ms = round(switch * SLICE_MS)
     return Line(msgspec.convert({"mpl": mpl, "backfill": backfill, "switch_ms": switch_ms, **options}, GangPolicy))
 
 
 def gs(mpl: int, switch: float = 0.0, **options: Any) -> Line:
-    """Return plain gang scheduling, without backfilling."""
+    """Return a line of plain gang scheduling, without backfilling."""
     return gang(mpl, "none", switch, **options)
 
 
 BF = gang(1)
 COSTLY_MOVES: dict[str, Any] = {"migration": "all", "migration_ms": 10_000}
-"""Any number of tasks at the cost of Figure 25; Figure 23 names no cost, but shows one that offsets the gain."""
+"""Unlimited migration at the cost of Figure 25; Figure 23 states no cost, but shows a cost that offsets the gain."""
 
 MOVES: dict[str, Any] = COSTLY_MOVES | {"max_tasks": 64}
-"""Cost and number of tasks of Figure 25: 10 s and 64, "and we choose that value for further comparisons" (section
-6.6)."""
+"""Migration in Figure 25: a cost of 10 s, and at most 64 tasks ("and we choose that value for further comparisons",
+section 6.6)."""
 
 FREE_MOVES: dict[str, Any] = {"migration": "all"}
-"""The best case, as in Table 1: no cost, any number of tasks."""
+"""The best case, as in Table 1: unlimited migration at no cost."""
 
 
 def with_moves(mpl: int, backfill: str, *, tasks: int | None, cost_s: int) -> Line:
-    """Return a line of Figure 24; without tasks nothing is moved."""
+    """Return a line of Figure 24; if `tasks` is 0, there is no migration."""
     if tasks == 0:
         return gang(mpl, backfill)
     return gang(mpl, backfill, migration="all", migration_ms=cost_s * MS_PER_S, max_tasks=tasks)
 
 
 class GangRuns:
-    """The curves; each point is simulated once.
+    """The curves of all figures; each point is simulated once.
 
     Parameters
     ----------
     model : HyperErlangModel
-        As from `gridweave_papers.studies.zhang.learn_model`; it is changed to 30% large jobs.
+        Result of `gridweave_papers.studies.zhang.learn_model`; its share of large jobs is changed to 30%.
     seeds : int
-        Number of baseline workloads, >= 1: the seeds are 1, 2, ...
+        Number of baseline workloads, at least 1; the seeds are 1, 2, ...
     jobs : int
-        Jobs of each workload.
+        Number of jobs per workload.
     progress : callable, optional
         Called with the number of finished simulations, their total, and a text.
 
@@ -177,7 +177,7 @@ class GangRuns:
     def curves(
         self, reading: str, lines: Iterable[Line], factors: Sequence[float] = RUN_FACTORS
     ) -> dict[Line, GangCurve]:
-        """Return the curves of these lines, in one of `READINGS`, at some of the nine workloads."""
+        """Return the curves of these lines under one of `READINGS`, at the workloads with these run time factors."""
         read_lines = {line: _read(line, READINGS[reading]) for line in lines}
         points = self._points.results(
             (line, factor, seed) for factor in reversed(factors) for seed in self.seeds for line in read_lines.values()
@@ -200,7 +200,7 @@ class GangRuns:
         return _quantities(simulate(workload, NODES, line.policy))
 
     def _workload(self, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed; factors change only the run times."""
+        """Return the workload of a seed; the factor changes only the run times."""
         rng = np.random.default_rng(seed)
         return generate_hyper_erlang(self._model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
@@ -212,7 +212,7 @@ def _read(line: Line, backfill: str) -> Line:
 
 
 def _quantities(result: SimulationResult) -> dict[str, float]:
-    """Return `QUANTITIES` and ``rho`` of a schedule, for all jobs and for classes of them (sections 2.2 and 6.6)."""
+    """Return `QUANTITIES` and ``rho`` of a schedule, for all jobs and for classes of jobs (sections 2.2 and 6.6)."""
     jobs, own = result.workload, result.own_metrics
     least_ms = 10 * MS_PER_S
     slowdown = np.maximum(result.end_ms - jobs.submit_ms, least_ms) / np.maximum(jobs.run_ms, least_ms)
@@ -239,7 +239,7 @@ _OMEGAS, _PHIS = (0, 1, 2, 3), (1.0, 0.8, 0.6, 0.4, 0.2)
 
 
 def seven(switch: float = 0.0, scheduling: str = "continuous") -> dict[str, Line]:
-    """Return BF, GS and BGS at each multiprogramming level, by the paper's names; also BGS-1 if discrete."""
+    """Return BF, and GS and BGS at each multiprogramming level, by the paper's names; also BGS-1 if discrete."""
     lines = {"BF": BF}
     if scheduling == "discrete":
         lines["BGS-1"] = gang(1, scheduling=scheduling)
@@ -277,7 +277,7 @@ LINES: Mapping[str, Mapping[str, Line]] = {
     "zhang-25": {"GS": gs(5), "BGS": gang(5), "MGS": gs(5, **MOVES), "MBGS": gang(5, **MOVES)},
     "zhang-table1": {"BGS": gang(5), "MBGS": gang(5, **FREE_MOVES), "GS": gs(5), "MGS": gs(5, **FREE_MOVES)},
 }
-"""Lines of each figure by name; Figure 24 has other axes."""
+"""Lines of each figure by name, except Figure 24, which has different axes."""
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("zhang-11", "zhang-12", "zhang-13", "zhang-14"), ("slowdown", "wait_s")),
@@ -292,7 +292,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "zhang-25": ("loss", "slowdown", "wait_s"),
     "zhang-table1": ("slowdown",),
 }
-"""Quantities of each figure."""
+"""Quantities shown in each figure."""
 
 
 class GangPanel(NamedTuple):
@@ -304,7 +304,7 @@ class GangPanel(NamedTuple):
 
 
 def panels_of(table: str) -> list[GangPanel]:
-    """Return the panels of a figure: one for each cost of switches, each scheduling, or each quantity."""
+    """Return the panels of a figure: one per cost of switches, per kind of scheduling, or per quantity."""
     lines, (first, *_) = LINES[table], SHOWN[table]
     if table == "zhang-21":
         kinds = ("continuous", "discrete")
