@@ -118,8 +118,8 @@ class SimulationResult(MadeAnew):
     world : WorldUse, optional
         Messages and faults of a run in the simulated world.
     own : object, optional
-        Other results of a discipline, described on the discipline's docs page. Results that match `SharesNodes` add metrics;
-        results that match `Switches` add a file and a plot.
+        Other results of a discipline, described on its docs page. Results that match `SharesNodes` add metrics; results
+        that match `Switches` add a file and a plot.
     site_names : tuple of str, optional
         Names of a grid's sites, if tables, files and plots should show each site. Without names, the grid is shown as
         one site.
@@ -357,7 +357,7 @@ class SimulationResult(MadeAnew):
         kind : {"width", "length", "month"}
             Narrow and wide jobs, short and long jobs, or jobs by month of submission in the workload's time zone.
         border : float, optional
-            Maximum width of narrow jobs in nodes (32 by default), or maximum length of short jobs in ms (median by default).
+            Maximum width of narrow jobs in nodes (default: 32) or maximum length of short jobs in ms (default: median).
 
         Raises
         ------
@@ -456,7 +456,7 @@ class SimulationResult(MadeAnew):
         return dict(zip(JOBS_HEADER, values, strict=True)) | own
 
     def _column(self, name: str, ran: BoolArray, values: npt.NDArray[Any]) -> npt.NDArray[Any] | list[str]:
-        """Return a discipline's column, with codes replaced by their labels if any; labels are empty for jobs that never ran."""
+        """Return a discipline's column, with codes replaced by labels; the labels of jobs that never ran are empty."""
         labels = self.labels.get(name)
         if labels is None:
             return values
@@ -487,12 +487,12 @@ class SimulationResult(MadeAnew):
         ----------
         kind : {"utilisation", "waits", "schedule", "slices", "policies"}
             Utilisation and queue length over time; the distributions of waits and slowdowns; jobs as rectangles over
-            time and nodes; the same, slice by slice, for gang scheduling; the policy in force over time, for a discipline
-            that switches policies. If sites have names, "utilisation" and "schedule" show each site, and "slices" and
+            time and nodes; the same slice by slice, for gang scheduling; the policy in force over time, for disciplines
+            that switch policies. If sites have names, "utilisation" and "schedule" show each site, while "slices" and
             "policies" are unavailable.
         start_ms, end_ms : int, optional
-            The time window to show in "utilisation" (by default, the whole schedule) and "schedule" (by default, the
-            busiest window that is still readable). Plots of waits, and of sites with names, always show the whole schedule.
+            The time window to show in "utilisation" (default: the whole schedule) and "schedule" (default: the busiest
+            window that is still readable). Plots of waits, and of sites with names, always show the whole schedule.
 
         Returns
         -------
@@ -538,8 +538,8 @@ class SimulationResult(MadeAnew):
         -------
         dict
             Options, counts, metrics, and metrics per class. Undefined metrics are None. Classes that are unavailable
-            (months without a start date) are left out, and ``notes`` gives the reason. If sites have names, the options are
-            the scenario's, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks`` are included.
+            (months without a start date) are left out, and ``notes`` gives the reason. If sites have names, the options
+            are the scenario's, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks`` are included.
         """
         by_class: dict[str, dict[str, Metrics]] = {}
         notes = []

@@ -146,7 +146,7 @@ def _results_down(table: Table, labels: Sequence[str], metrics: Sequence[Metrics
 
 
 def _cells(row: _Row, metrics: Sequence[Metrics], *, compare: bool) -> list[Text]:
-    """Return one metric's cells for all results, with the best marked; values with equal texts count as equally good."""
+    """Return one metric's cells for all results, with the best marked; values with equal texts are equally good."""
     values = [row.value(metric) for metric in metrics]
     texts = ["–" if math.isnan(value) else f"{value:,.{row.decimals}f}" for value in values]
     if not compare:
@@ -287,8 +287,8 @@ def write_comparison(
     Returns
     -------
     tuple of pathlib.Path
-        The files of each result, ``comparison.json`` (label, folder, options and metrics of each result, in the order of
-        ``results``) and ``comparison.png``. No file gets its final name before all files are complete.
+        The files of each result, ``comparison.json`` (label, folder, options and metrics of each result, in the order
+        of ``results``) and ``comparison.png``. No file gets its final name before all files are complete.
 
     Raises
     ------
