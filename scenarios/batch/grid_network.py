@@ -139,8 +139,8 @@ class GridNet:
 def communication_of(workload: Workload) -> npt.NDArray[np.void]:
     """Return a `COMMUNICATION` record for each job of a workload.
 
-    If one of the columns ``pattern`` (indices into `gridweave.netmodel.communication.PATTERNS`),
-    ``communication_fraction`` and ``message_bytes`` is missing, no job communicates. Raise InputError if a pattern or
+    If any of the columns ``pattern`` (indices into `gridweave.netmodel.communication.PATTERNS`),
+    ``communication_fraction`` or ``message_bytes`` is missing, no job communicates. Raise InputError if a pattern or
     a message size is invalid.
     """
     records = np.zeros(len(workload), COMMUNICATION)

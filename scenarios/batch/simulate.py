@@ -223,7 +223,7 @@ def simulate_grid(
     home : array_like of int, shape (n,), optional
         Home site of each job, for mode ``local``; defaults to round robin in submit order.
     rng : numpy.random.Generator, optional
-        For selection ``random``; one draw per job.
+        Random generator for selection ``random``; one number is drawn per job.
     sensitivity : array_like of float, shape (n,), optional
         Factor >= 0 that scales the overhead of splitting each job; higher for jobs that communicate more. Defaults
         to 1.

@@ -1,4 +1,4 @@
-"""Which jobs have which time slices and nodes of a gang-scheduled site, for printing and drawing."""
+"""Find the jobs in each time slice and on each node of a gang-scheduled site, for printing and drawing."""
 
 from __future__ import annotations
 

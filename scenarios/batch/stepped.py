@@ -52,8 +52,8 @@ def job_messages(workload: Workload) -> list[Job]:
     Returns
     -------
     list of Job
-        With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources` or
-        of `gridweave.scenarios.workload.needs.with_needs`.
+        The jobs, with `Resources` if the workload has the columns of
+        `gridweave.scenarios.workload.columns.assign_resources` or of `gridweave.scenarios.workload.needs.with_needs`.
     """
     columns = {name: values.tolist() for name, values in workload.columns.items()}
     fields = {name: getattr(workload, name).tolist() for name in ("job_id", "width", "estimate_ms")}

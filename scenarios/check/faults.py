@@ -57,7 +57,7 @@ class Matched:
 
 
 def match(schedule: Schedule, workload: Workload) -> Matched:
-    """Match the lines of a schedule with the jobs of a workload.
+    """Match a schedule's lines with a workload's jobs.
 
     Raises
     ------

@@ -25,7 +25,7 @@ PROMISES = ("easy", "conservative")
 
 
 class PromiseUse(msgspec.Struct, frozen=True):
-    """Whether a schedule kept the promises of one kind.
+    """How well a schedule kept one policy's promises.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ def promise_use(matched: Matched, nodes: int, kind: str, *, tolerance_ms: int = 
 
 
 class Parting(msgspec.Struct, frozen=True):
-    """Where two schedules first differ.
+    """The first difference between two schedules.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Parting(msgspec.Struct, frozen=True):
     path : str
         The file of the schedule that starts the job.
     other_ms : int or None
-        When the other schedule starts the job; None if never.
+        Time at which the other schedule starts the job; None if never.
     why : str
         Text that says whether EASY and conservative backfilling would start the job.
     """
@@ -171,7 +171,7 @@ class Parting(msgspec.Struct, frozen=True):
 
 
 def parting(matched: Matched, other: Matched, nodes: int) -> Parting | None:
-    """Return where two faultless schedules of one workload first differ, or None if they are equal."""
+    """Return the first difference between two faultless schedules of one workload, or None if they are equal."""
     differing = np.flatnonzero(matched.start_ms != other.start_ms)
     if not len(differing):
         return None

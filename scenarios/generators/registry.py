@@ -192,7 +192,7 @@ def load_model(source: str | Path) -> Model:
 
 
 def model_names() -> list[str]:
-    """Return the sorted names of the models that can be loaded without a file of one's own."""
+    """Return the sorted names of the models that can be loaded by name."""
     return sorted({*_shipped(), *(name for name, entry in GENERATORS.items() if entry.default is not None)})
 
 

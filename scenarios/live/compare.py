@@ -57,13 +57,13 @@ class LiveRun:
     speed : float
         Milliseconds of scenario time per real millisecond.
     submitted_ms : numpy.ndarray of int64, shape (n,)
-        When the live grid or site accepted each job, in scenario time.
+        Time at which the live grid or site accepted each job, in scenario time.
     placed_ms : numpy.ndarray of int64, shape (n,)
-        When the grid placed each job; `NEVER` for jobs of a site's own users.
+        Time at which the grid placed each job; `NEVER` for jobs of a site's own users.
     needed_ms : numpy.ndarray of int64, shape (n,)
-        How long each job's work takes with its placement.
+        Time that each job's work takes with its placement.
     outcomes : tuple of str
-        How each job ended: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
+        Outcome of each job: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
     attempts : numpy.ndarray of int64, shape (n,)
         Number of attempts for each job, including attempts that were withdrawn or not agreed on in time.
     remarks : tuple of str
@@ -91,23 +91,23 @@ class LiveRun:
 
     @property
     def ran(self) -> BoolArray:
-        """Which jobs ran in both runs, shape (n,)."""
+        """Mask of the jobs that ran both live and in the simulation, shape (n,)."""
         both: BoolArray = (self.live.start_ms != NEVER) & (self.simulated.start_ms != NEVER)
         return both
 
     @property
     def start_differences_ms(self) -> IntArray:
-        """How much later than in the simulation each job that ran started live."""
+        """Live minus simulated start time of each job that ran in both."""
         return (self.live.start_ms - self.simulated.start_ms)[self.ran]
 
     @property
     def end_differences_ms(self) -> IntArray:
-        """How much later than in the simulation each job that ran ended live."""
+        """Live minus simulated end time of each job that ran in both."""
         return (self.live.end_ms - self.simulated.end_ms)[self.ran]
 
     @property
     def elsewhere(self) -> BoolArray:
-        """Which jobs ran live on other sites or in other fragments than in the simulation, shape (n,)."""
+        """Mask of the jobs that ran live on other sites or in other fragments than in the simulation, shape (n,)."""
         simulated, other = self.simulated, self.live
         rows = range(len(simulated.workload))
         differ = [sorted(simulated.fragments_of(row)) != sorted(other.fragments_of(row)) for row in rows]
@@ -115,7 +115,7 @@ class LiveRun:
 
     @property
     def same_decisions(self) -> tuple[int, int] | None:
-        """Number of jobs placed as in the replay, and number that ran both live and replayed; None without a replay."""
+        """Number of jobs placed live as in the replay, and number of jobs that ran in both; None without a replay."""
         if self.replay is None:
             return None
         both = np.flatnonzero((self.live.start_ms != NEVER) & (self.replay.start_ms != NEVER)).tolist()
@@ -124,17 +124,17 @@ class LiveRun:
 
     @property
     def late_ms(self) -> IntArray:
-        """How much later than its scenario submit time each job was accepted, shape (n,)."""
+        """Time from each job's scenario submit time until it was accepted, shape (n,)."""
         return self.submitted_ms - self.live.workload.submit_ms
 
     @property
     def longer_ms(self) -> IntArray:
-        """How much longer each job that ran held its nodes than its work takes with its placement."""
+        """Time by which each job that ran held its nodes longer than its work takes."""
         return (self.live.end_ms - self.live.start_ms - self.needed_ms)[self.ran]
 
     @property
     def behind(self) -> float:
-        """How much longer jobs held their nodes than they worked, relative to their work and weighted by width."""
+        """Time by which jobs held their nodes longer than they worked, relative to their work and weighted by width."""
         result, ran = self.live, self.ran
         held = float(((result.end_ms - result.start_ms)[ran] * result.workload.width[ran]).sum())
         more = float((self.longer_ms * result.workload.width[ran]).sum())

@@ -65,7 +65,7 @@ def first_jobs(built: Built, jobs: int | None) -> Built:
 
 
 def check_playable(built: Built, on: str = "ray", speed: float = 1.0) -> list[str]:
-    """Raise ScenarioError if a scenario cannot run live, with all reasons; return remarks on differences to simulation.
+    """Raise ScenarioError if a scenario cannot run live, with all reasons; return remarks on how the run will differ.
 
     ``on`` is ``ray`` for a grid that is started for the run; the clock of any other grid shows real time.
     """

@@ -22,7 +22,7 @@ Fragments = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LiveReplay:
-    """Where and when each job ran in the replay, in workload order.
+    """The time and the place of each job in the replay, in workload order.
 
     Attributes
     ----------
@@ -48,11 +48,11 @@ def replayed(
         The scenario with the live grid's delays. Only ``margin_ms`` is simulated, because the hold times already
         include the time to start and end processes.
     submitted_ms : numpy.ndarray of int64, shape (n,)
-        When each job was accepted.
+        Time at which each job was accepted.
     placed_ms : numpy.ndarray of int64, shape (n,)
-        When the grid placed each job; `NEVER` for jobs of a site's own users.
+        Time at which the grid placed each job; `NEVER` for jobs of a site's own users.
     needed_ms : numpy.ndarray of int64, shape (n,)
-        How long each job's work takes with its placement.
+        Time that each job's work takes with its placement.
     """
     workload = built.workload
     run_ms = _run_times(built, live, placed_ms, needed_ms)
@@ -85,7 +85,7 @@ def _columns(workload: Workload, submit_ms: IntArray, order: IntArray) -> dict[s
 
 
 def _run_times(built: Built, live: SimulationResult, placed_ms: IntArray, needed_ms: IntArray) -> IntArray:
-    """Return each job's run time at rate 1, multiplied by the ratio of its hold time to the time that its work takes.
+    """Return each job's run time at rate 1, multiplied by its hold time divided by the time that its work takes.
 
     A job on several sites starts a margin after its placement.
     """

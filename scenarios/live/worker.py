@@ -1,4 +1,4 @@
-"""The program that the jobs of a live run execute: it does a given amount of work at the rate that its agent reports.
+"""The program that the jobs of a live run execute: it does a given amount of work at the rate that the agent reports.
 
 The program sleeps until the rates in the file ``$GRIDWEAVE_RATE`` add up to its work (docs/live-processes.md, "How
 fast a job works"). Machines receive its source as text, so it depends only on Python.

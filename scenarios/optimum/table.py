@@ -20,7 +20,7 @@ from gridweave.site.disciplines.optimal.intervals import Solution
 
 
 class GapPoint(msgspec.Struct, frozen=True):
-    """The progress of a search for an instant's best plan, at one moment of the search.
+    """The state of a search for the best plan, at one moment.
 
     Attributes
     ----------

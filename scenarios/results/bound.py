@@ -29,7 +29,7 @@ STRETCH_BOUND_MS = 10 * MS_PER_S
 """The bounded stretch rounds shorter times up to this value (Stillwell, section 2.2)."""
 
 MAX_ARCS = 100_000_000
-"""Maximum number of arcs, one per job and interval in which the job may run; so many arcs take three gigabytes."""
+"""Maximum number of arcs, one per job and interval in which the job may run; this many arcs take three gigabytes."""
 
 
 class BoundedJobs(NamedTuple):

@@ -1,4 +1,4 @@
-"""Metrics of a schedule, with the names and definitions of the literature (docs/metrics.md).
+"""Metrics of a schedule, with the names and definitions used in the literature (docs/metrics.md).
 
 A schedule consists of four arrays: the submit time, start time, end time and width of every job that ran. Sources:
 *Streit*, A. Streit's thesis on self-tuning job scheduling, sections 3.4, 3.5 and 7.3; *Zhang*, Zhang, Franke, Moreira
@@ -35,7 +35,7 @@ PARTS_OF_ONE = ("util", "rho", "kappa", "loss_of_capacity", "underutilization_no
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of a schedule, or of one class of its jobs.
 
-    With the notation of Streit, section 3.4: a job arrives at t^a, starts at t^s, ends at t^e and is w nodes wide; its
+    In the notation of Streit, section 3.4: a job arrives at t^a, starts at t^s, ends at t^e and is w nodes wide; its
     length is l = t^e - t^s, its wait t^w = t^s - t^a, its response time t^r = t^w + l, its slowdown s = t^r / l and its
     area a = w l. N is the number of nodes; the *span* goes from the first submission to the last end. Means and
     standard deviations (of the population) are over the m jobs. Counts are int. All other metrics are float, and NaN if
@@ -137,7 +137,7 @@ class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     jobs, shared_starts : int
-        Jobs that ran, and jobs that started on nodes shared with another job, even one started in the same pass.
+        Number of jobs that ran, and of jobs that started on nodes shared with another job, even from the same pass.
     art_ms : float
         Average response time.
     relative_response : float
@@ -320,7 +320,7 @@ _UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metric
 
 
 def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[float, float]:
-    """Return the node time that was idle while a job was waiting, and the idle node time that unfinished jobs requested."""
+    """Return the node time that was idle while a job waited, and the idle node time that unfinished jobs requested."""
     lost = under = 0.0
     for steps in parts:
         if not shared and (steps.busy > nodes).any():

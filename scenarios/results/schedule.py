@@ -79,7 +79,7 @@ class SimulationResult(MadeAnew):
     nodes : int
         Total number of nodes over all sites.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        When each job of the workload started and ended; -1 for jobs that never started, such as refused jobs. Jobs that
+        Start and end time of each job of the workload; -1 for jobs that never started, such as refused jobs. Jobs that
         never started are written to files, but left out of all metrics and plots.
     killed : numpy.ndarray of bool, shape (n,), optional
         Jobs that were killed at their estimate; none by default.

@@ -133,7 +133,7 @@ def queue_length_seen(submit_ms: IntArray, start_ms: IntArray) -> IntArray:
     -----
     Streit, Table 3.6, reports "the number of job submissions at which previously submitted jobs are still waiting" and
     the "average queue length new jobs see". Of the possible interpretations, this one, averaged over the submissions
-    that find a queue, comes closest to his figures (docs/metrics.md has the numbers).
+    that find a queue, comes closest to Streit's results (docs/metrics.md has the numbers).
     """
     started = np.searchsorted(np.sort(start_ms), submit_ms, side="right")
     at_once = start_ms == submit_ms  # only these jobs may be counted in `started` without preceding the row

@@ -124,7 +124,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FuzzReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a search: counts of the runs before the violation, and the violation if there was one."""
+    """The result of a search: counts from the runs without a violation, and the violation, if any."""
 
     seed: int
     tried: Tried

@@ -71,7 +71,7 @@ def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
 
 
 def problem_of(error: Exception) -> str:
-    r"""Return a one-line reason why a run failed, without colours; for a Ray error, the exception in the worker counts.
+    r"""Return a one-line reason why a run failed, without colours; for a Ray error, report the worker's exception.
 
     Examples
     --------

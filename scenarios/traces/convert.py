@@ -134,7 +134,7 @@ def convert(
 ) -> tuple[Workload, ConversionReport]:
     """Convert the records of a trace to a workload named after the file.
 
-    The rules are those of thesis section 3.6, with additions:
+    The rules follow section 3.6 of the thesis, with additions:
 
     - The width is the number of allocated processors or, if that is -1, of requested processors. A width of 0 is not
       missing: the job received no processors and is dropped.

@@ -1,4 +1,4 @@
-"""Statistics of a workload before scheduling, as in Tables 3.4, 3.5 and 3.6 of the thesis."""
+"""Statistics of a workload before scheduling, as in Tables 3.4, 3.5 and 3.6 of Streit's thesis."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Transfers of input and output as flows on the links (docs/grid.md, "Transfers under contention").
 
-A *move* is one transfer: the input of a job to one of its sites, or its output from one. During the transfer it has a
-flow and a rate, like running work (`gridweave.site.kernels.work`). The moves of a job form a linked list.
+A *move* is one transfer: a job's input to one of its sites, or output from one of its sites. During the transfer, a
+move has a flow and a rate, like running work (`gridweave.site.kernels.work`). The moves of a job form a linked list.
 """
 
 from __future__ import annotations

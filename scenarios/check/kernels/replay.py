@@ -205,7 +205,7 @@ def chance_under_easy(
     head : int
         The slot of the first job that is then left in the queue.
     shadow_ms : int
-        When the head can start, according to the running jobs' estimates; ``now_ms`` if it fits now.
+        Time at which the head can start, according to the running jobs' estimates; ``now_ms`` if it fits now.
     extra : int
         The number of nodes left over when the head starts.
     starts : bool
