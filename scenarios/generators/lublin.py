@@ -98,7 +98,7 @@ def daily_cycle(anum: float, bnum: float) -> DailyCycle:
 def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -> FloatArray:
     """Draw gaps between arrivals, from 1 to e^13 points; without a daily cycle, a point would be a second.
 
-    The gaps' logarithms are gamma distributed, with shape aarr * arar. Fewer gaps are a prefix of more gaps.
+    The gaps' logarithms are gamma distributed, with shape aarr * arar. Drawing fewer gaps gives a prefix.
     """
     parts = []
     for _ in range(-(-size // CHUNK)):
@@ -263,7 +263,7 @@ def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> F
 
 
 def draw_jobs(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-    """Draw widths, and run times in seconds; fewer jobs are a prefix of more jobs."""
+    """Draw widths, and run times in seconds; drawing fewer jobs gives a prefix of the same sequence."""
     for_widths, for_runs = rng.spawn(2)
     chunks = -(-size // CHUNK)
     width = np.empty(chunks * CHUNK, np.int64)

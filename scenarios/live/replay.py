@@ -22,7 +22,7 @@ Fragments = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LiveReplay:
-    """The time and the place of each job in the replay, in workload order.
+    """Each job's start, end and fragments in the replay, in workload order.
 
     Attributes
     ----------

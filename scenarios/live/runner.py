@@ -278,7 +278,7 @@ def live_remarks(built: Built, live: LiveTimes) -> list[str]:
 
 
 def patience_s(simulated: SimulationResult, speed: float) -> float:
-    """Return how long to wait for all jobs to end."""
+    """Return the time, in real seconds, to wait for all jobs to end."""
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())
     return _LEAST_PATIENCE_S + _PATIENCE_FACTOR * span_ms / speed / 1000
 

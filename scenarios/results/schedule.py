@@ -53,7 +53,7 @@ NEVER = -1
 
 
 class Placement(NamedTuple):
-    """Where a grid's jobs ran.
+    """The sites and widths of all fragments of a grid's jobs.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ class SimulationResult(MadeAnew):
 
     @property
     def ran(self) -> BoolArray:
-        """Which jobs started, bool, shape (n,)."""
+        """Mask of the jobs that started: bool, shape (n,)."""
         ran: BoolArray = self.start_ms != NEVER
         return ran
 
@@ -232,7 +232,7 @@ class SimulationResult(MadeAnew):
 
     @property
     def multi_site(self) -> BoolArray:
-        """Which jobs ran on several sites, bool, shape (n,)."""
+        """Mask of the jobs that ran on several sites: bool, shape (n,)."""
         several: BoolArray = self.n_fragments > 1
         return several
 
@@ -293,7 +293,7 @@ class SimulationResult(MadeAnew):
         return job_of
 
     def sites_of_jobs(self, rows: slice = slice(None)) -> list[str]:
-        """Return where jobs ran: ``alpha``, or ``alpha:64+beta:32`` with the number of nodes on each of several sites.
+        """Return each job's sites: ``alpha``, or ``alpha:64+beta:32`` with the number of nodes on each of several sites.
 
         Parameters
         ----------

@@ -52,7 +52,7 @@ def step_functions(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, wi
 
 
 def step_parts(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray) -> Iterator[Steps]:
-    """Yield the state of a site over time in parts, so that the whole need not fit in memory.
+    """Yield the state of a site over time in parts, so that it need not fit in memory as a whole.
 
     Parameters
     ----------

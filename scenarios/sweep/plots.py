@@ -32,7 +32,7 @@ _LOG_FROM = 50  # ratio of the largest to the smallest value from which the axis
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which keys of a sweep become the x axis, the lines, and the panels."""
+    """The keys of a sweep that become the x axis, the lines and the panels."""
 
     over: Axis | None
     lines: tuple[Axis, ...]
