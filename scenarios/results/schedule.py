@@ -293,7 +293,7 @@ class SimulationResult(MadeAnew):
         return job_of
 
     def sites_of_jobs(self, rows: slice = slice(None)) -> list[str]:
-        """Return each job's sites: ``alpha``, or ``alpha:64+beta:32`` with the number of nodes on each of several sites.
+        """Return each job's sites: ``alpha``, or ``alpha:64+beta:32`` with the number of nodes on each site.
 
         Parameters
         ----------
