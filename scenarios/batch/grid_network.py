@@ -1,6 +1,6 @@
-"""The network between the sites of a simulated grid: traffic of jobs, and its effect on them.
+"""The network between a simulated grid's sites: the traffic that jobs cause, and how it slows the jobs down.
 
-The compiled loop runs once for each period between changes of the links.
+The compiled loop runs once for each period between two link changes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from gridweave.site.kernels.work import NOT_RUNNING, new_run, no_work
 
 SPLITS = ("fewest", "earliest-end")
 ANY_SPLIT_FACTOR = 1.0 + MAX_OVERHEAD
-"""As `GridNet.max_split_factor`: split jobs at any cost."""
+"""Value of `GridNet.max_split_factor` that allows every split, however much it lengthens the job."""
 
 STAGINGS = {"none": NO_DATA, "blocking": BLOCKING, "prefetch": PREFETCH}
 
@@ -70,24 +70,24 @@ class GridNet:
     Parameters
     ----------
     model : NetworkModel
-        Its sites must be those of the grid, in the same order.
+        The network; its sites must be the grid's sites, in the same order.
     timetable : Timetable, optional
-        Changes of the links over time; its first period is the topology of the model.
+        Link changes over time; the first period is the model's topology.
     contention : str
         How jobs on the same links slow each other down: ``none``, ``static`` or ``dynamic``.
     split : str
-        How a job is split: over the ``fewest`` sites, as in the thesis, or for the ``earliest-end``.
+        How to split a job: over the ``fewest`` sites, as in the thesis, or so that it ends earliest (``earliest-end``).
     data : str
-        Whether and when data of jobs is transferred: ``none``, ``blocking`` or ``prefetch``.
+        Whether and when jobs' data is transferred: ``none``, ``blocking`` or ``prefetch``.
     exact_up_to : int
-        For ``earliest-end``: try all placements of a job if there are at most this many.
+        For ``earliest-end``: try all possible placements of a job if there are at most this many.
     max_split_factor : float
         Maximum factor by which a split may lengthen a job; from 1 to 10,001.
 
     Raises
     ------
     OptionError
-        If a name is unknown, a number is out of range, or the timetable has another topology.
+        If a name is unknown, a number is out of range, or the timetable's topology differs from the model's.
     """
 
     model: NetworkModel
@@ -108,7 +108,7 @@ class GridNet:
             raise OptionError("timetable", "has another topology than the model")
 
     def periods(self) -> Iterator[tuple[int, NetworkModel]]:
-        """Yield the start of each period between changes of the links, with its network; the first starts at 0."""
+        """Yield each period between link changes as (start in ms, network); the first starts at 0."""
         if self.timetable is None:
             yield 0, self.model
             return
@@ -125,7 +125,7 @@ class GridNet:
         Raises
         ------
         OptionError
-            If it has other sites, or the policy does not support its options.
+            If the numbers of sites differ, or the policy does not support the network's options.
         """
         sites = self.model.topology.sites
         if len(sites) != len(nodes):
@@ -139,9 +139,9 @@ class GridNet:
 def communication_of(workload: Workload) -> npt.NDArray[np.void]:
     """Return a `COMMUNICATION` record for each job of a workload.
 
-    If one of the columns ``pattern`` (indices into `gridweave.netmodel.communication.PATTERNS`),
-    ``communication_fraction`` and ``message_bytes`` is missing, no job communicates. InputError if a pattern or a
-    message size is invalid.
+    If any of the columns ``pattern`` (indices into `gridweave.netmodel.communication.PATTERNS`),
+    ``communication_fraction`` or ``message_bytes`` is missing, no job communicates. Raise InputError if a pattern or
+    a message size is invalid.
     """
     records = np.zeros(len(workload), COMMUNICATION)
     records["width"] = records["columns"] = workload.width
@@ -166,8 +166,8 @@ def communication_of(workload: Workload) -> npt.NDArray[np.void]:
 def data_of(workload: Workload, sites: int) -> npt.NDArray[np.void]:
     """Return a `JOB_DATA` record for each job of a workload.
 
-    There is no input unless the columns ``input_bytes`` and ``input_site`` both exist; likewise for output. InputError
-    if a site or a size is invalid.
+    Jobs have no input unless the columns ``input_bytes`` and ``input_site`` both exist; the same holds for output.
+    Raise InputError if a site or a size is invalid.
     """
     records = np.zeros(len(workload), JOB_DATA)
     for what in ("input", "output"):
@@ -216,14 +216,14 @@ WHY_UNPLACEABLE = (
 
 
 def why_stuck(job_id: int, since_ms: int, *, of_data: bool) -> str:
-    """Return why a simulation is refused: one of its jobs is paused forever.
+    """Return the error message for a simulation in which a job is paused forever.
 
     Parameters
     ----------
     job_id, since_ms : int
-        The job, and the time since when it is paused.
+        The paused job, and the time at which its pause began.
     of_data : bool
-        Whether it waits for its data; otherwise for messages between its parts.
+        Whether the job is waiting for its data, rather than for messages between its parts.
     """
     if of_data:
         what, contentions = "waits for its input or output, which", "contention none"
@@ -239,13 +239,13 @@ class GridOutcome(NamedTuple):
     ----------
     state : GridState
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        `NEVER` for jobs that are not placed.
+        `NEVER` for jobs that were not placed.
     factor : numpy.ndarray of float64, shape (n,)
-        Growth of each job's run time on idle links.
+        Factor by which communication lengthens each job's run time on idle links.
     slowdown : numpy.ndarray of float64, shape (n,)
-        Average slowdown of each job by other traffic.
+        Average factor by which other traffic slowed each job down.
     transfer_ms : numpy.ndarray of int64, shape (n,)
-        How long each job's data was transferred while it held nodes.
+        How long each job held nodes while its data was being transferred.
     unplaceable : numpy.ndarray of bool, shape (n,)
         Jobs that cannot be placed because of the links.
     """
@@ -260,7 +260,7 @@ class GridOutcome(NamedTuple):
 
 
 class GridLoop:
-    """The arrays of one grid simulation and the loop over them; full arrays are enlarged.
+    """One grid simulation: its arrays, which are enlarged when full, and the loop that runs on them.
 
     Parameters
     ----------
@@ -289,12 +289,12 @@ class GridLoop:
         self._links = _new_contention(state, codes, net, len(rows)) if net is not None and contends else None
 
     def run(self) -> GridOutcome:
-        """Run the simulation to its end, one period of the links after the other.
+        """Run the simulation to its end, one period between link changes at a time.
 
         Raises
         ------
         InputError
-            If a job runs over links that fail and never recover.
+            If a job depends on links that fail and never recover.
         """
         changes = iter(()) if self._net is None else itertools.islice(self._net.periods(), 1, None)
         for at_ms, model in changes:
@@ -307,7 +307,7 @@ class GridLoop:
         return self._outcome()
 
     def _run_until(self, change_ms: int) -> bool:
-        """Run up to a change of the links; return whether no events are left."""
+        """Run up to a link change; return True if no events are left."""
         while True:
             own = self._state, self._work, None, None, self._grid, self._links, self._cancels, None, None
             arguments = *own, self._run, np.int64(len(self._run.run_ms)), np.int64(change_ms)
@@ -382,7 +382,7 @@ class GridLoop:
         )
 
     def _unplaceable(self) -> BoolArray:
-        """Return the jobs that were never placed and not cancelled before they became unplaceable."""
+        """Return a mask of the jobs that became unplaceable before they were started or cancelled."""
         unplaceable: BoolArray = self._run.start_ms == NEVER
         if self._cancels is not None:
             at_ms, rows = self._cancels
@@ -392,7 +392,7 @@ class GridLoop:
 
 def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int) -> Contention:
     """Allocate the contention state, with no traffic on the links."""
-    # Running jobs have at most one fragment per node, and each fragment has a flow to every other one of its job.
+    # Running jobs have at most one fragment per node, and each fragment has a flow to every other fragment of its job.
     most = min(len(state.nodes), int(state.jobs["width"].max(initial=1)))
     capacity = int(state.nodes.sum()) * max(most - 1, 1)
     moves_data = net.data != "none"
@@ -414,11 +414,11 @@ def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int)
 
 
 def unplaceable_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
-    """Return for each slot the time from which its job can no longer be placed, even on the idle grid.
+    """Return, for each slot, the time from which its job can no longer be placed, even on an idle grid.
 
-    All later changes of the links are considered. The time is 0 if the job can never be placed, and `NEVER_MS` if it
-    can still be placed in the last period. ``state`` is the idle grid with the jobs in its table; ``codes`` have the
-    links of the first period.
+    All later link changes are considered. The time is 0 if the job can never be placed, and `NEVER_MS` if it
+    can still be placed in the last period. ``state`` is the idle grid with the jobs in its table; ``codes`` contain
+    the links of the first period.
     """
     unplaceable_ms = np.zeros(len(state.jobs), np.int64)
     possible, ever = np.zeros((2, len(state.jobs)), np.bool_)
@@ -464,7 +464,7 @@ def network_use(result: SimulationResult, net: GridNet) -> NetworkUse:
 
 
 def policy_label(policy: GridPolicy, net: GridNet | None) -> str:
-    """Return the label of a policy for tables and plots; with a network, it omits p."""
+    """Return a policy's label for tables and plots; with a network, the label omits the overhead p."""
     if net is None:
         return policy.label
     parts = [msgspec.structs.replace(policy, overhead=0.0).label.replace(" p=0%", " over the network")]
@@ -477,7 +477,7 @@ def policy_label(policy: GridPolicy, net: GridNet | None) -> str:
 
 
 def _mean(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64] | None = None) -> float | None:
-    """Return a mean; None if there are no values or no weights."""
+    """Return the mean; None if there are no values, the weights sum to 0, or the mean is not finite."""
     if not len(values) or (weights is not None and not weights.sum() > 0):
         return None
     mean = float(np.average(values, weights=weights))

@@ -1,4 +1,4 @@
-"""Simulate one site: checks of the arguments, and the run of a workload in the compiled loop."""
+"""Simulate one site: check the arguments, then run the workload in the compiled loop."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Progress = Callable[[int, int], None]
 
 DRIVERS = ("batch", "core")
 
-# Jobs to simulate between progress reports; None leaves it to the discipline.
+# Jobs to simulate between progress reports; None leaves the choice to the discipline.
 _CHUNK: int | None = None
 
 # Half the range of int64; the other half is left for reservations and closed windows.
 _LAST_MS = 2**62
 
 _YEARS_AHEAD = 5
-"""Time after the last submission for which changes to daylight saving time are computed."""
+"""Years after the last submission for which daylight saving time changes are computed."""
 
 
 def simulate_one_site(
@@ -96,7 +96,7 @@ def _identity(workload: Workload, nodes: int, policy: Policy, node_events: Seque
 def _result_of(
     workload: Workload, nodes: int, policy: Policy, outcome: Stepped, options: Mapping[str, Any]
 ) -> SimulationResult:
-    """Convert the outcome of the jobs to a result."""
+    """Convert the jobs' outcome to a `SimulationResult`."""
     entry = entry_of(policy)
     traits = entry.traits_of(policy)
     return SimulationResult(
@@ -137,7 +137,7 @@ def _own_metrics(entry: Entry, workload: Workload, nodes: int, outcome: Stepped)
 
 
 def _by_needs(workload: Workload, nodes: int, outcome: Stepped) -> dict[str, float]:
-    """Return the metrics based on CPU needs, for any discipline; empty if there are no needs or no job ran."""
+    """Return the metrics based on CPU needs; empty if the workload states no CPU needs or no job ran."""
     if "cpu_need" not in workload.columns or not (outcome.start_ms != NEVER).any():
         return {}
     from gridweave.scenarios.results.bound import need_metrics
@@ -146,9 +146,9 @@ def _by_needs(workload: Workload, nodes: int, outcome: Stepped) -> dict[str, flo
 
 
 def _chunks(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
-    """Yield the next number of jobs to simulate up to, and report progress after each part.
+    """Yield the number of jobs to simulate up to, chunk by chunk, and report progress after each chunk.
 
-    Without jobs, nothing is yielded, but progress is reported once.
+    Without jobs, yield nothing, but report progress once.
     """
     for until in [*range(size, jobs, size), jobs]:
         if jobs:
@@ -158,9 +158,9 @@ def _chunks(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
 
 
 def week_for(workload: Workload, policy: Policy, timezone: str | None = None) -> WeekClock:
-    """Return the local time of the week, as `week_clock`, if the policy requires it.
+    """Return the workload's `week_clock` if the policy uses local time; otherwise `FROM_MONDAY`.
 
-    An unknown time zone is an error only if the policy uses it.
+    An unknown time zone is an error only if the policy uses local time.
     """
     return week_clock(workload, timezone) if deciding(policy)[1].week else FROM_MONDAY
 
@@ -175,7 +175,7 @@ def _options_of(policy: Policy) -> dict[str, Any]:
 
 
 def _without_infinite(value: Any) -> Any:
-    """Replace infinite numbers, which JSON lacks, by None in nested plain values."""
+    """Replace infinite numbers, which JSON lacks, with None in nested plain values."""
     if isinstance(value, dict):
         return {name: _without_infinite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -197,7 +197,7 @@ def check_driver(
     node_events: Sequence[NodeEvent],
     saving: Saving | None,
 ) -> None:
-    """Raise OptionError if the driver is unknown, or the driver or the policy does not support another argument."""
+    """Raise OptionError if the driver is unknown, or the driver or the policy does not support the other arguments."""
     check_known("driver", driver, DRIVERS)
     if saving is not None and (not isinstance(policy, SitePolicy) or driver != "batch" or reservations):
         raise OptionError("save", "works with discipline queue or planning, driver batch, and no reservations")
@@ -226,7 +226,7 @@ def _check_workload(workload: Workload, policy: Policy) -> None:
 
 
 def _check_times(workload: Workload) -> None:
-    """Raise InputError if the estimates of all jobs, one after the other, exceed the range of int64."""
+    """Raise InputError if running all jobs one after the other could exceed the supported time range."""
     last_ms = workload.submit_ms.max(initial=0) + workload.estimate_ms.sum(dtype=np.float64)
     if last_ms > _LAST_MS:
         raise InputError(f"{workload.name}: its estimates add up to {last_ms:.3g} ms; the limit is {_LAST_MS:.3g}")
@@ -331,7 +331,7 @@ class SiteRun:
         return min(instants)
 
     def outcome(self) -> Stepped:
-        """Return the outcome of the jobs; InputError if the discipline leaves jobs waiting forever."""
+        """Return the jobs' outcome; raise InputError if the discipline leaves jobs waiting forever."""
         figures, refused = self.site.figures(), dict(self.site.refused)
         columns = {name: self._of_all(values, 0) for name, values in figures.columns.items()}
         totals = dict(figures.totals)
@@ -352,7 +352,7 @@ class SiteRun:
         return Stepped(starts, ends, refused, (), columns, totals, figures.own)
 
     def _of_all(self, values: npt.NDArray[Any], default: int) -> npt.NDArray[Any]:
-        """Expand values of the simulated jobs to a column of all jobs, with a default for the others."""
+        """Expand values of the simulated jobs to a column of all jobs; refused jobs get the default."""
         spread = np.full(len(self._workload), default, values.dtype)
         spread[self.rows] = values
         return spread
@@ -361,7 +361,7 @@ class SiteRun:
 def week_clock(workload: Workload, timezone: str | None = None) -> WeekClock:
     """Return the local time of the week at a site; `FROM_MONDAY` if the workload has no date.
 
-    The time zone defaults to that of the workload's machine. Daylight saving time is followed from time zero to
+    The time zone defaults to the workload's. Daylight saving time is followed from time zero to
     `_YEARS_AHEAD` years after the last submission.
 
     Raises
@@ -383,10 +383,10 @@ def week_clock(workload: Workload, timezone: str | None = None) -> WeekClock:
 
 
 def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
-    """Return when the jobs of these rows are cancelled if they still wait, or None if no job is.
+    """Return the cancellations of the jobs in these rows, or None if there are none.
 
-    The times come from the column ``cancel_ms``, where -1 means never. InputError if a job is cancelled at or before
-    its submission.
+    The times come from the column ``cancel_ms``, where -1 means never. Raise InputError if a job is cancelled at or
+    before its submission.
     """
     if "cancel_ms" not in workload.columns:
         return None
@@ -404,7 +404,7 @@ def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
 
 
 def cancelled_in(workload: Workload, start_ms: IntArray, refused: Container[int]) -> BoolArray:
-    """Return which jobs were cancelled while waiting, bool, shape (n,).
+    """Return a mask of the jobs that were cancelled while waiting: bool, shape (n,).
 
     Parameters
     ----------

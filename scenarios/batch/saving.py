@@ -1,4 +1,4 @@
-"""Save a long simulation while it runs, and resume it later (docs/disciplines.md, "Save and resume")."""
+"""Save a long simulation while it is running, and resume it later (docs/disciplines.md, "Save and resume")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridweave.errors import InputError
 from gridweave.scenarios.traces.text import new_file, one_line
 
 VERSION = 1
-"""Version of the file. Raise it when the meaning of an array changes; changed shapes and types are detected anyway."""
+"""Version of the file format. Raise it when an array's meaning changes; changed shapes or types are detected anyway."""
 
 EVERY_S = 60.0
 
@@ -27,7 +27,7 @@ Arrays = npt.NDArray[Any]
 
 
 class Saving:
-    """Saves a simulation to a file at intervals, and resumes it from there.
+    """Saves a simulation to a file at intervals, and resumes it from that file.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Saving:
         self.saved.set()
 
     def ask(self) -> None:
-        """Request a save soon, from another thread than the simulation's."""
+        """Request a save after the current chunk; call this from a thread other than the simulation's."""
         self.saved.clear()
         self._asked.set()
 

@@ -76,14 +76,14 @@ def simulate(
     ----------
     workload : Workload, str or pathlib.Path
         Jobs, or the file or name of a trace.
-    nodes : int, sequence of int, or sequence of NodeKind, optional
-        Nodes of the site, or of each site of the grid; or the kinds of nodes that jobs share.
+        nodes : int, sequence of int, or sequence of NodeKind, optional
+        Number of nodes of the site, or of each site of a grid; or the kinds of nodes that jobs share.
     policy : Policy, GridPolicy or str, optional
         Scheduling policy of the site or the grid. Defaults to a `gridweave.site.policy.SitePolicy`, whose fields can
         be given as keyword arguments: ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms``,
         ``limits``.
     **inputs
-        As for `simulate_site` or `simulate_grid`; inputs that the policy does not use are an error.
+        Passed to `simulate_site` or `simulate_grid`; an input that the policy does not use is an error.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def simulate(
     Raises
     ------
     InputError
-        As for `simulate_site` and `simulate_grid`.
+        In the same cases as `simulate_site` and `simulate_grid`.
 
     Examples
     --------
@@ -136,37 +136,37 @@ def simulate_site(
     Parameters
     ----------
     workload : Workload, str or pathlib.Path
-        Jobs, or the file or name of a trace. A job that still waits at its ``cancel_ms`` leaves the queue; -1 means
-        never.
+        Jobs, or the file or name of a trace. A job that is still waiting at its ``cancel_ms`` leaves the queue; -1
+        means never.
     nodes : int or sequence of NodeKind, optional
-        Nodes of the site, or the kinds of nodes that jobs share. Defaults to the nodes of the machine on which the
-        workload was recorded.
+        Number of nodes of the site, or the kinds of nodes that jobs share. Defaults to the size of the machine on which
+        the workload was recorded.
     policy : Policy or str, optional
-        Scheduling policy, for any discipline. A string names a variant of node sharing. Defaults to a
+        Scheduling policy of any discipline. A string names a variant of node sharing. Defaults to a
         `gridweave.site.policy.SitePolicy`.
     reservations : sequence of (int, ReservationRequested)
-        Advance reservations with the times in ms of their requests; for planning. A reservation that does not fit when
-        it is requested is refused and has no effect; the result's ``reservations`` hold the answers.
+        Advance reservations, each with the time in ms at which it is requested; for planning. A reservation that does
+        not fit at that time is refused and has no effect; the result's ``reservations`` hold the answers.
     node_events : sequence of NodeEvent
         Nodes that fail, drain or return (docs/disciplines.md, "Nodes that fail"); for the disciplines queue and
         planning. The result's column ``restarts`` counts how often each job was lost and restarted.
     driver : {"batch", "core"}
-        The compiled loop, or a `SiteCore` that processes each event. Both give the same schedule; the second is a
-        hundred times slower. Reservations, and disciplines without kernels, always use the second.
+        The compiled loop, or a `SiteCore` that processes each event. Both give the same schedule; the core is a
+        hundred times slower. Reservations, and disciplines without kernels, always use the core.
     check : bool
         Whether to check the core's invariants after every step (slow).
     model : SlowdownModel, optional
-        Slowdown of jobs that share nodes; defaults to the published model with its estimates. The workload needs the
-        columns that `gridweave.scenarios.workload.columns.assign_resources` draws.
+        Slowdown of jobs that share nodes; defaults to the published model with its estimates. The workload must have
+        the columns that `gridweave.scenarios.workload.columns.assign_resources` draws.
     cores : array_like of int, shape () or (n,), optional
         Number of cores that a job uses on each of its nodes, if jobs share nodes; defaults to 1.
     rows : array_like of int, shape (n,), optional
-        Row of each job in the model's table of measured slowdowns; defaults to a match by the columns.
+        Row of each job in the model's table of measured slowdowns; by default, rows are matched by the columns.
     progress : callable, optional
         Called from time to time, and at the end, with the number of jobs submitted so far and the number of jobs that
         are not refused.
     saving : Saving, optional
-        Saves the simulation as it runs, and resumes it; for the disciplines queue and planning.
+        Saves the simulation while it is running, and resumes it; for the disciplines queue and planning.
 
     Returns
     -------
@@ -176,13 +176,13 @@ def simulate_site(
     Raises
     ------
     InputError
-        If the trace cannot be read, an input is unknown or not for this policy, the number of nodes is unknown, a
+        If the trace cannot be read, the policy does not support an input, the number of nodes is unknown, a
         column has invalid values, or a job could take longer than `gridweave.site.job.MAX_TIME_MS`.
 
     Examples
     --------
-    Jobs that share nodes: one is bound by the CPU and one by the disk. Both need the CPU for a tenth of their time, in
-    which each is slowed by a factor of 1.4. The third job waits for the first one to end:
+    Jobs that share nodes: one is CPU-bound and one is disk-bound. For a tenth of the time both need the CPU, and then
+    each is slowed down by a factor of 1.4. The third job waits for the first one to end:
 
     >>> jobs = Workload(job_id=[1, 2, 3], submit_ms=[0, 0, 0], width=[1, 1, 1], estimate_ms=[3_600_000] * 3,
     ...                 run_ms=[3_600_000] * 3, columns={"cpu_fraction": [0.9, 0.1, 0.9],
@@ -210,27 +210,27 @@ def simulate_grid(
     sensitivity: npt.ArrayLike | None = None,
     net: GridNet | None = None,
 ) -> SimulationResult:
-    """Simulate a grid of sites under full control: one queue for all of them.
+    """Simulate a grid of sites under full control, with one queue for all sites.
 
     Parameters
     ----------
     workload : Workload, str or pathlib.Path
         Jobs, or the file or name of a trace.
     sites : sequence of int
-        Nodes of each site.
+        Number of nodes of each site.
     policy : GridPolicy
         Scheduling policy of the grid.
     home : array_like of int, shape (n,), optional
         Home site of each job, for mode ``local``; defaults to round robin in submit order.
     rng : numpy.random.Generator, optional
-        For selection ``random``; one draw per job.
+        Random generator for selection ``random``; one number is drawn per job.
     sensitivity : array_like of float, shape (n,), optional
-        Factor for the overhead of each job when it is split, >= 0; higher for jobs that communicate more. Defaults to
-        1.
+        Factor >= 0 that scales the overhead of splitting each job; higher for jobs that communicate more. Defaults
+        to 1.
     net : GridNet, optional
-        The links between the sites. They determine the overhead of a split, together with the columns ``pattern``,
-        ``communication_fraction`` and ``message_bytes`` of the workload, instead of the policy's overhead and the
-        sensitivities. Jobs' data comes from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
+        The links between the sites. Together with the workload's columns ``pattern``, ``communication_fraction`` and
+        ``message_bytes``, the links determine the overhead of a split; the policy's overhead and the sensitivities are
+        then ignored. Jobs' data comes from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
 
     Returns
     -------
@@ -241,7 +241,7 @@ def simulate_grid(
     ------
     InputError
         If the trace cannot be read, a column has invalid values, a job could take longer than
-        `gridweave.site.job.MAX_TIME_MS`, or a job runs over links that fail and never recover.
+        `gridweave.site.job.MAX_TIME_MS`, or a job depends on links that fail and never recover.
 
     Examples
     --------
@@ -261,7 +261,7 @@ def simulate_grid(
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
-    """Return the workload, loading it if a file or a name is given."""
+    """Return a workload, loading it first if a file or a name is given."""
     if isinstance(workload, Workload):
         return workload
     machine = nodes if isinstance(nodes, int) else None
@@ -269,7 +269,7 @@ def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
 
 
 def _for_discipline(policy: Policy, inputs: Mapping[str, object]) -> dict[str, Any]:
-    """Return the inputs that the discipline of a policy takes; OptionError for any other that is given."""
+    """Return the inputs that a policy's discipline accepts; raise OptionError if any other input is given."""
     compiled = entry_of(policy).compiled
     accepted = () if compiled is None else compiled.inputs
     for name, value in inputs.items():
@@ -279,7 +279,7 @@ def _for_discipline(policy: Policy, inputs: Mapping[str, object]) -> dict[str, A
 
 
 def _only(inputs: Mapping[str, Any], kind: type[Any], what: str) -> dict[str, Any]:
-    """Return the inputs of one kind of simulation; OptionError if another one is given."""
+    """Return the inputs of one kind of simulation; raise OptionError if any other input is given."""
     if unknown := inputs.keys() - SimulationInputs.__annotations__.keys():
         raise TypeError(f"simulate() got an unexpected keyword argument {min(unknown)!r}")
     for name, value in inputs.items():

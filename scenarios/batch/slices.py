@@ -1,4 +1,4 @@
-"""The jobs in each time slice and on each node of a gang-scheduled site, for printing and drawing."""
+"""Find the jobs in each time slice and on each node of a gang-scheduled site, for printing and drawing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Slice(NamedTuple):
 
 
 def _simulated_to(workload: Workload, nodes: int, policy: GangPolicy, until_ms: int) -> SiteRun:
-    """Simulate a workload up to a time, inclusive; jobs that are too wide are left out."""
+    """Simulate a workload up to and including ``until_ms``; jobs that are too wide are left out."""
     run = SiteRun(workload, nodes, policy)
     run.run(len(run.start_ms), until_ms + 1)
     return run
@@ -44,7 +44,7 @@ def _simulated_to(workload: Workload, nodes: int, policy: GangPolicy, until_ms: 
 def matrix_at(
     workload: Workload, nodes: int, policy: GangPolicy, at_ms: int
 ) -> tuple[list[list[int | None]], int | None]:
-    """Return the gang matrix after the decisions at a time, and the row whose slice is running then.
+    """Return the gang matrix after the decisions at ``at_ms``, and the row that is running at that time.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def matrix_at(
     Returns
     -------
     matrix : list of list of int or None, shape (rows, nodes)
-        Id of the job that has each node in each row; None if it is free.
+        Id of the job on each node in each row; None if the node is free.
     row : int or None
         None if there are no jobs.
     """
@@ -69,12 +69,12 @@ def matrix_at(
 def slices_between(
     workload: Workload, nodes: int, policy: GangPolicy, from_ms: int, to_ms: int, *, at_most: int = 20_000
 ) -> list[Slice]:
-    """Return the time slices of jobs in a period, in time order.
+    """Return the jobs' time slices in a period, in time order.
 
     Raises
     ------
     InputError
-        If there are more than ``at_most``.
+        If there are more than ``at_most`` slices.
     """
     run = _simulated_to(workload, nodes, policy, from_ms)
     slices: list[Slice] = []
@@ -90,7 +90,7 @@ def slices_between(
 
 
 def _slices_of(state: GangSite, policy: GangPolicy, from_ms: int, to_ms: int) -> Iterator[Slice]:
-    """Yield the slices of a period without scheduling decisions."""
+    """Yield the slices of a period in which no scheduling decision is made."""
     since_ms, n_turns = (int(state.counters[name][0]) for name in ("since_ms", "n_turns"))
     if not n_turns:
         return

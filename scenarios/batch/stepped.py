@@ -1,6 +1,6 @@
 """Simulate a site event by event with a `SiteCore`, for cases that the compiled loop does not support.
 
-Jobs become messages to the core, and their work runs in virtual time (`RunningWork`).
+Jobs become messages to the core, and their work progresses in virtual time (`RunningWork`).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _Struct = TypeVar("_Struct")
 
 
 def job_messages(workload: Workload) -> list[Job]:
-    """Convert the jobs of a workload to messages that a user would submit.
+    """Convert a workload's jobs to the messages that a user would submit.
 
     Returns
     -------
     list of Job
-        With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources` or
-        of `gridweave.scenarios.workload.needs.with_needs`.
+        The jobs, with `Resources` if the workload has the columns of
+        `gridweave.scenarios.workload.columns.assign_resources` or of `gridweave.scenarios.workload.needs.with_needs`.
     """
     columns = {name: values.tolist() for name, values in workload.columns.items()}
     fields = {name: getattr(workload, name).tolist() for name in ("job_id", "width", "estimate_ms")}
@@ -65,9 +65,9 @@ def job_messages(workload: Workload) -> list[Job]:
 
 
 def sends_of(workload: Workload) -> list[Sends]:
-    """Return what each job sends over the links between sites, from the columns of `communication_of` and `data_of`.
+    """Return each job's messages and transfers between sites, from the columns of `communication_of` and `data_of`.
 
-    Missing columns mean no messages or no data. OptionError if a value is invalid.
+    Missing columns mean no messages or no data. Raise OptionError if a value is invalid.
     """
     columns = {name: values.tolist() for name, values in workload.columns.items()}
     communications, data_of_jobs = [QUIET] * len(workload), [JobData()] * len(workload)
@@ -87,7 +87,7 @@ def sends_of(workload: Workload) -> list[Sends]:
 
 
 def _structs(kind: Callable[..., _Struct], fields: Mapping[str, Sequence[object]]) -> list[_Struct]:
-    """Build a struct for each job from columns named after the fields."""
+    """Build a struct for each job from columns that are named after the struct's fields."""
     return [kind(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
 
 
@@ -102,7 +102,7 @@ def _resources(workload: Workload, columns: dict[str, list[Any]]) -> list[Resour
 
 
 def _needs(workload: Workload) -> list[Resources]:
-    """Return the needs of each job's tasks."""
+    """Return each job's resource needs, by groups of tasks."""
     groups: list[list[TaskGroup]] = [[] for _ in range(len(workload))]
     for row, tasks, cpu, memory in zip(*(column.tolist() for column in needs_of(workload)), strict=True):
         groups[row].append(TaskGroup(tasks=tasks, cpu_need=cpu, memory=memory))
@@ -114,7 +114,7 @@ def _needs(workload: Workload) -> list[Resources]:
     ]
 
 
-# Jobs to simulate between progress reports, which takes about a tenth of a second.
+# Jobs to simulate between progress reports: about a tenth of a second of work.
 _SLICE = 1_000
 
 
@@ -128,7 +128,7 @@ class Stepped(NamedTuple):
     refused : mapping from int to str
         Reasons why jobs could never start, by job id.
     answers : tuple of ReservationAnswer
-        In the order of the requests.
+        Answers to the reservation requests, in the order of the requests.
     columns : mapping from str to numpy.ndarray, shape (n,)
         Additional results of the discipline per job; 0 for jobs that did not start.
     totals : mapping from str to float
@@ -156,14 +156,14 @@ def run_core(
     report: Callable[[int, int], None] | None = None,
     check: bool = False,
 ) -> Stepped:
-    """Simulate a `SiteCore`, passing it every event.
+    """Simulate a workload by passing every event to a `SiteCore`.
 
     Parameters
     ----------
     nodes : int
         Nodes of the site.
     week : WeekClock
-        Local time of the week.
+        The site's local time of the week.
     report : callable, optional
         Called from time to time, and at the end, with the number of jobs submitted so far and the number of jobs that
         are not refused.
@@ -194,7 +194,7 @@ def run_core(
 
 
 class _SteppedSite:
-    """A core, the events that are still to come, and the outcome of the jobs so far."""
+    """A site core, its future events, and the outcome of the jobs so far."""
 
     def __init__(self, core: SiteCore, workload: Workload, policy: Policy, reservations: Sequence[Request]) -> None:
         self.core = core
@@ -225,7 +225,7 @@ class _SteppedSite:
         return min((when_ms for when_ms in instants if when_ms is not None), default=None)
 
     def step(self, now_ms: int) -> None:
-        """Pass the events at a time to the core, and carry out its commands."""
+        """Pass the events due now to the core, and carry out its commands."""
         events: list[Event] = []
         for job_id in self._running.ended(now_ms):
             row = self._row_of[job_id]
@@ -253,7 +253,7 @@ class _SteppedSite:
         return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals, own)
 
     def _pass_over_cancelled(self) -> None:
-        """Skip cancellations of jobs that have started for good or were refused."""
+        """Skip cancellations of jobs that were refused, or that have started and cannot return to the queue."""
         while self._arrivals and self._is_too_late(event := self._arrivals[0][1]):
             assert isinstance(event, JobCancelled), "only cancellations can be too late"
             if self.core.traits.evicts and self._end_ms[self._row_of[event.job_id]] == NEVER:
@@ -302,7 +302,7 @@ def _answer(
 
 
 def _arrivals(workload: Workload, jobs: list[Job], reservations: Sequence[Request]) -> list[tuple[int, Event]]:
-    """Return submissions, reservation requests and cancellations by time; in this order at the same time."""
+    """Return submissions, reservation requests and cancellations, sorted by time; ties: in this order."""
     arrivals: list[tuple[int, Event]] = [
         (when_ms, JobSubmitted(job)) for when_ms, job in zip(workload.submit_ms.tolist(), jobs, strict=True)
     ]
@@ -354,7 +354,7 @@ class RunningWork:
         return max(0, -(-left // RATE_ONE))
 
     def leave(self, job_id: int) -> None:
-        """Remove a job before its end."""
+        """Remove a job before it ends."""
         row = self._rows.pop(job_id)
         self._stop(self._ends, self._work, row)
         self._unused.append(row)
@@ -364,7 +364,7 @@ class RunningWork:
         return int(self._ends.heap[0]["end_ms"]) if self._ends.size[0] else None
 
     def ended(self, now_ms: int) -> list[int]:
-        """Remove the jobs that end at a time; return their ids in ascending order."""
+        """Remove the jobs that end at ``now_ms``; return their ids in ascending order."""
         ended = []
         while self.next_end_ms() == now_ms:
             ended.append(int(self._ends.heap[0]["job_id"]))

@@ -1,1 +1,1 @@
-"""Checks of schedules: faults, kept promises, and where two schedules differ (docs/check.md)."""
+"""Check schedules for faults and broken promises, and find where two schedules first differ (docs/check.md)."""

@@ -1,4 +1,4 @@
-"""Faults of any schedule: over-used nodes, and jobs that run too early, too long or not at all."""
+"""Find faults in any schedule: overused nodes, and jobs that ran too early, too long or not at all."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Fault(msgspec.Struct, frozen=True):
     ----------
     kind : str
     count : int
-        How many jobs, or spans of time, have this fault; at least 1.
+        Number of jobs or time spans with this fault; at least 1.
     first : str
-        A sentence about the first of them.
+        A sentence that describes the first occurrence.
     """
 
     kind: str
@@ -41,11 +41,11 @@ class Matched:
         The schedule with shifted times.
     workload : Workload
     shift_ms : int
-        The shift, which aligns the submit times of the first common job.
+        The time shift, chosen so that the first common job has the same submit time in both.
     row : numpy.ndarray of int64, shape (lines,)
-        The row of the workload for each line; -1 if the workload lacks the job.
+        The workload's row for each line of the schedule; -1 if the workload lacks the job.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        When each job of the workload ran, by its first line; `NEVER` if it did not run.
+        Start and end of each job of the workload, from its first line in the schedule; `NEVER` if it did not run.
     """
 
     schedule: Schedule
@@ -57,12 +57,12 @@ class Matched:
 
 
 def match(schedule: Schedule, workload: Workload) -> Matched:
-    """Match the lines of a schedule with the jobs of a workload.
+    """Match a schedule's lines with a workload's jobs.
 
     Raises
     ------
     InputError
-        If they have no job in common.
+        If the schedule and the workload have no job in common.
     """
     indices = np.flatnonzero(np.isin(schedule.job_id, workload.job_id))
     if not len(indices):
@@ -90,7 +90,7 @@ def faults(matched: Matched, nodes: int, *, tolerance_ms: int = 0) -> list[Fault
     nodes : int
         Nodes of the machine.
     tolerance_ms : int, optional
-        Differences of times up to this are no fault.
+        Time differences up to this value are not faults.
 
     Returns
     -------
@@ -102,13 +102,13 @@ def faults(matched: Matched, nodes: int, *, tolerance_ms: int = 0) -> list[Fault
 
 
 def _fault(kind: str, wrong: BoolArray, sentence: Callable[[int], str]) -> Fault:
-    """Build a fault that covers all wrong rows, with a sentence about the first."""
+    """Build a fault that covers all wrong rows, with a sentence about the first one."""
     count = int(np.count_nonzero(wrong))
     return Fault(kind, count, sentence(int(np.argmax(wrong))) if count else "")
 
 
 def _of_lines(matched: Matched) -> Iterator[Fault]:
-    """Yield faults of the set of jobs, and of their nodes."""
+    """Yield faults in the list of jobs and in their widths."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids = schedule.job_id
     _, first_line = np.unique(ids, return_index=True)
@@ -128,7 +128,7 @@ def _of_lines(matched: Matched) -> Iterator[Fault]:
 
 
 def _of_widths(matched: Matched, unknown: BoolArray) -> Iterator[Fault]:
-    """Yield faults of widths and of the numbers of nodes."""
+    """Yield faults in the widths of jobs and the lengths of their node lists."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids = schedule.job_id
     other = ~unknown & (workload.width[row] != schedule.width)
@@ -150,7 +150,7 @@ def _of_widths(matched: Matched, unknown: BoolArray) -> Iterator[Fault]:
 
 
 def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
-    """Yield faults of submit times, starts and run times."""
+    """Yield faults in submit times, start times and run times."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids, in_workload = schedule.job_id, row >= 0
     submit_ms = workload.submit_ms[row]
@@ -166,7 +166,7 @@ def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
 
 
 def _of_starts(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[Fault]:
-    """Yield faults of starts."""
+    """Yield faults in start times."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids, submit_ms = schedule.job_id, workload.submit_ms[row]
     early = ran & (schedule.start_ms < submit_ms - tolerance_ms)
@@ -189,7 +189,7 @@ def _of_starts(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[
 
 
 def _of_lengths(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[Fault]:
-    """Yield faults of run times; a job should run for its run time, cut off at its estimate."""
+    """Yield faults in run times; the workload's run times are already limited to the estimates."""
     schedule = matched.schedule
     expected_ms = matched.workload.run_ms[matched.row]
     excess_ms = schedule.end_ms - schedule.start_ms - expected_ms
@@ -205,7 +205,7 @@ def _of_lengths(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator
 
 
 def _of_nodes(matched: Matched, nodes: int) -> Iterator[Fault]:
-    """Yield the faults of nodes: more in use than exist, unknown nodes, and nodes of other jobs."""
+    """Yield faults in the use of nodes: too many in use, unknown nodes, and nodes used by two jobs at once."""
     schedule = matched.schedule
     ran = (schedule.start_ms != NEVER) & (schedule.end_ms > schedule.start_ms)
     when = np.concatenate([schedule.start_ms[ran], schedule.end_ms[ran]])

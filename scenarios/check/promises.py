@@ -1,7 +1,7 @@
-"""What EASY and conservative backfilling promise the jobs of any schedule (docs/check.md).
+"""Check any schedule against the promises of EASY and conservative backfilling (docs/check.md, "Promises").
 
-The module checks whether a schedule kept these promises ("Promises"), and whether the two policies would start the job
-at which two schedules of a workload first differ ("Where two schedules differ").
+The module also finds the first job that only one of two schedules starts, and reports whether each policy would start
+that job (docs/check.md, "Where two schedules differ").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROMISES = ("easy", "conservative")
 
 
 class PromiseUse(msgspec.Struct, frozen=True):
-    """Whether a schedule kept the promises of one kind.
+    """How well a schedule kept one policy's promises.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class PromiseUse(msgspec.Struct, frozen=True):
     broken : int
         Jobs that started later than promised.
     first_job : int or None
-        The job with a broken promise whose promised start is the earliest.
+        Of the jobs with a broken promise, the job with the earliest promised start.
     promised_ms, late_ms : int or None
-        The earliest start that this job was promised, and how much later it started.
+        The earliest start promised to this job, and the job's delay after that start.
     worst_ms : int
-        The greatest delay of any job after its promised start.
+        The longest delay of any job after its promised start.
     """
 
     kind: str
@@ -69,10 +69,10 @@ class Replay(NamedTuple):
     ----------
     state : SiteState
     plan : Plan or None
-        The plan for the promises of conservative backfilling.
-    schedule : ReplayedSchedule
+        The plan with which conservative backfilling makes promises.
+        schedule : ReplayedSchedule
     rows : numpy.ndarray of int64, shape (m,)
-        The jobs of the workload that ran; the others are left out.
+        The workload's rows of the jobs that ran; other jobs are left out.
     """
 
     state: SiteState
@@ -85,12 +85,12 @@ class Replay(NamedTuple):
         replay(self.state, self.plan, self.schedule, np.int64(until_ms))
 
     def take_in(self, now_ms: int) -> None:
-        """Replay the ends and submissions of an instant, but no start."""
+        """Replay the job ends and submissions at ``now_ms``, but no starts."""
         take_in(self.state, self.plan, self.schedule, np.int64(now_ms))
 
 
 def new_replay(matched: Matched, nodes: int, kind: str) -> Replay:
-    """Return a schedule at its beginning, to replay with promises of one kind.
+    """Prepare a schedule for replay, with promises of one kind.
 
     Parameters
     ----------
@@ -114,12 +114,12 @@ def new_replay(matched: Matched, nodes: int, kind: str) -> Replay:
 
 
 def promise_use(matched: Matched, nodes: int, kind: str, *, tolerance_ms: int = 0) -> PromiseUse:
-    """Return whether a schedule kept a policy's promises; the arguments are those of `new_replay`.
+    """Return how well a schedule kept a policy's promises; see `new_replay` for the other parameters.
 
     Parameters
     ----------
     tolerance_ms : int, optional
-        Starts up to this much later than promised keep the promise.
+        A job that starts at most this much later than promised still counts as on time.
     """
     replayed = new_replay(matched, nodes, kind)
     replayed.replay_until(int(NEVER_MS))
@@ -137,22 +137,22 @@ def promise_use(matched: Matched, nodes: int, kind: str, *, tolerance_ms: int = 
 
 
 class Parting(msgspec.Struct, frozen=True):
-    """Where two schedules first differ.
+    """The first difference between two schedules.
 
     Attributes
     ----------
     at_ms : int
-        The first instant at which only one of them starts some job.
+        The first time at which only one of the schedules starts some job.
     jobs : int
-        How many jobs start at different times, or in only one of the two.
+        Number of jobs that start at different times, or in only one of the schedules.
     job_id : int
-        The first job in the queue that only one of them starts at that instant.
+        The first job in the queue that only one of the schedules starts at that time.
     path : str
-        The schedule that starts it.
+        The file of the schedule that starts the job.
     other_ms : int or None
-        When the other starts it; None if never.
+        Time at which the other schedule starts the job; None if never.
     why : str
-        Whether EASY and conservative backfilling would start it.
+        Text that says whether EASY and conservative backfilling would start the job.
     """
 
     at_ms: int
@@ -171,13 +171,13 @@ class Parting(msgspec.Struct, frozen=True):
 
 
 def parting(matched: Matched, other: Matched, nodes: int) -> Parting | None:
-    """Return where two schedules of one workload, both without faults, first differ; None if they are equal."""
+    """Return the first difference between two faultless schedules of one workload, or None if they are equal."""
     differing = np.flatnonzero(matched.start_ms != other.start_ms)
     if not len(differing):
         return None
     starts = np.stack([matched.start_ms[differing], other.start_ms[differing]])
     first_ms = np.where(starts == NEVER, NEVER_MS, starts).min(axis=0)
-    row = int(differing[np.argmin(first_ms)])  # of jobs with the same instant, the first in the queue
+    row = int(differing[np.argmin(first_ms)])  # ties: the first job in the queue
     at_ms = int(first_ms.min())
     starter, later = (matched, other) if matched.start_ms[row] == at_ms else (other, matched)
     elsewhere_ms = int(later.start_ms[row])
@@ -192,7 +192,7 @@ def parting(matched: Matched, other: Matched, nodes: int) -> Parting | None:
 
 
 def _why(starter: Matched, row: int, at_ms: int, nodes: int) -> str:
-    """Return whether EASY and conservative backfilling would start the job that one schedule starts."""
+    """Describe whether EASY and conservative backfilling would start the job that only one schedule starts."""
     easy, conservative = (new_replay(starter, nodes, kind) for kind in ("easy", "conservative"))
     for replayed in (easy, conservative):
         replayed.replay_until(at_ms)
@@ -204,7 +204,7 @@ def _why(starter: Matched, row: int, at_ms: int, nodes: int) -> str:
 
 
 def _of_easy(replayed: Replay, slot: int, at_ms: int) -> str:
-    """Return whether EASY would start a job at an instant, after the starts of jobs ahead of it in the queue."""
+    """Describe whether EASY would start a job at ``at_ms``, once the jobs ahead of it in the queue have started."""
     state = replayed.state
     head, shadow_ms, extra, starts = chance_under_easy(state, replayed.schedule, np.int64(slot), np.int64(at_ms))
     job, first, counters = state.jobs[slot], state.jobs[head], state.counters[0]

@@ -1,9 +1,9 @@
-"""Read schedules of gridweave and other simulators, as starts and ends by job (docs/check.md).
+"""Read the schedules that gridweave and other simulators write (docs/check.md).
 
-Batsim: oar-team/batsim, ``docs/output-jobs.rst`` and ``src/export.cpp``; some columns have other names in some
-versions. AccaSim: ``SCHEDULE_OUTPUT`` of ``accasim/utils/misc.py``; ``total_cpu`` counts the whole job, and missing
+Batsim: oar-team/batsim, ``docs/output-jobs.rst`` and ``src/export.cpp``; some column names depend on the
+version. AccaSim: ``SCHEDULE_OUTPUT`` of ``accasim/utils/misc.py``; ``total_cpu`` counts the whole job, and missing
 resources are ``NA``. Alea: ``ResultCollector.java``. Simulators that write a trace, such as descendants of pyss, store
-the wait in field 3 of SWF.
+the wait time in field 3 of SWF.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _MAX_ID = 2**62
 
 
 class RanJob(NamedTuple):
-    """One line of a schedule: a job, its nodes, and when it was submitted, started and ended."""
+    """One line of a schedule: a job's nodes and its submit, start and end times."""
 
     job_id: int
     submit_ms: int
     width: int
     start_ms: int = NEVER
     end_ms: int = NEVER
-    nodes: frozenset[int] | None = None  # their numbers, if listed
+    nodes: frozenset[int] | None = None  # node numbers, if the file lists them
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A schedule that was read, one row per line, in the order of the file.
+    """A schedule read from a file, with one row per line, in file order.
 
     Parameters
     ----------
     path : str
-        The file.
-    kind : str
-        The name of its format.
+        The file that was read.
+        kind : str
+        The name of the file format.
     job_id, submit_ms, width, start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        As in the file; `NEVER` for the start and end of a job that never ran.
+        Values from the file; `NEVER` for the start and end of a job that never ran.
     nodes : sequence of frozenset of int, or None
         The numbers of each job's nodes, if the format lists them.
     """
@@ -71,7 +71,7 @@ class Schedule:
 def read_schedule(path: str | Path) -> Schedule:
     """Read a schedule of gridweave (``jobs.csv``), Batsim, Alea, AccaSim or SWF, recognized by its first line.
 
-    TraceError if the file cannot be read, is in no known format, or has an invalid line, which the error names.
+    Raise TraceError if the file cannot be read, its format is unknown, or a line is invalid; the error names the line.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -89,10 +89,10 @@ def read_schedule(path: str | Path) -> Schedule:
 
 
 class _Form(NamedTuple):
-    """A format: its name, a test of the first line, its columns, and a function from the values of a line to a job.
+    """A file format; ``is_of`` recognizes its first line, and ``job`` converts a line's values, by column, to a job.
 
-    With headings, columns may be in any order, and ``a|b`` is a column with two possible names. `split` returns the
-    values of a line, in the order of the file.
+    In a file with headings, columns may be in any order, and ``a|b`` is a column with two possible names. `split`
+    returns the values of a line, in file order.
     """
 
     name: str
@@ -104,7 +104,7 @@ class _Form(NamedTuple):
 
 
 def _column_indices(path: str | Path, form: _Form, first: tuple[int, str]) -> list[int]:
-    """Return the index of each column of a format, by the first line of the file."""
+    """Return the index of each of the format's columns in the file, whose first line is given."""
     if not form.has_headings:
         return list(range(len(form.columns)))
     headings = [name.strip() for name in form.split(first[1])]
@@ -141,7 +141,7 @@ def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Sch
 
 
 def _checked(ran: RanJob) -> RanJob:
-    """Return a job if its numbers are valid, else raise ValueError."""
+    """Return a job; raise ValueError if one of its numbers is invalid."""
     if not 0 <= ran.job_id <= _MAX_ID:
         raise ValueError(f"job id {ran.job_id} is not within 0 to {_MAX_ID}")
     if not 1 <= ran.width <= MAX_WIDTH:
@@ -204,7 +204,7 @@ def _batsim(job_id: str, submit: str, width: str, start: str, end: str, nodes: s
 
 
 def _interval_set(text: str) -> frozenset[int]:
-    """Return the numbers in a set of intervals.
+    """Return the numbers in a set of intervals, as Batsim writes it.
 
     Examples
     --------
@@ -289,4 +289,4 @@ _FORMS = (
         has_headings=False,
     ),
 )
-"""All formats, recognized by their first line."""
+"""All formats; a file's first line determines its format."""

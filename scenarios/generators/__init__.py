@@ -1,1 +1,1 @@
-"""Workload generators: models of whole workloads, some of them learnt from traces, and their files."""
+"""Workload generators: models of whole workloads, some of them fitted to traces, and their files."""

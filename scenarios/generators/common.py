@@ -1,4 +1,4 @@
-"""Common parts of the workload models: statistics of a trace, generator options, and assembly of a workload."""
+"""Shared code of the workload models: trace statistics, generator options, and the assembly of a workload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 
 Width = Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
 
-# A table of this many jobs takes gigabytes; a larger number is most likely a typing error.
+# A table of this many jobs takes gigabytes; a larger number is most likely a typo.
 MAX_JOBS = 10**8
 
 # The name of a model in its file: one line of text.
@@ -26,20 +26,20 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x
 
 
 class Moments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Statistics of a workload, for comparison with generated ones.
+    """Statistics of a workload, for comparison with generated workloads.
 
     Parameters
     ----------
     mean_interarrival_ms : float
         Time between the first and the last submission, divided by the number of gaps.
     mean_area_node_ms : float
-        Mean of width x run time.
+        Mean of width x run time, in node ms.
     offered_load : float
         Total area divided by nodes x time between the first and the last submission.
     at_limit : float
         Fraction of jobs that run exactly as long as their estimate, including jobs that overran it.
     overran : float
-        Fraction of jobs that were killed at their estimate.
+        Fraction of jobs that were killed when they reached their estimate.
     """
 
     jobs: Annotated[int, msgspec.Meta(ge=2, le=2**53)]
@@ -54,7 +54,7 @@ class Moments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def measure(workload: Workload, nodes: int | None = None) -> Moments:
-    """Compute the statistics of a workload; InputError if it spans no time between submissions."""
+    """Compute the statistics of a workload; raise InputError if all jobs are submitted at the same time."""
     nodes = machine_nodes(workload, nodes)
     span_ms = submission_span_ms(workload)
     area = workload.width.astype(np.float64) * workload.run_ms
@@ -72,7 +72,7 @@ def measure(workload: Workload, nodes: int | None = None) -> Moments:
 
 
 def machine_nodes(workload: Workload, nodes: int | None) -> int:
-    """Return the machine size, from the caller or else from the workload; OptionError if unknown or too small."""
+    """Return ``nodes``, by default the workload's machine size; raise OptionError if unknown or too small."""
     nodes = workload.nodes if nodes is None else nodes
     if nodes is None:
         raise OptionError("nodes", f"{workload.name} does not state the number of nodes of its machine; give it")
@@ -85,13 +85,13 @@ def machine_nodes(workload: Workload, nodes: int | None) -> int:
 
 
 def check_positive(option: str, value: float) -> None:
-    """Raise OptionError unless a number is finite and above zero."""
+    """Raise OptionError unless the value is finite and positive."""
     if not (math.isfinite(value) and value > 0):
         raise OptionError(option, f"{value} is not a finite number > 0")
 
 
 def submission_span_ms(workload: Workload) -> int:
-    """Return the time between the first and the last submission; InputError if it is zero."""
+    """Return the time between the first and the last submission; raise InputError if it is zero."""
     if len(workload) < 2:
         raise InputError(f"{workload.name} has {len(workload)} jobs; learning an arrival process takes at least two")
     span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])
@@ -109,7 +109,7 @@ def resolution_ms(workload: Workload) -> int:
 
 
 def plain_name(name: str) -> str:
-    """Convert a name to the form that a model file can hold: one line of 1 to 200 characters."""
+    """Convert a name to one that is valid in a model file: one line of 1 to 200 characters."""
     line = "".join(letter if letter.isprintable() else " " for letter in name)
     return " ".join(line.split())[:200] or "workload"
 
@@ -122,13 +122,13 @@ class Scaling(TypedDict, total=False):
     nodes : int or None
         Size of the machine; defaults to the model's. Wider jobs are not generated.
     load : float or None
-        Offered load of the generated jobs, > 0, before the two factors apply: total area divided by nodes x time
-        between the first and the last submission. All gaps between submissions are multiplied by the same number to
-        reach it.
+        Offered load of the generated jobs, > 0, before the two factors are applied: total area divided by nodes x
+        time between the first and the last submission. To reach this load, all gaps between submissions are
+        multiplied by the same number.
     run_factor : float
-        Factor for run times and estimates, > 0 (Streit, section 3.7: run time extension).
+        Factor > 0 that scales run times and estimates (Streit, section 3.7: run time extension).
     interarrival_factor : float
-        Factor for the gaps between submissions, > 0 (Streit, section 3.7: shrinking factor).
+        Factor > 0 that scales the gaps between submissions (Streit, section 3.7: shrinking factor).
     """
 
     nodes: int | None
@@ -139,7 +139,7 @@ class Scaling(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Checked options of a generator: `Scaling` with defaults filled in."""
+    """A generator's validated options: `Scaling` with defaults filled in."""
 
     nodes: int
     load: float | None = None
@@ -148,7 +148,7 @@ class Request:
 
     @classmethod
     def of(cls, jobs: int, model_nodes: int, scaling: Scaling) -> Request:
-        """Fill in defaults and check the options; OptionError if a value is out of range."""
+        """Fill in defaults and check the options; raise OptionError if a value is out of range."""
         nodes = scaling.get("nodes")
         request = cls(
             model_nodes if nodes is None else nodes,
@@ -181,8 +181,8 @@ def assemble(
 ) -> Workload:
     """Build a workload from drawn jobs: scale them, round their times to the resolution, and number them from 1.
 
-    The first submission moves to time zero. Run times and estimates are at least one tick. ``overran`` defaults to
-    none.
+    The first submission is moved to time zero. Run times and estimates are at least one tick. By default, no job
+    overran its estimate.
     """
     run, estimate = _rounded(run_ms, resolution_ms), _rounded(estimate_ms, resolution_ms)
     longest_ms = int(estimate.max())
@@ -207,7 +207,7 @@ def assemble(
 
 
 def _submissions(submit_ms: FloatArray, area_node_ms: float, resolution_ms: int, request: Request) -> IntArray:
-    """Return submit times from zero in whole ticks, scaled to the requested load and factor."""
+    """Return submit times in whole ticks, starting at zero and scaled to the requested load and factor."""
     load, factor, span_ms = request.load, request.interarrival_factor, float(submit_ms[-1])
     if load is not None and span_ms > 0:
         factor *= area_node_ms / (request.nodes * span_ms) / load
@@ -218,18 +218,18 @@ def _submissions(submit_ms: FloatArray, area_node_ms: float, resolution_ms: int,
 
 
 def check_last(option: str, last_ms: float) -> None:
-    """Raise OptionError if an option makes the last submit time too large for a workload."""
+    """Raise OptionError if an option makes the last submit time exceed a workload's maximum time."""
     if not last_ms <= MAX_TIME_MS:
         raise OptionError(option, f"the last job would be submitted later than {MAX_TIME_MS} ms")
 
 
 def check_apart(load: float | None, submit_ms: npt.NDArray[np.number]) -> None:
-    """Raise OptionError if a requested load would put all submissions, given in order, at the same time."""
+    """Raise OptionError if a requested load would put all submissions at the same time; submit times must be sorted."""
     if load is not None and submit_ms[0] == submit_ms[-1]:
         raise OptionError("load", f"{load} is too high: all jobs would be submitted at the same time")
 
 
 def _rounded(times_ms: npt.NDArray[np.floating], resolution_ms: int) -> IntArray:
-    """Round times to whole ticks, within one tick and the maximum time of a workload."""
+    """Round times to whole ticks, from one tick up to a workload's maximum time."""
     ticks = np.clip(np.rint(times_ms / resolution_ms), 1, MAX_TIME_MS // resolution_ms)
     return ticks.astype(np.int64) * resolution_ms

@@ -1,9 +1,9 @@
-"""The workload model of Streit's thesis: Weibull interarrival times and a histogram of width, estimate and run time.
+"""The workload model of Streit's thesis: Weibull interarrival times, and a histogram of width, estimate and run time.
 
 A. Streit, *Self-Tuning Job Scheduling Strategies for the Resource Management of HPC Systems and Computational Grids*
 (below: *Streit*), section 3.6. No distribution fits width, estimate and run time jointly, so the model stores the
-frequency of each combination in the trace. Times are binned: bins hold a single value for short times, and have a
-constant ratio for long times.
+frequency of each combination in the trace. Times are binned: each short time has its own bin, and the bins of
+long times grow by a constant ratio.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gridweave.scenarios.generators.common import (
 )
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MS_PER_S, BoolArray, IntArray, Workload
 
-# Limits for plausible arrival processes: smaller shapes give gaps longer than the trace, larger ones equal gaps.
+# Plausible shapes: a smaller alpha gives gaps longer than the trace, a larger alpha gives almost equal gaps.
 ALPHA_MIN, ALPHA_MAX = 0.1, 20.0
 
 
@@ -95,7 +95,7 @@ WEIBULL_TABLE = MappingProxyType(
 def fit_weibull(interarrival_ms: npt.NDArray[np.integer], *, resolution_ms: int) -> Weibull:
     """Fit a Weibull distribution to observed interarrival times, preserving their mean.
 
-    Among all Weibull distributions with the observed mean, choose the one with maximum likelihood. The mean is
+    Of all Weibull distributions with the observed mean, choose the one with the maximum likelihood. The mean is
     preserved because it determines the offered load. An observed time x with a clock resolution of `resolution_ms`
     stands for all times within half a tick of x, so jobs submitted in the same second (x = 0) need no special case.
     """
@@ -132,7 +132,7 @@ def fit_weibull(interarrival_ms: npt.NDArray[np.integer], *, resolution_ms: int)
 
 
 def weibull_by_name(text: str) -> Weibull:
-    """Return the published parameters for a text such as ``table:KTH``, with a key of `WEIBULL_TABLE`."""
+    """Return the published parameters for a text such as ``table:KTH``, where ``KTH`` is a key of `WEIBULL_TABLE`."""
     head, _, name = text.partition(":")
     if head != "table" or name not in WEIBULL_TABLE:
         names = ", ".join(WEIBULL_TABLE)
@@ -149,7 +149,7 @@ def bin_edges() -> IntArray:
     """Return the bin edges in clock ticks, from 1 to beyond the maximum time of a workload.
 
     Bin b holds the whole numbers t with ``edges[b] <= t < edges[b + 1]``. The edges are the distinct powers of 2^(1 /
-    `BINS_PER_OCTAVE`), rounded up, so small numbers of ticks have a bin each.
+    `BINS_PER_OCTAVE`), rounded up, so each small number of ticks has its own bin.
     """
     octaves = int(MAX_TIME_MS).bit_length()
     within = np.exp2(np.arange(BINS_PER_OCTAVE) / BINS_PER_OCTAVE)
@@ -161,16 +161,16 @@ def bin_edges() -> IntArray:
 
 
 def bin_of(ticks: IntArray) -> IntArray:
-    """Return the bin of each time, given in ticks, at least 1."""
+    """Return the bin of each time, in ticks >= 1."""
     return np.searchsorted(bin_edges(), ticks, side="right").astype(np.int64) - 1
 
 
-# Codes of run times outside the bins: equal to the estimate, or killed at the estimate.
+# Codes of run times that are not binned: equal to the estimate, or killed at the estimate.
 RUN_IS_ESTIMATE = -1
 RUN_OVERRAN = -2
 
-# Users choose round estimates, a few hundred different ones in a trace of years; these are stored exactly. If there are
-# more, only estimates of at least one job in two thousand, and of at least two jobs, are; the others are binned.
+# Users choose round estimates: a trace of several years has a few hundred distinct values, which are stored exactly. If
+# there are more, only estimates shared by at least two jobs and one job in two thousand are exact; the rest are binned.
 MAX_EXACT_ESTIMATES = 1024
 COMMON_ONE_IN = 2000
 
@@ -180,24 +180,24 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
 class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workload model of a Weibull distribution and a sparse histogram.
+    """A workload model that consists of a Weibull distribution and a sparse histogram.
 
-    Cell i of the histogram counts ``counts[i]`` jobs with width ``widths[i]``, an estimate of code ``estimates[i]`` and
-    a run time of code ``runs[i]``. Times are in ticks of `resolution_ms`.
+    Cell i of the histogram counts ``counts[i]`` jobs with width ``widths[i]``, estimate code ``estimates[i]`` and
+    run time code ``runs[i]``. Times are in ticks of `resolution_ms`.
 
     Parameters
     ----------
     name : str
-        Name of the workload it was learnt from.
+        Name of the workload to which the model was fitted.
     estimate_values : list of int
         Estimates that are stored exactly, in ticks.
     estimates : list of int
         Estimate of each cell: e >= 0 means ``estimate_values[e]``, e < 0 means bin -1 - e.
     runs : list of int
-        Run time of each cell: a bin, `RUN_IS_ESTIMATE` or `RUN_OVERRAN`. A run time in a bin is shorter than the
+        Run time of each cell: a bin, `RUN_IS_ESTIMATE` or `RUN_OVERRAN`. A binned run time is shorter than the
         estimate.
     moments : Moments
-        Statistics of the workload it was learnt from.
+        Statistics of the workload to which the model was fitted.
 
     Raises
     ------
@@ -236,7 +236,7 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("a cell has run times that are longer than its estimates")
 
     def _estimate_bounds(self, cells: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the smallest estimate of each cell, above its shortest run time, and the largest plus one."""
+        """Return each cell's range of estimates: the lowest above its shortest run time, and the highest plus one."""
         edges = bin_edges()
         code = np.asarray(self.estimates, np.int64)[cells]
         run = np.asarray(self.runs, np.int64)[cells]
@@ -251,8 +251,8 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def draw(self, jobs: int, rng: np.random.Generator, nodes: int) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
         """Draw jobs of at most ``nodes`` nodes: widths, estimates and run times in ticks, and whether each job overran.
 
-        A cell is drawn with probability proportional to its count, then an estimate and a run time uniformly from its
-        ranges. A run time never exceeds the estimate.
+        A cell is drawn with a probability proportional to its count, then an estimate and a run time are drawn
+        uniformly from the cell's ranges. A run time never exceeds the estimate.
         """
         widths = np.asarray(self.widths, np.int64)
         fits = np.flatnonzero(widths <= nodes)
@@ -270,14 +270,14 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _uniform(low: IntArray, high: IntArray, rng: np.random.Generator) -> IntArray:
-    """Draw whole numbers x with low <= x < high; low if the range is empty."""
+    """Draw whole numbers x with low <= x < high; an empty range gives low."""
     span = np.maximum(high - low, 1)
     step: IntArray = np.minimum(np.floor(rng.random(len(low)) * span).astype(np.int64), span - 1)
     return low + step
 
 
 def learn_histogram(workload: Workload, *, nodes: int | None = None, weibull: str | Weibull = "fit") -> HistogramModel:
-    """Learn a histogram model from a workload.
+    """Fit a histogram model to a workload.
 
     Parameters
     ----------
@@ -323,7 +323,7 @@ def learn_histogram(workload: Workload, *, nodes: int | None = None, weibull: st
 
 
 def _estimate_codes(estimate: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the estimates that are stored exactly, ascending, and the code of each job's estimate."""
+    """Return the estimates to store exactly, in ascending order, and the code of each job's estimate."""
     values, counts = np.unique(estimate, return_counts=True)
     if len(values) > MAX_EXACT_ESTIMATES:
         values = values[(counts > 1) & (counts * COMMON_ONE_IN >= len(estimate))]
@@ -354,7 +354,7 @@ def generate_histogram(
     Returns
     -------
     Workload
-        Times are whole ticks of the model, and ids start at 1.
+        Times are whole ticks of the model; job ids start at 1.
 
     Raises
     ------

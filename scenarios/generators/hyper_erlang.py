@@ -1,4 +1,4 @@
-"""The workload model of Jann et al. and Zhang et al.: hyper-Erlang arrivals and run times per width class.
+"""The workload model of Jann et al. and Zhang et al.: hyper-Erlang arrivals and run times for each width class.
 
 Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
 Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), section 2.1. Jobs are grouped into width classes whose
@@ -40,13 +40,13 @@ from gridweave.scenarios.generators.common import (
 from gridweave.scenarios.traces.convert import check_nodes
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
-# With ten thousand phases the coefficient of variation of a branch is 0.01, which is treated as a constant.
+# With ten thousand phases, a branch's coefficient of variation is 0.01, so a branch with more is treated as constant.
 MAX_ORDER = 10_000
 
-# A branch mean may exceed every time that occurs, but its moments must stay within the range of a float.
+# A branch's mean may exceed all observed times, but its moments must fit in a float.
 MAX_MEAN_MS = 1e30
 
-# Rounding errors of moments of magnitude 1; smaller differences count as zero.
+# Rounding error of moments of magnitude 1; smaller differences count as zero.
 _NOISE = 1e-12
 
 
@@ -116,21 +116,21 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
-    """Fit a hyper-Erlang distribution of common order to the first three moments of non-negative values.
+    """Fit a hyper-Erlang distribution of common order to the first three moments of a sample of non-negative values.
 
-    The order is the lowest possible. If all values are equal, the result is a constant.
+    The order is the lowest possible. If all values are equal, the distribution is a constant.
 
     Notes
     -----
     The k-th moment of an Erlang distribution of order n and mean a is a^k n (n + 1) ... (n + k - 1) / n^k. Dividing the
-    observed moments by these factors gives the moments t1, t2, t3 of a two-point distribution of branch means. Let it
-    have mean t1, variance V and third central moment K. Then the two means are t1 + d, where d are the two roots of
-    d^2 - (K / V) d - V = 0, and the probability of the smaller one is d+ / (d+ - d-).
+    observed moments by these factors gives the moments t1, t2, t3 of a two-point distribution of branch means. Let
+    that distribution have variance V and third central moment K. Then the two branch means are t1 + d-, t1 + d+, where
+    d-, d+ are the roots of d^2 - (K / V) d - V = 0, and the smaller mean has probability d+ / (d+ - d-).
 
     This works with positive means if and only if t2 > t1^2 and t1 t3 > t2^2, i.e. (Johnson and Taaffe, 1989) if n >
-    m1^2 / (m2 - m1^2) and (n + 2) / (n + 1) < m1 m3 / m2^2. Both hold for large n for any data, unless all values, or
-    all nonzero values, are equal. In that case, and if more than `MAX_ORDER` phases are needed, the branches are
-    constants (order None) with the same three moments. If t2 = t1^2 and t3 = t1^3, one branch is enough.
+    m1^2 / (m2 - m1^2) and (n + 2) / (n + 1) < m1 m3 / m2^2. For any data, both conditions hold for large n, unless
+    all values, or all nonzero values, are equal. In that case, or if more than `MAX_ORDER` phases are needed, the
+    branches are constants (order None) with the same three moments. If t2 = t1^2 and t3 = t1^3, one branch is enough.
     """
     values = np.asarray(values_ms, np.float64)
     if not len(values) or not np.all(np.isfinite(values)) or values.min() < 0 or values.max() == 0:
@@ -142,7 +142,7 @@ def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
 
 
 def _fit(mean: float, variance: float, skew: float) -> HyperErlang:
-    """Fit to the mean, and to the second and third central moments in units of the mean."""
+    """Fit a distribution to a mean and to the second and third central moments in units of that mean."""
     if variance <= _NOISE:
         return HyperErlang(order=None, probabilities=(1.0,), means_ms=(mean,))
     order = _lowest_order(variance, skew)
@@ -157,7 +157,7 @@ def _fit(mean: float, variance: float, skew: float) -> HyperErlang:
 
 
 def _lowest_order(variance: float, skew: float) -> int:
-    """Return a lower bound on the order from the two conditions of Johnson and Taaffe, tight up to rounding."""
+    """Return a lower bound on the order from Johnson and Taaffe's two conditions; it is exact except for rounding."""
     from_variance = 1 / variance
     ratio_above_one = (skew + variance - variance**2) / (1 + variance) ** 2
     from_skew = 1 / ratio_above_one - 1 if ratio_above_one > 0 else math.inf
@@ -165,7 +165,7 @@ def _lowest_order(variance: float, skew: float) -> int:
 
 
 def _branches(order: int, variance: float, skew: float) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return the probabilities and means (in units of the mean) of the branches; None if the order is too low."""
+    """Return the branches' probabilities and means (in units of the overall mean), or None if the order is too low."""
     n = float(order)
     left = (n * variance - 1) / (n + 1)
     third = (n * n * skew - 6 * n * variance + 4) / ((n + 1) * (n + 2))
@@ -178,10 +178,10 @@ def _branches(order: int, variance: float, skew: float) -> tuple[tuple[float, ..
 
 
 def _two_points(variance: float, skew: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the two-point distribution with mean 1 and these central moments: probabilities, and ascending points."""
+    """Return the probabilities and the ascending points of the two-point distribution with mean 1 and these moments."""
     slope = skew / variance
     root = math.hypot(slope, 2 * math.sqrt(variance))
-    # Compute the larger deviation by addition and the other from their product -variance, to avoid cancellation.
+    # To avoid cancellation, add to get the larger deviation; the smaller follows from their product, -variance.
     if slope >= 0:
         above = (slope + root) / 2
         below = -variance / above
@@ -193,7 +193,7 @@ def _two_points(variance: float, skew: float) -> tuple[tuple[float, float], tupl
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
-# Number of jobs of a class drawn at a time; fixed, so that a shorter workload is a prefix of a longer one.
+# Number of a class's jobs drawn at a time; fixed, so that a shorter workload is a prefix of a longer one.
 _CHUNK = 1024
 
 
@@ -203,9 +203,9 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     max_width : int
-        Upper bound of the widths.
+        Upper bound of the class's widths.
     widths : list of int
-        Widths that occur, ascending.
+        Widths that occur in the class, in ascending order.
     interarrival : HyperErlang
         Time between consecutive submissions in this class.
 
@@ -229,16 +229,16 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def jobs(self) -> int:
-        """Number of jobs from which the class was learnt."""
+        """Number of jobs to which the class was fitted."""
         return sum(self.counts)
 
     def jobs_per_ms(self, nodes: int) -> float:
-        """Return the arrival rate of jobs of at most ``nodes`` nodes."""
+        """Return the arrival rate, per ms, of jobs with at most ``nodes`` nodes."""
         narrow = sum(count for width, count in zip(self.widths, self.counts, strict=True) if width <= nodes)
         return narrow / self.jobs / self.interarrival.moment(1)
 
     def nodes_in_use(self, nodes: int) -> float:
-        """Return the average number of nodes that jobs of at most ``nodes`` nodes occupy: rate x run time x width."""
+        """Return the mean number of nodes occupied by jobs of at most ``nodes`` nodes: rate x run time x width."""
         pairs = zip(self.widths, self.counts, strict=True)
         mean_width = sum(width * count for width, count in pairs if width <= nodes) / self.jobs
         return mean_width * self.run.moment(1) / self.interarrival.moment(1)
@@ -247,8 +247,8 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Stream:
     """The jobs of one class with at most ``nodes`` nodes, drawn on demand.
 
-    The process starts in its stationary state: the first gap is the rest of an interval in progress. Arrivals, widths
-    and run times are drawn from separate streams.
+    The process starts in its stationary state: the first gap is the remainder of an interval in progress. Arrivals,
+    widths and run times are drawn from separate streams.
     """
 
     def __init__(self, group: SizeClass, nodes: int, rng: np.random.Generator) -> None:
@@ -259,13 +259,13 @@ class Stream:
         self._chunks: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
     def jobs_until(self, horizon_ms: float) -> int:
-        """Draw jobs up to a time; return their number."""
+        """Draw jobs up to a time; return the number of jobs submitted until then."""
         while self._last_ms <= horizon_ms:
             self._draw()
         return sum(int(np.searchsorted(submit_ms, horizon_ms, side="right")) for submit_ms, _, _ in self._chunks)
 
     def columns_until(self, horizon_ms: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the submit times (ascending), widths and run times of jobs up to a time that has been drawn."""
+        """Return the ascending submit times, widths and run times of jobs up to a time passed to `jobs_until`."""
         submit_ms, width, run_ms = (np.concatenate(parts) for parts in zip(*self._chunks, strict=True))
         count = int(np.searchsorted(submit_ms, horizon_ms, side="right"))
         return submit_ms[:count], width[:count], run_ms[:count]
@@ -289,11 +289,11 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     name : str
-        Name of the workload it was learnt from.
+        Name of the workload to which the model was fitted.
     classes : list of SizeClass
-        In ascending order of width.
+        The width classes, in ascending order of width.
     moments : Moments
-        Statistics of the workload it was learnt from.
+        Statistics of the workload to which the model was fitted.
 
     Raises
     ------
@@ -315,7 +315,7 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"the model has a width of {widest}, but its machine has {self.nodes} nodes")
 
     def offered_load(self, nodes: int | None = None) -> float:
-        """Return the offered load that follows from the means of the model.
+        """Return the offered load according to the model's means.
 
         Parameters
         ----------
@@ -325,7 +325,7 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Returns
         -------
         float
-            Busy nodes divided by nodes. Generated workloads approach it with increasing length.
+            Mean number of busy nodes, divided by all nodes. Long generated workloads approach this load.
         """
         nodes = self.nodes if nodes is None else nodes
         check_nodes(nodes)
@@ -333,7 +333,7 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def learn_hyper_erlang(workload: Workload, *, nodes: int | None = None) -> HyperErlangModel:
-    """Learn a hyper-Erlang model from a workload.
+    """Fit a hyper-Erlang model to a workload.
 
     Parameters
     ----------
@@ -351,14 +351,14 @@ def learn_hyper_erlang(workload: Workload, *, nodes: int | None = None) -> Hyper
 
     Notes
     -----
-    The classes are 1, 2, 3-4, 5-8, ... nodes. Zhang does not say how a width is drawn within a class; here it is drawn
-    by frequency, independently of the run time.
+    The classes are 1, 2, 3-4, 5-8, ... nodes. Zhang does not say how to draw a width within a class; this model draws
+    it by frequency, independently of the run time.
 
     A class of k jobs has k interarrival times: k - 1 between its jobs, and one that wraps around from its last job to
     its first, as if the trace were a ring. (The length of the ring is the span of the trace plus the mean interarrival
-    time of all jobs.) The rate of each class and the offered load therefore equal those of the trace, even for a class
-    with a few jobs close together. A class of one or two jobs is modelled as a Poisson process with that rate, because
-    three moments of one or two values are meaningless.
+    time of all jobs.) The model therefore keeps the trace's offered load and each class's arrival rate, even if a class
+    has only a few jobs close together. A class of one or two jobs is modelled as a Poisson process with that rate,
+    because three moments of one or two values are meaningless.
     """
     nodes = machine_nodes(workload, nodes)
     moments = measure(workload, nodes)
@@ -382,12 +382,12 @@ def learn_hyper_erlang(workload: Workload, *, nodes: int | None = None) -> Hyper
 
 
 def _upper_bound(width: IntArray) -> IntArray:
-    """Return, for each width, the smallest power of two that is not below it."""
+    """Return, for each width, the smallest power of two that is at least that width."""
     return np.left_shift(np.int64(1), np.frexp(width - 1)[1].astype(np.int64))
 
 
 def _fit_arrivals(submit_ms: IntArray, ring_ms: float) -> HyperErlang:
-    """Fit the interarrival times of a class on the ring."""
+    """Fit a class's interarrival times, as if the trace were a ring of this length."""
     if len(submit_ms) < 3:
         return HyperErlang(order=1, probabilities=(1.0,), means_ms=(ring_ms / len(submit_ms),))
     around = ring_ms - float(submit_ms[-1] - submit_ms[0])
@@ -395,15 +395,15 @@ def _fit_arrivals(submit_ms: IntArray, ring_ms: float) -> HyperErlang:
 
 
 def rescale(model: HyperErlangModel, *, nodes: int, max_width: int | None = None) -> HyperErlangModel:
-    """Return the model for a machine of another size.
+    """Convert a model to a machine of another size.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the new machine.
+        Number of nodes of the new machine.
     max_width : int, optional
-        Maximum width there; defaults to the whole machine. Wider jobs get this width and keep their arrivals and run
-        times.
+        Maximum width of a job; defaults to the whole machine. Wider jobs get this width and keep their arrivals and
+        run times.
 
     Raises
     ------
@@ -412,7 +412,7 @@ def rescale(model: HyperErlangModel, *, nodes: int, max_width: int | None = None
 
     Examples
     --------
-    Zhang, section 2.2, has 320 nodes and jobs of up to 256: ``rescale(model, nodes=320, max_width=256)``.
+    Zhang, section 2.2, uses 320 nodes and jobs of up to 256 nodes: ``rescale(model, nodes=320, max_width=256)``.
     """
     check_nodes(nodes)
     max_width = nodes if max_width is None else max_width
@@ -430,7 +430,7 @@ def rescale(model: HyperErlangModel, *, nodes: int, max_width: int | None = None
 
 
 def interarrival_factor_for(model: HyperErlangModel, load: float, *, nodes: int | None = None) -> float:
-    """Return the factor for interarrival times with which the model offers a given load.
+    """Return the factor by which to scale interarrival times so that the model offers a given load.
 
     Parameters
     ----------
@@ -454,9 +454,9 @@ def interarrival_factor_for(model: HyperErlangModel, load: float, *, nodes: int 
 def generate_hyper_erlang(
     model: HyperErlangModel, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]
 ) -> Workload:
-    """Generate a workload of the first jobs of the merged arrival processes of all classes, with perfect estimates.
+    """Generate a workload with perfect estimates: the first jobs of all classes' arrival processes, merged.
 
-    Each class starts in its stationary state, so that its rate is constant from the beginning. The random numbers do
+    Each class starts in its stationary state, so its arrival rate is constant from the beginning. The random numbers do
     not depend on the two factors: workloads with the same seed differ only by the factors (Zhang, section 2.2: run
     times multiplied by 1.0 to 1.8 with the same arrivals).
 
@@ -467,12 +467,12 @@ def generate_hyper_erlang(
     rng : numpy.random.Generator
         Each class draws from its own spawned streams.
     **scaling
-        See `Scaling`. `interarrival_factor_for` computes a factor that reaches a load on average instead.
+        See `Scaling`. For a factor that gives a load only on average, use `interarrival_factor_for`.
 
     Returns
     -------
     Workload
-        The first job is submitted at time zero; ids start at 1; times are whole ticks of the model.
+        The first job is submitted at time zero, job ids start at 1, and times are whole ticks of the model.
 
     Raises
     ------

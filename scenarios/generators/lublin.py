@@ -3,12 +3,12 @@
 U. Lublin and D. G. Feitelson, *The Workload on Parallel Supercomputers: Modeling the Characteristics of Rigid Jobs*,
 Journal of Parallel and Distributed Computing 63(11), 2003. Sizes are two-stage log-uniform, with extra serial jobs and
 powers of two. Logarithms of run times are hyper-gamma distributed and grow with the width. Logarithms of gaps are gamma
-distributed, on a clock that follows the daily cycle. All jobs can be of one type, or interactive and batch jobs can be
+distributed, on a clock that follows the daily cycle. All jobs can have one type, or interactive and batch jobs can be
 two types with separate parameters and arrivals. The parameters are the published ones; docs/generators.md lists them.
 
 The gap between two jobs is drawn in *points*. A second in a half hour of the day with weight w is worth w points, so
-points pass quickly in rush hours and slowly at night. With W(t) the points up to time t, job k arrives when W(t) is the
-sum of the first k gaps: the arrivals are a renewal process on a clock that follows the daily cycle.
+points pass quickly in rush hours and slowly at night. If W(t) is the number of points up to time t, job k arrives when
+W(t) is the sum of the first k gaps: arrivals are a renewal process on a clock that follows the daily cycle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DAY_S = 86_400.0
 BUCKET_S = DAY_S / BUCKETS
 
 FIRST_BUCKET = 11
-"""First bucket of the cycle; bucket 1 is the half hour after midnight."""
+"""First bucket of the daily cycle; bucket 1 is the half hour after midnight."""
 
 MAX_LOG_GAP = 13.0
 """Gaps above e^13 points, about five days, are drawn again."""
@@ -48,7 +48,7 @@ MAX_LOG_GAP = 13.0
 CHUNK = 4096
 """Number of gaps or jobs drawn at a time; fixed, so that a shorter workload is a prefix of a longer one."""
 
-# A bucket below this fraction of the mean gets less than one job in a billion; points could not be inverted to time.
+# A bucket below this fraction of the mean gets less than one job in a billion; points could not be converted to times.
 _LEAST_WEIGHT = 1e-9
 
 
@@ -60,7 +60,7 @@ class DailyCycle:
     points: FloatArray
 
     def time_s(self, points: npt.ArrayLike) -> FloatArray:
-        """Return the seconds after midnight at which a number of points (>= 0) has passed."""
+        """Return the time, in seconds after midnight, at which this number of points (>= 0) has passed."""
         days, rest = np.divmod(np.asarray(points, np.float64), self.points[-1])
         time_s: FloatArray = days * DAY_S + np.interp(rest, self.points, _EDGES_S)
         return time_s
@@ -70,14 +70,14 @@ _EDGES_S = np.arange(BUCKETS + 1) * BUCKET_S
 
 
 def daily_cycle(anum: float, bnum: float) -> DailyCycle:
-    """Return the daily cycle of a gamma distribution whose shape and scale are in half hours.
+    """Return the daily cycle given by a gamma distribution over the half hours of a day.
 
-    Bucket i, from 11 to 58 and wrapping at midnight, gets the probability between i - 0.5 and i + 0.5. InputError if a
-    half hour would have almost no arrivals.
+    Bucket i, from 11 to 58 and wrapping at midnight, gets the probability between i - 0.5 and i + 0.5. Raise InputError
+    if a half hour would have almost no arrivals.
 
     Examples
     --------
-    The whole sample is busiest in the half hour from 13:30 on:
+    The whole sample is busiest in the half hour that starts at 13:30:
 
     >>> int(daily_cycle(8.1737, 3.9631).weights.argmax()) / 2
     13.5
@@ -96,9 +96,9 @@ def daily_cycle(anum: float, bnum: float) -> DailyCycle:
 
 
 def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw gaps between arrivals in points, from 1 to e^13; with equal hours, a point is a second.
+    """Draw gaps between arrivals, from 1 to e^13 points; without a daily cycle, a point would be a second.
 
-    Their logarithm is gamma distributed, with shape aarr * arar. A smaller number of gaps is a prefix of a larger one.
+    The gaps' logarithms are gamma distributed, with shape aarr * arar. Drawing fewer gaps gives a prefix.
     """
     parts = []
     for _ in range(-(-size // CHUNK)):
@@ -112,10 +112,10 @@ def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -
 
 
 def factor_for_span(cycles: Sequence[DailyCycle], points: Sequence[FloatArray], span_s: float) -> float:
-    """Return the factor for all gaps with which the jobs of these processes are submitted over ``span_s`` seconds.
+    """Return the factor that, applied to all gaps, makes the jobs' submissions span ``span_s`` seconds.
 
-    The daily cycle is not stretched, so the span is not proportional to the factor; but it grows continuously from
-    zero, so a solver finds the factor.
+    The daily cycle is not stretched, so the span is not proportional to the factor. But the span grows continuously
+    from zero, so a solver can find the factor.
     """
     from scipy.optimize import brentq
 
@@ -140,7 +140,7 @@ def factor_for_span(cycles: Sequence[DailyCycle], points: Sequence[FloatArray], 
 MAX_LOG_RUN = 12.0
 """Run times above e^12 s, about two days, are drawn again."""
 
-# Published values are far below; a much larger shape has no spread left and is most likely an error in a model file.
+# Published values are far lower; a much larger shape has almost no spread and is most likely an error in a model file.
 _MAX_SHAPE = 1e6
 
 
@@ -156,7 +156,7 @@ class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     low : float
         Minimum log2 of the size of a parallel job, before rounding.
     med_offset : float
-        Distance between the break of the two-stage distribution and its top: med = hi - med_offset.
+        Distance between the break and the top of the two-stage distribution: med = hi - med_offset.
     hi_offset : float
         Distance between the top and the size of the machine: hi = log2(nodes) - hi_offset.
     prob : float
@@ -166,9 +166,9 @@ class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     pa, pb : float
         A job of n nodes uses the first distribution with probability pa * n + pb, limited to [0, 1].
     aarr, barr : float
-        Gamma distribution of ln(gap in points) in rush hours, > 0. Sodan and Lan call aarr alpha.
+        Gamma distribution of ln(gap in points) in rush hours, > 0. Sodan and Lan call aarr "alpha".
     arar : float
-        Ratio of all hours to rush hours, > 0: the shape is aarr * arar, whose mean with barr is at most 13.
+        Ratio of all hours to rush hours, > 0. The shape is aarr * arar; the mean, aarr * arar * barr, is at most 13.
     anum, bnum : float
         Gamma distribution of arrivals over the half hours of a day, > 0.
     job_class : int, optional
@@ -224,7 +224,7 @@ class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         daily_cycle(self.anum, self.bnum)
 
     def size_range(self, nodes: int) -> tuple[float, float, float]:
-        """Return low, med and hi in log2 of nodes, ascending. On a small machine, med is at least hi / 2."""
+        """Return low <= med <= hi, as log2 of node counts. On a small machine, med is at least hi / 2."""
         hi = max(math.log2(nodes) - self.hi_offset, self.low)
         return self.low, min(max(hi - self.med_offset, hi / 2, self.low), hi), hi
 
@@ -236,7 +236,7 @@ def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generato
         return np.ones(size, np.int64)
     low, med, hi = jobs.size_range(nodes)
     exponent = np.where(stage < jobs.prob, low + position * (med - low), med + position * (hi - med))
-    # Rounding up must not exceed a machine whose size is not a power of two.
+    # Rounding up must not exceed the size of a machine that is not a power of two.
     power = np.minimum(np.floor(exponent + 0.5), nodes.bit_length() - 1)
     exponent = np.where(kind < jobs.serial + jobs.pow2, power, exponent)
     width: IntArray = np.minimum(np.floor(np.exp2(exponent) + 0.5).astype(np.int64), nodes)
@@ -245,11 +245,11 @@ def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generato
 
 
 def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Draw run times, which depend on the widths: whole seconds from 1 to 162754 (e^12, rounded down).
+    """Draw run times, given the widths, in whole seconds from 1 to 162754 (e^12, rounded down).
 
     Notes
     -----
-    For a value above e^12, the choice between the two distributions is repeated as well.
+    A value above e^12 is drawn again, including the choice between the two distributions.
     """
     first = np.clip(jobs.pa * width + jobs.pb, 0.0, 1.0)
     log_run = np.empty(len(width))
@@ -263,7 +263,7 @@ def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> F
 
 
 def draw_jobs(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-    """Draw sizes, and run times in seconds; a smaller number of jobs is a prefix of a larger one."""
+    """Draw widths, and run times in seconds; drawing fewer jobs gives a prefix of the same sequence."""
     for_widths, for_runs = rng.spawn(2)
     chunks = -(-size // CHUNK)
     width = np.empty(chunks * CHUNK, np.int64)
@@ -276,17 +276,17 @@ def draw_jobs(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator)
 
 
 PUBLISHED_NODES = 128
-"""Machine size of the published values of med and hi."""
+"""Machine size to which the published values of med and hi apply."""
 
 INTERACTIVE, BATCH = 0, 1
-"""Values of the column ``job_class`` for the two types: the queues in the output of the authors' program."""
+"""Values of the column ``job_class`` for the two types, as in the output of the authors' program."""
 
 WHOLE_SAMPLE = LublinJobs(
     serial=0.244, pow2=0.576, low=0.8, med_offset=2.5, hi_offset=0.0, prob=0.86,
     a1=4.2, b1=0.94, a2=312.0, b2=0.03, pa=-0.0054, pb=0.78,
     aarr=10.2303, barr=0.4871, anum=8.1737, bnum=3.9631, arar=1.0225,
 )  # fmt: skip
-"""Parameters of all jobs together."""
+"""Parameters of a single type that represents all jobs."""
 
 BATCH_JOBS = LublinJobs(
     serial=0.2927, pow2=0.6686, low=1.2, med_offset=2.0, hi_offset=0.0, prob=0.875,
@@ -300,18 +300,18 @@ INTERACTIVE_JOBS = LublinJobs(
     a1=3.8351, b1=0.6605, a2=7.073, b2=0.6856, pa=-0.0118, pb=0.9156,
     aarr=6.5510, barr=0.6621, anum=8.9186, bnum=3.6680, arar=0.9797, job_class=INTERACTIVE,
 )  # fmt: skip
-"""Parameters of interactive jobs; with 128 nodes the widest has 45."""
+"""Parameters of interactive jobs; on 128 nodes, the widest job has 45."""
 
 
 class LublinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workload of one type of jobs, or of several types with independent arrivals.
+    """A workload model with one type of jobs, or several types with independent arrivals.
 
     Parameters
     ----------
     name : str
-        Name for workloads and messages.
+        Name of the model, used in workload names and messages.
     types : tuple of LublinJobs
-        At least one. If jobs arrive at the same time, jobs of earlier types come first.
+        At least one type. If jobs arrive at the same time, jobs of earlier types come first.
 
     Raises
     ------
@@ -329,14 +329,14 @@ class LublinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> LublinModel:
-    """Return the published model.
+    """Return a model with the published parameters.
 
     Parameters
     ----------
     kind : str
-        ``whole``: all jobs are of one type. ``batch`` or ``interactive``: one of the two types. ``types``: both types,
-        with independent arrivals, as in the authors' program by default. 1,000 jobs on 128 nodes arrive over 7 to 18
-        days with ``whole`` and over 3 to 10 days with ``types``.
+        ``whole``: all jobs have one type. ``batch`` or ``interactive``: only that type. ``types``: both types, with
+        independent arrivals, which is the default of the authors' program. 1,000 jobs on 128 nodes arrive within 7 to
+        18 days with ``whole`` and within 3 to 10 days with ``types``.
 
     Raises
     ------
@@ -362,7 +362,7 @@ _KINDS = {
 
 
 def with_alpha(model: LublinModel, alpha: float) -> LublinModel:
-    """Return the model with other gaps between jobs but the same daily cycle; a lower alpha gives a higher load.
+    """Return the model with a new value of aarr ("alpha") and the same daily cycle; a lower alpha gives a higher load.
 
     Parameters
     ----------
@@ -386,7 +386,7 @@ def with_alpha(model: LublinModel, alpha: float) -> LublinModel:
 
 
 def generate_lublin(model: LublinModel, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]) -> Workload:
-    """Generate a workload of the first jobs after midnight, with perfect estimates.
+    """Generate a workload with perfect estimates that starts at midnight.
 
     Parameters
     ----------
@@ -395,8 +395,8 @@ def generate_lublin(model: LublinModel, jobs: int, rng: np.random.Generator, **s
     rng : numpy.random.Generator
         Spawns separate streams for the sizes and run times and for the gaps of each type.
     **scaling
-        See `Scaling`. Job sizes depend on the machine size. With a load, ``interarrival_factor`` multiplies the time
-        between the first and the last submission.
+        See `Scaling`. Job widths depend on the machine size. If a load is given, ``interarrival_factor`` multiplies
+        the time between the first and the last submission.
 
     Returns
     -------
@@ -411,8 +411,8 @@ def generate_lublin(model: LublinModel, jobs: int, rng: np.random.Generator, **s
 
     Notes
     -----
-    Gaps are multiplied in points, before the cycle of the day is laid over them, so the day keeps its 24 hours. Which
-    jobs of each type belong to the workload is decided before the gaps are multiplied.
+    Gaps are scaled in points, before points are converted to times, so the daily cycle keeps its 24 hours. The jobs of
+    each type are selected before the gaps are scaled.
     """
     request = Request.of(jobs, model.nodes, scaling)
     cycles = [daily_cycle(kind.anum, kind.bnum) for kind in model.types]
@@ -446,7 +446,7 @@ def generate_lublin(model: LublinModel, jobs: int, rng: np.random.Generator, **s
 def _first_arrivals(
     model: LublinModel, cycles: Sequence[DailyCycle], jobs: int, rngs: Sequence[np.random.Generator]
 ) -> list[FloatArray]:
-    """Return the arrivals of each type in points, for the first ``jobs`` arrivals of all types."""
+    """Return the first ``jobs`` arrivals over all types, as points per type."""
     points = [
         np.cumsum(draw_gaps(kind.aarr * kind.arar, kind.barr, jobs, for_gaps))
         for kind, for_gaps in zip(model.types, rngs, strict=True)
@@ -462,7 +462,7 @@ def _first_arrivals(
 def _submit_s(
     cycles: Sequence[DailyCycle], points: Sequence[FloatArray], request: Request, area_node_s: float
 ) -> FloatArray:
-    """Return submit times in seconds, type by type, with gaps scaled by the factor or to reach the load."""
+    """Return submit times in seconds, type by type, with gaps scaled by the factor or to the requested load."""
     option, factor = "interarrival_factor", request.interarrival_factor
     if request.load is not None:
         option = "load"

@@ -1,6 +1,6 @@
-"""Registry of workload models, and files of learnt models: JSON, compressed if the name ends in .gz or .xz.
+"""Registry of workload models, and files of fitted models: JSON, compressed if the file name ends in .gz or .xz.
 
-To add a kind of model, add an entry to `GENERATORS`.
+To add a new kind of model, add an entry to `GENERATORS`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gridweave.scenarios.workload.table import Workload
 FORMAT = "gridweave-workload-model"
 VERSION = 1
 
-# A model of a year of jobs takes tens of kilobytes; a larger file is not a model.
+# A model of a year of jobs takes tens of kilobytes; a file above this limit is not a model.
 MAX_BYTES = 1 << 26
 
 _SHIPPED_SUFFIX = ".json.gz"
@@ -38,11 +38,11 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the workload it was learnt from, or its own name."""
+        """Name of the workload to which the model was fitted, or the model's own name."""
 
     @property
     def nodes(self) -> int:
-        """Nodes of the machine."""
+        """Number of nodes of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Generator:
         ``generate(model, jobs, rng, **scaling)`` returns a `Workload`; see
         `gridweave.scenarios.generators.common.Scaling`.
     learn : callable, optional
-        ``learn(workload, *, nodes=None, **options)`` returns a model. None if models are not learnt from traces.
+        ``learn(workload, *, nodes=None, **options)`` returns a model. None if models are not fitted to traces.
     learn_options : tuple of str
         Names of the options of `learn`, all strings.
     default : callable, optional
-        Returns a model that needs no file and has the name of this entry.
+        Returns a model without reading a file; the model has the name of this entry.
     settings : mapping from str to callable
         Parameters that can be set before generating: ``set(model, value)`` returns the changed model.
     """
@@ -92,7 +92,7 @@ GENERATORS: dict[str, Generator] = {
 
 
 def kind_of(model: Model) -> str:
-    """Return the name of the first registry entry for the type of a model."""
+    """Return the name of the first registry entry for a model's type."""
     for name, entry in GENERATORS.items():
         if isinstance(model, entry.model_type):
             return name
@@ -105,7 +105,7 @@ def with_settings(model: Model, settings: Mapping[str, float]) -> Model:
     Parameters
     ----------
     settings : mapping from str to float
-        Values of parameters, which must be in the ``settings`` of the model's kind.
+        Parameter values by name; each name must be in the ``settings`` of the model's registry entry.
 
     Raises
     ------
@@ -153,9 +153,9 @@ def save_model(model: Model, path: str | Path) -> None:
     Parameters
     ----------
     model : Model
-        Its kind must be in `GENERATORS`.
+        The model; its type must be in `GENERATORS`.
     path : str or pathlib.Path
-        An existing file is replaced. The suffixes ``.gz`` and ``.xz`` compress it. Equal models give equal bytes.
+        An existing file is replaced. The suffixes ``.gz`` and ``.xz`` compress the file. Equal models give equal bytes.
 
     Raises
     ------
@@ -170,8 +170,8 @@ def save_model(model: Model, path: str | Path) -> None:
 def load_model(source: str | Path) -> Model:
     """Load a model, given a name from `model_names` or a file written by `save_model`.
 
-    A string is tried as a name first; a `pathlib.Path` is always a file. InputError if there is no such model, or the
-    file is damaged, has another version, or is not a model file.
+    A string is tried as a name first; a `pathlib.Path` is always a file. Raise InputError if there is no such model, or
+    the file is damaged, has another version, or is not a model file.
     """
     if isinstance(source, str):
         entry = GENERATORS.get(source)
@@ -192,12 +192,12 @@ def load_model(source: str | Path) -> Model:
 
 
 def model_names() -> list[str]:
-    """Return the sorted names of models that need no file, because they ship with gridweave or are not learnt."""
+    """Return the sorted names of the models that can be loaded by name."""
     return sorted({*_shipped(), *(name for name, entry in GENERATORS.items() if entry.default is not None)})
 
 
 def _shipped() -> dict[str, Traversable]:
-    """Return the model files in the package by name."""
+    """Return the model files that ship with the package, by model name."""
     folder = importlib.resources.files("gridweave.scenarios") / "data"
     return {
         entry.name.removesuffix(_SHIPPED_SUFFIX): entry

@@ -1,1 +1,1 @@
-"""Live runs of scenarios, and their comparison with the simulation."""
+"""Run scenarios live, and compare the runs with simulations."""

@@ -1,4 +1,4 @@
-"""Compare a live run, by the records of its jobs, with its simulation: job by job and in total."""
+"""Compare a live run with its simulation, job by job and in total, using the records of the live jobs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gridweave.site.job import JobRecord
 from gridweave.site.times import span_text
 
 MAKESPAN_TOLERANCE = 0.03
-"""Highest relative difference of makespans at which a live run on Ray matches its simulation."""
+"""Maximum relative difference in makespan at which a live run on Ray still matches its simulation."""
 
 BEHIND = 0.01
-"""A machine cannot keep up if jobs hold their nodes longer than they need them by more than this part."""
+"""A machine cannot keep up if jobs hold their nodes longer than needed by more than this fraction."""
 
 COMPARED = ("makespan_ms", "awt_ms", "awrt_area_ms", "sldwa", "util")
-"""The metrics shown for both runs."""
+"""Metrics that are shown for both runs."""
 
 HEADER = (
     *("job_id", "submit_ms", "width", "estimate_ms", "run_ms"),
@@ -38,17 +38,17 @@ HEADER = (
 """Columns of ``jobs.csv``."""
 
 REPLAY_HEADER = ("replayed_start_ms", "replayed_end_ms", "replayed_site", "replayed_fragments")
-"""Further columns of ``jobs.csv`` if the run was replayed in simulation."""
+"""Additional columns of ``jobs.csv`` if the live run was simulated again with its own times."""
 
 _RAN, _NEVER_RAN = ("finished", "limit"), ("cancelled", "refused")
-"""Expected outcomes of jobs that ran in the simulation, and further outcomes of jobs that did not."""
+"""Expected outcomes of jobs that ran in the simulation, and additional expected outcomes of jobs that did not."""
 
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LiveRun:
-    """A scenario simulated and run live.
+    """A scenario's live run, together with its simulation.
 
     Attributes
     ----------
@@ -57,23 +57,23 @@ class LiveRun:
     speed : float
         Milliseconds of scenario time per real millisecond.
     submitted_ms : numpy.ndarray of int64, shape (n,)
-        When the live grid or site accepted each job.
+        Time at which the live grid or site accepted each job, in scenario time.
     placed_ms : numpy.ndarray of int64, shape (n,)
-        When the grid placed each job; `NEVER` for jobs of a site's own users.
+        Time at which the grid placed each job; `NEVER` for jobs of a site's own users.
     needed_ms : numpy.ndarray of int64, shape (n,)
-        How long the work of each job takes at its placement.
+        Time that each job's work takes with its placement.
     outcomes : tuple of str
-        How each job ended: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
+        Outcome of each job: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
     attempts : numpy.ndarray of int64, shape (n,)
-        How many attempts each job took, including attempts withdrawn from a queue or not agreed in time.
+        Number of attempts for each job, including attempts that were withdrawn or not agreed on in time.
     remarks : tuple of str
         Remarks for the user.
     where : str
         Where the scenario ran live: ``Ray``, or the address of a gateway.
     tolerance : float
-        Highest relative difference of makespans at which the live run matches the simulation.
+        Maximum relative difference in makespan at which the live run still matches the simulation.
     replay : LiveReplay, optional
-        The decisions of a second simulation, with the submit times and hold times of the live run.
+        The decisions of a second simulation that uses the live run's submit times and hold times.
     """
 
     simulated: SimulationResult
@@ -91,23 +91,23 @@ class LiveRun:
 
     @property
     def ran(self) -> BoolArray:
-        """Which jobs ran in both runs, shape (n,)."""
+        """Mask of the jobs that ran both live and in the simulation, shape (n,)."""
         both: BoolArray = (self.live.start_ms != NEVER) & (self.simulated.start_ms != NEVER)
         return both
 
     @property
     def start_differences_ms(self) -> IntArray:
-        """How much later each job that ran started live."""
+        """Live minus simulated start time of each job that ran in both."""
         return (self.live.start_ms - self.simulated.start_ms)[self.ran]
 
     @property
     def end_differences_ms(self) -> IntArray:
-        """How much later each job that ran ended live."""
+        """Live minus simulated end time of each job that ran in both."""
         return (self.live.end_ms - self.simulated.end_ms)[self.ran]
 
     @property
     def elsewhere(self) -> BoolArray:
-        """Which jobs ran on other sites or in other fragments than in the simulation, shape (n,)."""
+        """Mask of the jobs that ran live on other sites or in other fragments than in the simulation, shape (n,)."""
         simulated, other = self.simulated, self.live
         rows = range(len(simulated.workload))
         differ = [sorted(simulated.fragments_of(row)) != sorted(other.fragments_of(row)) for row in rows]
@@ -115,7 +115,7 @@ class LiveRun:
 
     @property
     def same_decisions(self) -> tuple[int, int] | None:
-        """How many jobs were placed live as in the replay, and how many ran in both; None without a replay."""
+        """Number of jobs placed live as in the replay, and number of jobs that ran in both; None without a replay."""
         if self.replay is None:
             return None
         both = np.flatnonzero((self.live.start_ms != NEVER) & (self.replay.start_ms != NEVER)).tolist()
@@ -124,17 +124,17 @@ class LiveRun:
 
     @property
     def late_ms(self) -> IntArray:
-        """How much later than in the scenario each job was accepted, shape (n,)."""
+        """Time from each job's scenario submit time until it was accepted, shape (n,)."""
         return self.submitted_ms - self.live.workload.submit_ms
 
     @property
     def longer_ms(self) -> IntArray:
-        """How much longer each job that ran held its nodes than its work takes at its placement."""
+        """Time by which each job that ran held its nodes longer than its work takes."""
         return (self.live.end_ms - self.live.start_ms - self.needed_ms)[self.ran]
 
     @property
     def behind(self) -> float:
-        """The time for which jobs held nodes in excess of their work, relative to their work, weighted by width."""
+        """Time by which jobs held their nodes longer than they worked, relative to their work and weighted by width."""
         result, ran = self.live, self.ran
         held = float(((result.end_ms - result.start_ms)[ran] * result.workload.width[ran]).sum())
         more = float((self.longer_ms * result.workload.width[ran]).sum())
@@ -142,7 +142,7 @@ class LiveRun:
 
     @property
     def makespan_difference(self) -> float:
-        """The relative difference of the live makespan from the simulated one, both from the first submission."""
+        """Relative difference between the live and the simulated makespan, both counted from the first submission."""
         simulated, live = (_span_ms(run) for run in (self.simulated, self.live))
         return (live - simulated) / simulated if simulated else 0.0
 
@@ -153,13 +153,13 @@ class LiveRun:
 
     @property
     def _unexpected(self) -> Counter[str]:
-        """Count unexpected outcomes, by outcome; a job that never runs in the simulation need not run live."""
+        """Number of jobs with each unexpected outcome; a job that never ran in the simulation need not run live."""
         runs = (self.simulated.start_ms != NEVER).tolist()
         ends = zip(self.outcomes, runs, strict=True)
         return Counter(outcome for outcome, ran in ends if outcome not in (_RAN if ran else (*_RAN, *_NEVER_RAN)))
 
     def verdict(self) -> str:
-        """Return the comparison in one line for the user."""
+        """Return a one-line summary of the comparison for the user."""
         word = "yes" if self.is_within_tolerance else "no"
         text = f"makespan within {self.tolerance:.0%} of the simulated: {word} ({self.makespan_difference:+.2%})"
         return "; ".join([text, *(f"{count:,} jobs {outcome}" for outcome, count in sorted(self._unexpected.items()))])
@@ -200,14 +200,14 @@ class LiveRun:
                 yield label, f"{simulated_value:,.3f}", f"{other:,.3f}", more
 
     def difference_rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield differences job by job in seconds: name, least, 5%, median, 95%, most."""
+        """Yield the distribution of each per-job difference, in seconds: name, minimum, 5%, median, 95%, maximum."""
         names = ("started later", "ended later", "accepted late", "held nodes longer than its work")
         for name, values in zip(names, self._differences().values(), strict=True):
             if len(values):
                 yield (name, *(f"{value / MS_PER_S:,.1f}" for value in np.quantile(values, _QUANTILES)))
 
     def _differences(self) -> dict[str, IntArray]:
-        """Return the differences of jobs from the simulation, by their names in ``summary.json``."""
+        """Return the jobs' differences from the simulation, by their names in ``summary.json``."""
         return {
             "start_ms": self.start_differences_ms,
             "end_ms": self.end_differences_ms,
@@ -216,7 +216,7 @@ class LiveRun:
         }
 
     def count_rows(self) -> Iterator[tuple[str, str]]:
-        """Yield (name, count) of jobs."""
+        """Yield (name, count) for the jobs in each category."""
         yield "jobs", f"{len(self.outcomes):,}"
         for outcome, count in sorted(Counter(self.outcomes).items()):
             yield f"of these {_OUTCOMES.get(outcome, outcome)}", f"{count:,}"
@@ -229,7 +229,7 @@ class LiveRun:
         yield "took more than one attempt", f"{int((self.attempts > 1).sum()):,}"
 
     def summary(self) -> dict[str, Any]:
-        """Return the content of ``summary.json``, as plain values."""
+        """Return the content of ``summary.json`` as plain values."""
         ends = ("least", "q05", "median", "q95", "most")
         differences = {
             name: dict(zip(ends, np.quantile(values, _QUANTILES).tolist(), strict=True))
@@ -254,7 +254,7 @@ class LiveRun:
         }
 
     def write(self, folder: str | Path, *, plots: bool = True) -> tuple[Path, ...]:
-        """Write ``jobs.csv`` and ``summary.json``; with ``plots``, write both schedules to subfolders too.
+        """Write ``jobs.csv`` and ``summary.json``; with ``plots``, also write both schedules to subfolders.
 
         Raises
         ------
@@ -312,7 +312,7 @@ def _span_ms(run: SimulationResult) -> int:
 
 
 def _lower(speed: float, behind: float) -> float:
-    """Return a rounded speed at which the same delays would be within `BEHIND`."""
+    """Return a rounded speed at which the same real delays would stay within `BEHIND`."""
     target = speed * BEHIND / behind
     unit = 10.0 ** np.floor(np.log10(target))
     return float(max(unit * np.floor(target / unit), 1e-3))
@@ -329,9 +329,9 @@ def live_run_of(
     tolerance: float = MAKESPAN_TOLERANCE,
     replay: bool = False,
 ) -> LiveRun:
-    """Compare the records of a live run, in the order of the workload, with its simulation.
+    """Compare a live run's records, given in workload order, with its simulation.
 
-    With ``replay``, simulate the scenario again with the times of the live run.
+    With ``replay``, also simulate the scenario with the live run's times.
     """
     schedule = _schedule_of(built, records)
     submitted_ms = np.array([record.submit_ms for record in records], np.int64)
@@ -339,7 +339,7 @@ def live_run_of(
     needed_ms = np.array([_needed_ms(built, row, record) for row, record in enumerate(records)], np.int64)
     return LiveRun(
         simulated=simulated,
-        # The grid learns of ends late, when a site may have reused the nodes: jobs seem to share them.
+        # The grid learns late that a job has ended; by then the site may have reused its nodes, so jobs seem to share.
         live=with_names(schedule, built, shared=True),
         replay=replayed(built, schedule, submitted_ms, placed_ms, needed_ms) if replay else None,
         speed=speed,
@@ -355,9 +355,9 @@ def live_run_of(
 
 
 def _needed_ms(built: Built, row: int, record: JobRecord) -> int:
-    """Return how long a job's work takes at its placement.
+    """Return how long a job's work takes with its placement.
 
-    At a site where jobs may run at rates other than 1, this is how long the job's processes ran.
+    If a site may run jobs at rates other than 1, return how long the job's processes ran.
     """
     if record.ran_ms is not None and any(site in built.sites_with_rates for site, _ in record.places):
         return record.ran_ms[1] - record.ran_ms[0]

@@ -1,4 +1,4 @@
-"""The demonstration: seven jobs on the grid that ships with gridweave, and what happened to them.
+"""The demonstration: run seven jobs on the grid that ships with gridweave, and record what happens to them.
 
 The jobs show the grid's decisions: a split that pays off, a split that does not, a job that starts on hyperthreaded
 nodes that another job uses, and a job that is wider than any site.
@@ -44,15 +44,15 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class DemoJob(NamedTuple):
-    """A job of the demonstration; times in seconds."""
+    """A job of the demonstration; times are in seconds."""
 
     name: str
     submit_s: float
     nodes: int
     run_s: float
     limit_s: float
-    communication: str = "none"  # a profile
-    # Parts of its run time on the CPU, the network and the disk, and of a node's memory.
+    communication: str = "none"  # name of a profile
+    # Fractions of run time spent on CPU, network and disk, and the fraction of a node's memory.
     resources: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 1.0)
     site: str = ""  # the site whose own user submits the job; empty for a job of the grid
 
@@ -71,8 +71,8 @@ JOBS = (
 )
 """The times are chosen so that delays of up to half a second change no decision.
 
-Only jobs whose limit is above 60 s share nodes (docs/sharing.md, "Who may share"). By the limits, `sends` ends 3.8 s
-earlier on shared nodes than it would if it waited for a site.
+Only jobs whose limit is above 60 s share nodes (docs/sharing.md, "Who may share"). According to the limits, `sends`
+ends 3.8 s earlier on shared nodes than if it waited for a site.
 """
 
 PATIENCE_S = 180.0
@@ -96,13 +96,13 @@ def shipped_scenario(workload: WorkloadTable) -> Scenario:
 
 
 def _as(kind: type[T], table: msgspec.Struct, common: type[msgspec.Struct] | None = None) -> T:
-    """Convert a table to another type, copying the fields of `common`, by default all fields of the new type."""
+    """Convert a table to another type by copying the fields of `common`, by default all fields of the new type."""
     return kind(**{name: getattr(table, name) for name in (common or kind).__struct_fields__})
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The jobs of the demonstration in real time, and their grid."""
+    """The demonstration's jobs, in real time, and the grid that runs them."""
 
     built: Built
 
@@ -111,11 +111,11 @@ class Demo:
         return run_built(self.built)
 
     def on(self, live: LiveTimes) -> Demo:
-        """Return the demonstration on a grid with these times."""
+        """Return the demonstration with the delays of a live grid."""
         return Demo(as_live(self.built, live, 1.0))
 
     def compared(self, simulated: SimulationResult, shown: Shown) -> LiveRun:
-        """Compare the jobs' records, in the order of the workload, with the simulation."""
+        """Compare the jobs' records, given in workload order, with the simulation."""
         remarks = live_remarks(self.built, shown.live)
         return live_run_of(self.built, simulated, shown.records, speed=1.0, remarks=remarks)
 
@@ -129,7 +129,7 @@ def make_demo() -> Demo:
 
 
 def demo_jobs() -> Workload:
-    """Return the jobs of the demonstration, with their traffic and their use of a node's resources."""
+    """Return the demonstration's jobs, with their network traffic and their use of a node's resources."""
     profiles = [PROFILES[job.communication] for job in JOBS]
     used = dict(zip(RESOURCE_COLUMNS, np.array([job.resources for job in JOBS]).T, strict=False))
     patterns = list(PATTERN_NAMES)
@@ -173,7 +173,7 @@ def simulator() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> SimulationResult:
-    """Simulate the demonstration in a process of `simulator`."""
+    """Simulate the demonstration in a process started by `simulator`."""
     assert child.stdin is not None
     assert child.stdout is not None
     with child.stdin as stdin:
@@ -187,9 +187,9 @@ def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> SimulationResult
 
 @dataclass(kw_only=True)
 class Shown:
-    """The records of all jobs at the end, and why jobs waited, by name.
+    """The final records of all jobs, and the reason why each job waited, by job name.
 
-    ``live`` holds the times that the grid added to the jobs' work.
+    ``live`` holds the delays that the live grid added to the jobs' run times.
     """
 
     records: list[JobRecord] = field(default_factory=list)
@@ -201,7 +201,7 @@ class Shown:
         return self.records[[job.name for job in JOBS].index(name)]
 
     async def look(self, grid: Client, records: list[JobRecord]) -> None:
-        """Ask the grid once for each waiting job why it waits."""
+        """Ask the grid once, for each waiting job, why the job is waiting."""
         for record in records:
             if record.state == "waiting" and record.request.array is not None:
                 name = JOBS[record.request.array.index].name
@@ -211,7 +211,7 @@ class Shown:
 
 @contextlib.contextmanager
 def grid_of_its_own(name: str, say: Report) -> Iterator[None]:
-    """Hold the exclusive use of a grid's name.
+    """Reserve a grid's name for exclusive use during the block.
 
     Remove the grid before and after the block, even if the block is interrupted.
     """

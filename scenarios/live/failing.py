@@ -1,4 +1,4 @@
-"""Actors of a live run with faults: sites that crash, and connections that are cut or lose messages."""
+"""Actors for live runs with faults: sites that crash, and connections that are cut or lose messages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Unsteady(msgspec.Struct, frozen=True, kw_only=True):
-    """Faults of the packets between a site and the grid, as in `gridweave.scenarios.world.connections.Network`.
+    """Delays and faults of the packets between a site and the grid, in real time.
 
-    Times are real.
+    See `gridweave.scenarios.world.connections.Network` for the fields.
     """
 
     latency_s: float = 0.0
@@ -35,13 +35,13 @@ class Unsteady(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Downtime:
-    """The end of a site's crash, in a file that its actors read after Ray has restarted them."""
+    """The time until which a site stays down, kept in a file for the actors that Ray restarts."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "down-until"
 
     def crash(self, until_s: float) -> None:
-        """Kill this process at once; its actor, restarted by Ray, works again from ``until_s`` (Unix time)."""
+        """Kill this process at once; Ray restarts its actor, which waits until ``until_s`` (Unix time)."""
         self._file.write_text(str(until_s), encoding="ascii")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -67,12 +67,12 @@ class FailingAgent(AgentActor):
         runner = self._driver.runner
         states = (runner.state(*key) for key in runner.task_keys())
         for pid in [state.shim_pid for state in states if state is not None and state.outcome is None]:
-            os.kill(pid, signal.SIGKILL)  # the kernel ends its ranks
+            os.kill(pid, signal.SIGKILL)  # the kernel then kills the job's ranks
         self._outage.crash(until_s)
 
 
 class FailingSite(SiteActor):
-    """A site that can crash and be cut off from the grid."""
+    """A site that can crash, or be cut off from the grid."""
 
     def __init__(self, settings: Any, journal: str, *arguments: Any, **own: Any) -> None:
         folder = Path(journal).parent
@@ -84,7 +84,7 @@ class FailingSite(SiteActor):
         super().__init__(settings, journal, *arguments, **own)
 
     def make_queries(self) -> SiteQueries:
-        """Return the site's `SiteQueries` once its crash is over."""
+        """Return the site's `SiteQueries` after waiting until the crash is over."""
         self._outage.wait()
         return super().make_queries()
 
@@ -97,7 +97,7 @@ class FailingSite(SiteActor):
         self._cut_until_s = until_s
 
     async def be_unsteady(self, how: bytes) -> None:
-        """Apply an `Unsteady`, encoded as JSON, to packets from now on; restarted actors apply it too."""
+        """Apply an `Unsteady`, encoded as JSON, to all packets from now on, even after a restart of this actor."""
         self._unsteady = msgspec.json.decode(how, type=Unsteady)
         self._random = random.Random(self._unsteady.seed)
         self._unsteady_file.write_bytes(how)
@@ -112,7 +112,7 @@ class FailingSite(SiteActor):
         return await self._carried(lambda: take(data))
 
     async def _carried(self, carry: Callable[[], Awaitable[str | None]]) -> str | None:
-        """Carry a packet, possibly late or twice; raise UnavailableError if it is lost: its sender repeats it."""
+        """Carry a packet, possibly late or twice; raise UnavailableError if it is lost, so the sender repeats it."""
         how, rng = self._unsteady, self._random
         if time.time() < self._cut_until_s or rng.random() < how.loss:
             raise UnavailableError("the packet was lost")

@@ -1,4 +1,4 @@
-"""Injects a scenario's faults into the actors of a live run, at the times given in the scenario."""
+"""Inject a scenario's faults into the actors of a live run, at the scenario's times."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from gridweave.grid.service.cluster import Kinds, RunningGrid
 
 _LATE_S = 1.0
-"""A site that is back later than planned by more than this leads to a remark."""
+"""A site that comes back later than planned by more than this causes a remark."""
 
 _ANSWER_TIMEOUT_S, _RETRY_S = 2.0, 0.2
 
 
 def with_planned_faults(built: Built) -> Built:
-    """Draw a scenario's random faults in advance, so that simulation and live run have the same faults."""
+    """Draw a scenario's random faults in advance, so that the simulation and the live run have the same faults."""
     if not built.faults.any or built.policy.mode == "local":
         return replace(built, faults=Faults())
     until_ms = int(built.workload.submit_ms[-1])
@@ -49,7 +49,7 @@ def failing_kinds() -> Kinds:
 
 
 class FaultPlayer:
-    """Injects the planned faults into the sites of a running grid; ``remarks`` reports differences from the plan."""
+    """Injects the planned faults into a running grid's sites; ``remarks`` lists deviations from the plan."""
 
     def __init__(self, grid: RunningGrid, built: Built, speed: float) -> None:
         self._grid, self._built, self._speed = grid, built, speed
@@ -62,7 +62,7 @@ class FaultPlayer:
         return max((fault.lasts_ms for fault in self._built.faults.planned), default=0) / self._speed / 1000
 
     def make_unsteady(self) -> None:
-        """Delay, lose and duplicate messages from now on, as the scenario's network does."""
+        """From now on, delay, lose and duplicate messages as the scenario's network does."""
         network, speed = self._built.network, self._speed
         seed = self._built.scenario.header.seed
         for number, name in enumerate(self._built.site_names):
@@ -76,7 +76,7 @@ class FaultPlayer:
             self._grid.call(site_actor(name), "be_unsteady", msgspec.json.encode(how))
 
     async def run(self, began_ms: int) -> None:
-        """Inject all planned faults; ``began_ms`` is time 0 of the scenario as Unix time in ms."""
+        """Inject all planned faults; ``began_ms`` is the scenario's time 0 as Unix time in ms."""
         try:
             await asyncio.gather(*(self._inject(fault, began_ms) for fault in self._built.faults.planned))
         finally:
@@ -94,7 +94,7 @@ class FaultPlayer:
             await asyncio.to_thread(self._wait_for, name, until_s)
 
     def _wait_for(self, site: str, until_s: float) -> None:
-        """Wait until a site is back; add a remark if that takes much longer than planned."""
+        """Wait until a site is back; add a remark if it comes back much later than planned."""
         waiting = [agent_actor(site, "m0"), site_actor(site)]
         while waiting and not self._is_over:
             try:

@@ -1,4 +1,4 @@
-"""The plan of a live run: checks of what it can run, its speed, and its grid."""
+"""Plan a live run: check whether a scenario can run live, choose the speed, and lay out the grid."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.users.owner import policy_label
 
 MARGIN_MS, RETRY_MS = 250, 1_000
-"""How long actors may take to agree on a start, and after how long a silent actor is asked again; real time."""
+"""Time within which actors must agree on a start, and time after which a silent actor is asked again; real time."""
 
 SPEEDS = 0.001, 1_000_000.0
 """The lowest and the highest speed."""
 
 START_REAL_MS = 100
-"""Roughly the real time to start a job's processes and to learn of their end."""
+"""Approximate real time needed to start a job's processes and to learn that they have ended."""
 
 SHARE_OF_STARTS = 0.01
-"""The chosen speed keeps `START_REAL_MS` below this part of the mean work of jobs."""
+"""The default speed keeps `START_REAL_MS` below this fraction of the jobs' mean work."""
 
 LIMIT_SLACK_REAL_MS = 1_000
-"""A busy machine may end a job at its limit if less than this remains between its run time and its limit."""
+"""On a busy machine, a job whose run time is closer than this to its limit may be killed at the limit."""
 
 _STEPS = 5, 2, 1
 
@@ -53,7 +53,7 @@ def check_speed(speed: float) -> None:
 
 
 def first_jobs(built: Built, jobs: int | None) -> Built:
-    """Return a scenario with only its first ``jobs`` jobs; None keeps all of them."""
+    """Return a scenario with only its first ``jobs`` jobs; None keeps all jobs."""
     if jobs is None:
         return built
     if jobs < 1:
@@ -65,9 +65,9 @@ def first_jobs(built: Built, jobs: int | None) -> Built:
 
 
 def check_playable(built: Built, on: str = "ray", speed: float = 1.0) -> list[str]:
-    """Raise ScenarioError for everything that cannot run live; return remarks on differences from the simulation.
+    """Raise ScenarioError if a scenario cannot run live, with all reasons; return remarks on how the run will differ.
 
-    ``on`` is ``ray`` for a grid that is started for the run; any other grid has a clock of real time.
+    ``on`` is ``ray`` for a grid that is started for the run; the clock of any other grid shows real time.
     """
     problems = [*_network_problems(built), *_site_problems(built)]
     if on != "ray":
@@ -79,7 +79,7 @@ def check_playable(built: Built, on: str = "ray", speed: float = 1.0) -> list[st
 
 
 def _running_grid_problems(built: Built, speed: float) -> Iterator[str]:
-    """Yield the problems of a scenario on a grid that was not started for the run."""
+    """Yield the reasons why a scenario cannot run on a grid that was not started for the run."""
     if built.network.loss or built.network.duplicate:
         yield "network: a running grid cannot lose or duplicate messages; leave out loss and duplicate, or use --on ray"
     if built.faults.any:
@@ -90,7 +90,7 @@ def _running_grid_problems(built: Built, speed: float) -> Iterator[str]:
 
 
 def _network_problems(built: Built) -> Iterator[str]:
-    """Yield the features of the links between sites that a live run lacks, because workers send no data."""
+    """Yield the link features in the scenario that a live run does not support, because workers send no data."""
     net = built.net
     if net is None:
         return
@@ -103,7 +103,7 @@ def _network_problems(built: Built) -> Iterator[str]:
 
 
 def _site_problems(built: Built) -> Iterator[str]:
-    """Yield the features of sites that a live run lacks."""
+    """Yield the site features in the scenario that a live run does not support."""
     is_asked = built.policy.control != "full" and bool(built.to_grid.any())
     for name, policy in zip(built.site_names, built.site_policies, strict=True):
         traits = traits_of(policy)
@@ -116,7 +116,7 @@ def _site_problems(built: Built) -> Iterator[str]:
 
 
 def _remarks(built: Built, on: str) -> list[str]:
-    """Return how a live run differs from the simulation."""
+    """Return remarks on how a live run will differ from the simulation."""
     remarks, network = [], built.network
     if on != "ray" and network != Network():
         remarks.append("live messages take real time: [network] applies only to the simulation")
@@ -130,7 +130,7 @@ def _remarks(built: Built, on: str) -> list[str]:
 
 
 def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, clock: Clock = REAL_TIME) -> GridPlan:
-    """Return the plan of a scenario's grid: one virtual machine per site, and actors that use ``clock``."""
+    """Return the plan of a scenario's grid, with one virtual machine per site and actors that use ``clock``."""
     from gridweave.grid.service.local import first_port_of
 
     sites = tuple(
@@ -142,26 +142,26 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, cloc
     return GridPlan(
         folder=folder,
         sites=sites,
-        # In mode local the grid has nothing to do but needs a policy.
+        # In mode local, the grid has nothing to do, but still needs a policy.
         policy=built.policy if built.policy.mode != "local" else GridPolicy(mode="sharing"),
         namespace=namespace,
         labelled=labelled,
         seed=built.scenario.header.seed,
         network=None if built.net is None else network_of(built.net),
-        # Messages and processes take the same real time however fast the clock runs.
+        # Messages and processes take the same real time at any clock speed.
         margin_ms=clock.shown_ms(MARGIN_MS),
         retry_ms=clock.shown_ms(RETRY_MS),
         lease_ms=clock.shown_ms(LEASE_MS),
         rendezvous_ms=clock.shown_ms(RENDEZVOUS_MS),
         alone_ms=clock.shown_ms(ALONE_MS),
         history_days=math.ceil(HISTORY_DAYS * max(1.0, clock.speed)),
-        first_port=first_port_of(namespace),  # a grid that runs here keeps the ports of its own ranks
+        first_port=first_port_of(namespace),  # avoids the rank ports of a grid that is already running here
         clock=clock,
     )
 
 
 def suitable_speed(workload: Workload) -> float:
-    """Return a speed at which process starts take little time compared to jobs: 1, 2 or 5 times a power of ten.
+    """Return a speed at which process starts are short compared with the jobs: 1, 2 or 5 times a power of ten.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def suitable_speed(workload: Workload) -> float:
 
 
 def check_grid(built: Built, sites: Sequence[SiteInfo], scheduling: Scheduling) -> list[str]:
-    """Raise ScenarioError with all differences of a grid from the scenario's; return remarks for the user."""
+    """Raise ScenarioError if a grid differs from the scenario's, with all differences; return remarks for the user."""
     actual = [(site.name, site.nodes) for site in sites]
     expected = list(zip(built.site_names, built.nodes.tolist(), strict=True))
     problems = []
@@ -207,7 +207,7 @@ def _sites_text(sites: Sequence[tuple[str, int]]) -> str:
 
 
 def _site_differences(built: Built, sites: Sequence[SiteInfo]) -> list[str]:
-    """Return where sites schedule differently from the scenario, as far as that affects its jobs."""
+    """Return the differences between the sites' and the scenario's scheduling that would affect the scenario's jobs."""
     problems = []
     own_queues = built.policy.control != "full" or not built.to_grid.all()
     for site, policy, owner in zip(sites, built.site_policies, built.owners, strict=True):
@@ -241,7 +241,7 @@ def _value_text(value: object) -> str:
 
 
 def short_limits(workload: Workload, speed: float) -> int:
-    """Return how many jobs a busy machine may end because their limits are too close to their run times."""
+    """Return the number of jobs that a busy machine may kill because their limits are too close to their run times."""
     slack_ms = (workload.estimate_ms - workload.run_ms) / speed
     return int(np.count_nonzero((slack_ms < LIMIT_SLACK_REAL_MS) & ~workload.overran))
 
@@ -249,7 +249,7 @@ def short_limits(workload: Workload, speed: float) -> int:
 def expanded(record: JobRecord, origin_ms: int, speed: float) -> JobRecord:
     """Return a job's record with its times converted from the grid's clock to scenario time.
 
-    Scenario time runs `speed` times as fast as the grid's clock, and was 0 when that clock showed `origin_ms`.
+    Scenario time runs `speed` times as fast as the grid's clock, and was 0 when the grid's clock showed `origin_ms`.
     """
 
     def at(time_ms: int | None) -> int | None:

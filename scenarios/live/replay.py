@@ -1,6 +1,6 @@
-"""Simulate a live run again with its real times: when jobs were submitted, and how long they held their nodes.
+"""Simulate a live run again with its actual times: when jobs were submitted, and how long they held their nodes.
 
-The simulation before the run knows neither. Decisions that still differ from the live grid's are not due to timing.
+The first simulation does not know these times. Decisions that still differ from the live grid's are not due to timing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fragments = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LiveReplay:
-    """The decision for each job, in the order of the workload.
+    """Each job's start, end and fragments in the replay, in workload order.
 
     Attributes
     ----------
@@ -45,14 +45,14 @@ def replayed(
     Parameters
     ----------
     built : Built
-        The scenario with the times of the live grid. Of these only ``margin_ms`` is simulated, because the hold times
-        already contain the time to start and end processes.
+        The scenario with the live grid's delays. Only ``margin_ms`` is simulated, because the hold times already
+        include the time to start and end processes.
     submitted_ms : numpy.ndarray of int64, shape (n,)
-        When each job was accepted.
+        Time at which each job was accepted.
     placed_ms : numpy.ndarray of int64, shape (n,)
-        When the grid placed each job; `NEVER` for jobs of a site's own users.
+        Time at which the grid placed each job; `NEVER` for jobs of a site's own users.
     needed_ms : numpy.ndarray of int64, shape (n,)
-        How long the work of each job takes at its placement.
+        Time that each job's work takes with its placement.
     """
     workload = built.workload
     run_ms = _run_times(built, live, placed_ms, needed_ms)
@@ -62,7 +62,7 @@ def replayed(
         order,
         submit_ms=submit_ms[order],
         run_ms=run_ms[order],
-        # The time until the end of a job is known does not count towards its limit.
+        # The time until the grid learns of a job's end does not count towards the job's limit.
         estimate_ms=np.maximum(workload.estimate_ms, run_ms)[order],
         columns=_columns(workload, submit_ms, order),
     )
@@ -76,7 +76,7 @@ def replayed(
 
 
 def _columns(workload: Workload, submit_ms: IntArray, order: IntArray) -> dict[str, npt.NDArray[Any]]:
-    """Return the other columns in ``order``; cancellations come at least 1 ms after the job was accepted."""
+    """Return the additional columns in ``order``; move cancellations to at least 1 ms after the submission."""
     columns = {name: values[order] for name, values in workload.columns.items()}
     if "cancel_ms" in columns:
         cancel_ms = np.asarray(columns["cancel_ms"], np.int64)
@@ -85,7 +85,7 @@ def _columns(workload: Workload, submit_ms: IntArray, order: IntArray) -> dict[s
 
 
 def _run_times(built: Built, live: SimulationResult, placed_ms: IntArray, needed_ms: IntArray) -> IntArray:
-    """Return the run times at rate 1, scaled by how much longer each job held its nodes than its work takes.
+    """Return each job's run time at rate 1, multiplied by its hold time divided by the time that its work takes.
 
     A job on several sites starts a margin after its placement.
     """

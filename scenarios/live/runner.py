@@ -1,6 +1,6 @@
-"""Run a scenario live: in real processes, on a grid with a gateway, with time compressed (docs/live-runs.md).
+"""Run a scenario live: in real processes, on a grid with a gateway, in compressed time (docs/live-runs.md).
 
-The grid is a running one, or one on Ray that is started for the run, with a gateway in this process.
+The grid is either already running, or started on Ray for the run, with a gateway in this process.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
     from gridweave.grid.service.cluster import GridPlan, Kinds, RunningGrid
 
 LEAD_REAL_MS = 300
-"""Real time between the end of all preparations and the first job."""
+"""Real time between the end of the preparations and the first submission."""
 
 TOLERANCE = 0.05
-"""Highest relative difference of makespans at which a live run on a running grid matches its simulation."""
+"""Maximum relative difference in makespan at which a live run on a running grid still matches its simulation."""
 
 PLAYING = "Running on the grid"
 
@@ -81,12 +81,12 @@ _PATIENCE_FACTOR, _LEAST_PATIENCE_S = 3.0, 120.0
 _END_S = 15.0
 
 _OUTAGES = 3.0
-"""While a site is down, answers may take longer by this many times the longest fault."""
+"""Clients wait for answers longer by this many times the longest fault, in case a site is down."""
 
 T = TypeVar("T")
 
 Look = Callable[[Client, list[JobRecord]], Awaitable[None]]
-"""Called at intervals with the jobs of a run that are not over."""
+"""Called at intervals with the run's jobs that have not ended."""
 
 
 # -- on a running grid, and on Ray ------------------------------------------------------------------------------------
@@ -101,27 +101,27 @@ def run_on_gateway(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> LiveRun:
-    """Simulate a scenario, and run it live on a running grid.
+    """Simulate a scenario, and run it live on a grid that is already running.
 
     Parameters
     ----------
     source, overrides
         As for `gridweave.scenarios.scenario.run.run_scenario`.
     url : str or None
-        Address of the grid's gateway. None: the grid of the configuration, or the grid that `gridweave up` has started
-        on this machine.
+        Address of the grid's gateway. By default, the grid in the configuration, or the grid that `gridweave up` has
+        started on this machine.
     speed : float, optional
-        Milliseconds of scenario time per real millisecond. By default a speed at which processes take little time to
-        start compared to their work.
+        Milliseconds of scenario time per real millisecond. By default, a speed at which starting a process takes
+        little time compared to its work.
     jobs : int, optional
-        Run only this many jobs from the start; all by default.
+        Run only the first ``jobs`` jobs; by default, run all jobs.
     progress : callable, optional
-        Receives the progress at intervals.
+        Called with the progress at intervals.
 
     Raises
     ------
     ScenarioError
-        With all problems of the scenario, everything that cannot run live, and all differences of the grid.
+        If the scenario is invalid or cannot run live, or the grid differs from it; the error lists all problems.
     OptionError
         If the address, the speed or the number of jobs is invalid.
     UnavailableError
@@ -156,13 +156,13 @@ def run_on_ray(
         Milliseconds of scenario time per real millisecond: 0.001 to 1,000,000.
     address : str, optional
         Address of a Ray cluster: ``auto``, ``host:6379``. A site runs on the nodes whose label ``gridweave.io/site`` is
-        its name. By default start Ray on this machine, with a node for each site, and stop it afterwards. A process
-        that is already connected to Ray uses that connection.
+        the site's name. By default, Ray is started on this machine, with a node for each site, and stopped afterwards.
+        If this process is already connected to Ray, it uses that connection.
 
     Raises
     ------
     ScenarioError
-        With all problems of the scenario, and everything that cannot run live.
+        If the scenario is invalid or cannot run live; the error lists all problems.
     OptionError
         If the speed, the address or the number of jobs is invalid.
     UnavailableError
@@ -194,7 +194,7 @@ def run_on_ray(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A scenario to run live, with its speed and remarks."""
+    """A scenario to run live, with the speed and the remarks for the user."""
 
     built: Built
     speed: float
@@ -211,7 +211,7 @@ class _Task:
         on: str,
         progress: Progress | None,
     ) -> _Task:
-        """Build a scenario and check that it can run live on ``on``, named in the user's words."""
+        """Build a scenario and check that it can run live on ``on``; error messages name the grid by this text."""
         built = first_jobs(build_scenario(source, overrides), jobs)
         if on == "ray":
             built = with_planned_faults(built)
@@ -225,22 +225,22 @@ class _Task:
         return cls(built, speed, progress or (lambda done, total, what: None), remarks)
 
     def say(self, what: str) -> None:
-        """Report the phase before the first job."""
+        """Report the current startup phase to the user; call this only before the first job is submitted."""
         self.report(0, len(self.built.workload), what)
 
     def patience_s(self) -> float:
-        """Simulate the scenario; return how long to wait for all jobs to end."""
+        """Simulate the scenario; return the time in seconds to wait for all jobs to end."""
         self.say("Simulating")
         return patience_s(run_built(self.built), self.speed)
 
     def player(
         self, client: Client, patience_s: float, clock: Clock | None = None, faults: FaultPlayer | None = None
     ) -> Player:
-        """Return a `Player` for a grid with this clock, by default one of real time."""
+        """Return a `Player` for a grid with this clock; by default, the grid's clock shows real time."""
         return Player(client, self.built, self.speed, patience_s, self.report, clock=clock, faults=faults)
 
     def compared(self, player: Player, *, where: str, tolerance: float) -> LiveRun:
-        """Compare the live run with a simulation that uses the grid's measured times."""
+        """Compare the live run with a simulation that uses the grid's measured delays."""
         jobs = len(self.built.workload)
         self.report(jobs, jobs, "Simulating")
         built = as_live(self.built, player.live, self.speed)
@@ -252,15 +252,15 @@ class _Task:
 
 
 def live_times(scheduling: Scheduling) -> LiveTimes:
-    """Return the measured times that a grid adds to the jobs' work."""
+    """Return the measured delays that a grid adds to the jobs' run times."""
     start_ms, end_ms = scheduling.start_ms or 0, scheduling.end_ms or 0
     return LiveTimes(start_ms=start_ms, end_ms=end_ms, margin_ms=scheduling.margin_ms)
 
 
 def as_live(built: Built, live: LiveTimes, speed: float) -> Built:
-    """Return a scenario on a grid with these times; times that the scenario itself sets take precedence.
+    """Return a scenario with these delays; delays that the scenario sets itself take precedence.
 
-    A job that works up to its limit is killed, because it holds its nodes for longer than it works.
+    A job holds its nodes longer than it works, so a job that works almost up to its limit is marked as killed.
     """
     times = live.at_speed(speed) if built.live == LiveTimes() else built.live
     workload = built.workload
@@ -269,7 +269,7 @@ def as_live(built: Built, live: LiveTimes, speed: float) -> Built:
 
 
 def live_remarks(built: Built, live: LiveTimes) -> list[str]:
-    """Return which live times the simulation uses, for the user."""
+    """Return remarks that tell the user which live delays the simulation uses."""
     if built.live != LiveTimes():
         return ["simulated with the times of the table [live]"]
     start, end, margin = (span_text(ms) for ms in (live.start_ms, live.end_ms, live.margin_ms))
@@ -278,7 +278,7 @@ def live_remarks(built: Built, live: LiveTimes) -> list[str]:
 
 
 def patience_s(simulated: SimulationResult, speed: float) -> float:
-    """Return how long to wait for all jobs to end."""
+    """Return the time, in real seconds, to wait for all jobs to end."""
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())
     return _LEAST_PATIENCE_S + _PATIENCE_FACTOR * span_ms / speed / 1000
 
@@ -287,13 +287,13 @@ def patience_s(simulated: SimulationResult, speed: float) -> float:
 
 
 class Player:
-    """Submits jobs at their times and waits until they have ended, for up to ``patience_s``.
+    """Submits jobs at their submit times and waits up to ``patience_s`` until all jobs have ended.
 
-    ``look`` is called at intervals with the jobs that are not over. ``clock`` is the clock of a grid that was started
-    for this run; other grids show real time, whose offset is measured.
+    ``look`` is called at intervals with the jobs that have not ended. ``clock`` is the clock of a grid that was started
+    for this run; the clock of any other grid shows real time, and its offset is measured.
 
-    At the end, ``records`` holds all jobs in the order of the workload, in scenario time, ``origin_ms`` is the grid's
-    clock at time 0 of the scenario, and ``live`` holds the times that the grid added to the jobs' work.
+    At the end, ``records`` holds all jobs in workload order and scenario time, ``origin_ms`` is the grid's clock at the
+    scenario's time 0, and ``live`` holds the delays that the grid added to the jobs' run times.
     """
 
     def __init__(
@@ -315,9 +315,9 @@ class Player:
         self._clock_speed = 1.0 if clock is None else clock.speed
         self._jobs = compressed(built, speed, self.name, Clock() if clock is None else clock)
         self._ids: dict[int, int] = {}
-        # The jobs that were accepted or refused.
+        # Rows of the jobs that were accepted or refused.
         self._settled: set[int] = set()
-        # The newest job of the grid (under an empty name) and of each site before the run.
+        # The newest job of the grid (with an empty name) and of each site before the run.
         self._newest = dict.fromkeys(("", *built.site_names), 0)
         self.origin_ms = 0
         self.records: list[JobRecord] = []
@@ -325,7 +325,7 @@ class Player:
         self.remarks: list[str] = []
 
     async def run(self) -> None:
-        """Run all jobs to their ends; cancel them if the run fails or is interrupted."""
+        """Run all jobs until they end; cancel the jobs if the run fails or is interrupted."""
         async with self._grid:
             await self._check_grid()
             ahead_ms = await self._clock_ahead_ms() if self._clock is None else 0
@@ -346,7 +346,7 @@ class Player:
             self.live = live_times(await self._grid.scheduling()).at_speed(1 / self._clock_speed)
 
     async def _run_jobs(self, began_ms: int) -> None:
-        """Submit the jobs, wait for their ends, and collect their records."""
+        """Submit the jobs, wait until they have ended, and collect their records."""
         targets: dict[str | None, list[PlannedJob]] = {}
         for job in self._jobs:
             targets.setdefault(job.site, []).append(job)
@@ -390,7 +390,7 @@ class Player:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _submit_when_due(self, site: str | None, jobs: Sequence[PlannedJob], began_ms: int) -> None:
-        """Submit jobs to the grid or to a site in their order, all that are due in one call."""
+        """Submit jobs, in order, to the grid or to a site; submit all jobs that are due in one call."""
         done = 0
         while done < len(jobs):
             await asyncio.sleep(max(0, began_ms + jobs[done].submit_ms - _now_ms()) / 1000)
@@ -400,20 +400,20 @@ class Player:
                 await self._despite_faults(self._submit, site, due)
             except RefusedError:
                 for job in due:
-                    with contextlib.suppress(RefusedError):  # the simulation may refuse it as well
+                    with contextlib.suppress(RefusedError):  # the simulation may refuse the job as well
                         await self._despite_faults(self._submit, site, [job])
             self._settled.update(job.row for job in due)
             done += len(due)
 
     async def _submit(self, site: str | None, jobs: Sequence[PlannedJob]) -> None:
-        """Submit jobs; raise RefusedError if any is refused, after submitting all the others."""
-        # The keys make submissions idempotent: a retry after a lost answer submits nothing twice.
+        """Submit jobs; raise RefusedError if any job is refused, after submitting the remaining jobs."""
+        # The keys make submissions idempotent: a retry after a lost answer submits no job twice.
         keys = [f"{self.name}-{job.row}" for job in jobs]
         handles = await self._grid.submit_many([job.request for job in jobs], site=site, keys=keys)
         self._ids |= {job.row: handle.id for job, handle in zip(jobs, handles, strict=True)}
 
     async def _cancel_when_due(self, job: PlannedJob, began_ms: int) -> None:
-        """Cancel a job at its time if it still waits; a job that has started continues, as in the simulation."""
+        """Cancel a job at its cancel time if it is still waiting; a started job keeps running, as in the simulation."""
         await asyncio.sleep(max(0, began_ms + (job.cancel_ms or 0) - _now_ms()) / 1000)
         while job.row not in self._settled:
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -426,17 +426,17 @@ class Player:
             await self._despite_faults(self._grid.cancel, [self._ids[job.row]])
 
     async def _records(self, sites: Iterable[str | None], states: Sequence[JobState] = ()) -> list[JobRecord]:
-        """Return the records of this run's jobs at the grid (None) and at sites."""
+        """Return the records of this run's jobs that were submitted to the grid (None) or to the given sites."""
         return [record for site in sites for record in await self._despite_faults(self._listed, site or "", states)]
 
     async def _listed(self, own: str, states: Sequence[JobState]) -> list[JobRecord]:
         return [record async for record in self._grid.jobs(own=own, array=self.name, state=states)]
 
     async def _despite_faults(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Return the result of a call; repeat the call while a site is silent.
+        """Return the result of a call; repeat the call while a site does not answer.
 
-        A site that the scenario makes fail may be silent until it is back. On a busy machine, a site that works may be
-        silent for up to ``_SILENCE_S``.
+        A site that the scenario makes fail may not answer until it is back. On a busy machine, a working site may not
+        answer for up to ``_SILENCE_S``.
         """
         began_s = time.monotonic()
         while True:
@@ -452,7 +452,7 @@ class Player:
     # -- the grid before and after ------------------------------------------------------------------------------------
 
     async def _check_grid(self) -> None:
-        """Check that this grid matches the scenario, and whether others use it."""
+        """Raise ScenarioError unless the grid matches the scenario; add a warning if the grid has other jobs."""
         self._report(0, len(self._jobs), "Asking the grid")
         sites = await self._grid.sites()
         try:
@@ -474,9 +474,9 @@ class Player:
             self.remarks.append(f"warning: others used the grid at the start: {', '.join(what)}")
 
     async def _foreign_jobs(self) -> list[str]:
-        """Return a warning if others submitted jobs during the run.
+        """Return a warning if other users submitted jobs during the run.
 
-        Jobs of other users may be invisible, but leave gaps between the ids of this run's jobs.
+        Other users' jobs may be invisible, but they leave gaps between the ids of this run's jobs.
         """
         own = set(self._ids.values())
         strangers: set[int] = set()
@@ -497,7 +497,7 @@ class Player:
         return [f"warning: the grid had jobs of others during the run ({', '.join(seen)}); they affect the schedule"]
 
     async def _clock_ahead_ms(self) -> int:
-        """Return how far the grid's clock is ahead of this machine's; 0 if that is within the measuring error."""
+        """Return how far the grid's clock is ahead of this machine's clock; 0 if within the measurement error."""
         best_ms, ahead_ms = float("inf"), 0.0
         for _ in range(3):
             began, began_ms = time.monotonic(), time.time() * 1000
@@ -515,7 +515,7 @@ class Player:
     async def _cancel(self) -> None:
         """Cancel all jobs of this run, including jobs whose submission was not confirmed."""
         self._report(0, len(self._jobs), "Cancelling the jobs")
-        sites = sorted({job.site or "" for job in self._jobs})  # an empty name is the grid
+        sites = sorted({job.site or "" for job in self._jobs})  # an empty name means the grid
         with contextlib.suppress(GridweaveError):
             for _ in range(_CANCEL_TRIES):
                 left = await self._records(sites, OPEN)
@@ -527,7 +527,7 @@ class Player:
 
 @contextlib.asynccontextmanager
 async def _together() -> AsyncIterator[list[asyncio.Future[None]]]:
-    """Yield a list of tasks, which are cancelled and awaited at the end."""
+    """Yield a list for tasks; cancel and await its tasks at the end of the block."""
     tasks: list[asyncio.Future[None]] = []
     try:
         yield tasks
@@ -546,7 +546,7 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _RayBase:
-    """The Ray cluster of a run: whether sites have labelled nodes, and a folder at the same path everywhere."""
+    """The Ray cluster of a run: whether sites have labelled nodes, and a folder with the same path on all machines."""
 
     labelled: bool
     folder: str
@@ -560,9 +560,9 @@ class _RayBase:
 
 @contextlib.contextmanager
 def _ray_base(sites: Sequence[str], address: str | None, say: Callable[[str], None]) -> Iterator[_RayBase]:
-    """Connect this process to Ray; at the end, stop what was started."""
+    """Connect this process to Ray during the block; afterwards, stop Ray if this function started it."""
     check_ray()
-    # Ray reads at its import whether to use a token: import it only after the token of a new Ray is set.
+    # Ray decides at import time whether to use a token, so import it only after the token of a new Ray is set.
     imported = sys.modules.get("ray")
     if imported is not None and imported.is_initialized():
         with _guest(imported, sites) as base:
@@ -580,7 +580,7 @@ def _ray_base(sites: Sequence[str], address: str | None, say: Callable[[str], No
 
 @contextlib.contextmanager
 def _guest(ray: Any, sites: Sequence[str]) -> Iterator[_RayBase]:
-    """Use an existing cluster; at the end, remove the run's folder on all of its machines."""
+    """Use an existing cluster; at the end, remove the run's folder on all machines of the cluster."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     labelled = {node["Labels"].get(SITE_LABEL) for node in nodes} - {None}
     missing = [site for site in sites if site not in labelled]
@@ -601,14 +601,14 @@ def _guest(ray: Any, sites: Sequence[str]) -> Iterator[_RayBase]:
 
 
 def _remove(folder: str) -> None:
-    """Remove the folder of a run on this machine, after its processes have ended."""
+    """End a run's processes on this machine, then remove its folder."""
     end_jobs(Path(folder), "the run is over")
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _own_ray(sites: Sequence[str]) -> Iterator[_RayBase]:
-    """Start Ray with a labelled node for each site; stop and remove all of it, even if this process is killed."""
+    """Start Ray with a labelled node for each site; stop Ray at the end, even if this process is killed."""
     root = Path(make_temp())
     labelled = len(sites) <= MOST_NODES
     remarks = (
@@ -629,7 +629,7 @@ def _own_ray(sites: Sequence[str]) -> Iterator[_RayBase]:
 
 @contextlib.contextmanager
 def _grid_of(plan: GridPlan, kinds: Kinds | None) -> Iterator[RunningGrid]:
-    """Start a grid; at the end, stop all of its actors, which would outlive this process."""
+    """Start a grid; at the end, stop all its actors, which would otherwise outlive this process."""
     from gridweave.grid.service.actors import actor_names, find_actors, stop_actors
     from gridweave.grid.service.cluster import USUAL, start_grid
 

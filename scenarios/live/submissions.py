@@ -1,4 +1,4 @@
-"""The jobs of a scenario as a live run submits them: when, to which site or the grid, and with which program."""
+"""Convert a scenario's jobs to the submissions of a live run: submit time, site or grid, and program."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from gridweave.site.service.clock import Clock
 REAL_TIME = Clock()
 
 _OVERRUN_MS = 60_000
-"""Real time for which a job that overran its limit would work on."""
+"""Real time by which a job that overran would exceed its limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job to submit ``submit_ms`` of real time after time 0 of the scenario; to the grid if it has no site."""
+    """A job to submit ``submit_ms`` (real time) after the scenario's time 0; if ``site`` is None, to the grid."""
 
     row: int
     submit_ms: int
     site: str | None
     request: JobRequest
-    cancel_ms: int | None = None  # when its user cancels it if it still waits
+    cancel_ms: int | None = None  # when to cancel the job if it is still waiting
 
 
 def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) -> list[PlannedJob]:
-    """Return the jobs of a scenario in the order of submission, for a grid with ``clock``.
+    """Return a scenario's jobs in submit order, for a grid with this clock.
 
     The jobs form an array called ``name``.
     """
     workload, planned_jobs = built.workload, []
-    # A job that overran must still work at its limit, so that the site ends it.
+    # A job that overran must still be running at its limit, so that the site kills it.
     overrun_ms = workload.overran * np.maximum(workload.run_ms, round(_OVERRUN_MS * speed))
     columns = zip(
         job_messages(workload),
@@ -72,7 +72,7 @@ def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) 
 
 
 def _traffic(sends: Sends) -> Traffic:
-    """Return the traffic that a job declares; a job without traffic declares so, as a grid may assume other traffic."""
+    """Return the traffic that a job declares; always declare it, because a grid may assume other traffic by default."""
     communication = sends.communication
     if communication.pattern == "none" or not communication.fraction:
         return Traffic(communication="none")
@@ -82,17 +82,17 @@ def _traffic(sends: Sends) -> Traffic:
 
 
 def working(work_ms: float, *, goes_on: bool = False) -> Program:
-    """Return the program of a job: one process on each site that works at its current rate.
+    """Return a job's program: on each site, one process that works at the job's current rate.
 
     Parameters
     ----------
     work_ms : float
         Work in ms of real time at rate 1.
     goes_on : bool
-        Whether the job saves its remaining work when it leaves its nodes, and resumes from it at its next start.
+        Whether the job saves its remaining work when it leaves its nodes, and resumes with that work at its next start.
     """
     argv = ("python3", "-I", "-S", "-c", _worker_text(), f"{work_ms:.3f}", *[worker.GOES_ON] * goes_on)
-    # Workers write nothing, and need no time to exit.
+    # Workers write no output and exit at once.
     return Program(
         argv=argv,
         ranks="first-node",

@@ -1,7 +1,7 @@
-"""The program that the jobs of a live run execute: it does a given amount of work at the rate that its agent reports.
+"""The program that the jobs of a live run execute: it does a given amount of work at the rate that the agent reports.
 
-It sleeps until the rates in the file ``$GRIDWEAVE_RATE`` add up to its work (docs/live-processes.md, "How fast a job
-works"). Machines receive it as text, so it needs nothing but Python.
+The program sleeps until the rates in the file ``$GRIDWEAVE_RATE`` add up to its work (docs/live-processes.md, "How
+fast a job works"). Machines receive its source as text, so it depends only on Python.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ SHORTEST_MS, LONGEST_MS = 1.0, 1_000.0
 """Shortest and longest sleep between two readings of the rates."""
 
 GOES_ON = "--goes-on"
-"""With this option the program saves its remaining work at SIGUSR1 and later resumes from it."""
+"""With this option, the program saves its remaining work on SIGUSR1 and later resumes with that work."""
 
 
 def work_left(work_ms: float, text: str, now_ms: float) -> tuple[float, float]:
-    """Return how much work is left at ``now_ms``, and the highest rate so far, at least 1.
+    """Return the work left at ``now_ms``, and the highest rate so far (at least 1).
 
     Parameters
     ----------
     work_ms : float
         The work, in ms at rate 1.
     text : str
-        A line for each change of the rate: the Unix time in ms, and the new rate.
+        One line for each rate change: the Unix time in ms, and the new rate.
     now_ms : float
-        Unix time, not before the first line.
+        Unix time in ms, not before the first line's time.
     """
     changes = [line.split() for line in text.splitlines()]
     times = [*(float(change[0]) for change in changes[1:]), now_ms]
@@ -41,16 +41,16 @@ def work_left(work_ms: float, text: str, now_ms: float) -> tuple[float, float]:
 
 
 def work(work_ms: float, rates: str, saved: str) -> None:
-    """Return when the work is done.
+    """Sleep until the work is done.
 
     Parameters
     ----------
     work_ms : float
-        The work of the whole job, in ms at rate 1.
+        The whole job's work, in ms at rate 1.
     rates : str
         The file with the job's rates.
     saved : str
-        The file in which an earlier start saved its remaining work; empty if work is never saved.
+        The file in which an earlier start of the job saved its remaining work; empty if work is never saved.
     """
     if os.path.exists(saved):
         with open(saved) as file:
@@ -59,7 +59,7 @@ def work(work_ms: float, rates: str, saved: str) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: _save(saved, _left(work_ms, rates)[0]))
     left_ms, top = _left(work_ms, rates)
     while left_ms > 0:
-        # The rate may change during the sleep; at the highest rate so far the work is not done before its end.
+        # The rate may change during the sleep; up to the highest rate so far, the sleep is not too long.
         time.sleep(min(max(left_ms / top, SHORTEST_MS), LONGEST_MS) / 1000)
         left_ms, top = _left(work_ms, rates)
 
@@ -76,7 +76,7 @@ def _save(path: str, left_ms: float) -> None:
 
 
 if __name__ == "__main__":
-    # Next to the machine's folder, where later starts of the job on this machine find it.
+    # The file is next to the machine's folder, where later starts of the job on this machine find it.
     saved_file = os.path.join(
         os.environ["GRIDWEAVE_FOLDER"], "..", "..", "..", "saved-" + os.environ["GRIDWEAVE_JOB_ID"]
     )

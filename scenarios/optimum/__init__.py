@@ -1,1 +1,1 @@
-"""The best plan at an instant, and how far the plans of policies are from it (docs/optimum.md)."""
+"""Find the best plan at a point in time, and compare policies' plans with it (docs/optimum.md)."""

@@ -1,4 +1,4 @@
-"""How far the policies of a run are from the best plans, instant by instant, as in Streit's Table 4.4."""
+"""Compare the policies with the best plans at many instants of a run, as in Streit's Table 4.4."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gridweave.site.disciplines.optimal.intervals import Solution
 
 
 class GapPoint(msgspec.Struct, frozen=True):
-    """The state of the search for the best plan of an instant.
+    """The state of a search for the best plan, at one moment.
 
     Attributes
     ----------
     seconds : float
         Time since the start of the search.
     worth, bound : float
-        Worth of the best plan so far, and a lower bound on the worth of any plan.
+        Worth of the best plan so far (lower is better), and a lower bound on the worth of any plan.
     """
 
     seconds: float
@@ -36,32 +36,32 @@ class GapPoint(msgspec.Struct, frozen=True):
 
     @property
     def gap_pct(self) -> float:
-        """How much better than the best plan so far another plan may still be, in per cent."""
+        """Percentage by which another plan may still be better than the best plan so far."""
         return 100.0 * max(0.0, 1.0 - self.bound / self.worth)
 
 
 class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One instant: the size of the problem, and its solution.
+    """The size of an instant's planning problem, and the solution.
 
     Attributes
     ----------
     at_ms : int
     jobs : int
-        Waiting jobs.
+        Number of waiting jobs.
     makespan_s : float
         The longest makespan of the three policies of the thesis.
     run_s : float
-        Sum of the estimates.
+        Sum of the jobs' estimates.
     scale_s : int
-        The time scale by equation 4.7.
+        The time scale according to equation 4.7.
     policy : str
         The best policy.
     quality, loss_pct : float
-        Of the solution, by equation 4.8.
+        The solution's quality, and the best policy's loss, according to equation 4.8.
     gap_pct : float, optional
-        How much better another plan may still be; None without a bound.
+        Percentage by which another plan may still be better; None without a bound.
     seconds : float
-        Time of the solver.
+        Run time of the solver.
     course : tuple of GapPoint
         Progress of the search; only with CP-SAT.
     """
@@ -80,16 +80,16 @@ class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The loss at instants at which roughly ``jobs`` jobs wait.
+    """The loss at instants when about ``jobs`` jobs are waiting.
 
     Attributes
     ----------
     jobs : int
         Requested number of waiting jobs.
     instants, proven : int
-        Number of instants solved, and of these solved to the optimum.
+        Number of instants solved, and number solved to proven optimality.
     mean_jobs, loss_pct, most_loss_pct, gap_pct, seconds : float
-        Averages over the instants; ``most_loss_pct`` is the greatest loss.
+        Averages over the instants, except that ``most_loss_pct`` is the maximum loss.
     """
 
     jobs: int
@@ -106,7 +106,7 @@ _PROVEN_PCT = 1e-6
 
 
 def line_of(instance: Instance, solution: Solution, course: Sequence[GapPoint] = ()) -> OptimumLine:
-    """Build the table line of an instant from its solution."""
+    """Build an instant's table line from its solution."""
     if course:
         course = [*course, GapPoint(solution.seconds, solution.worth, solution.bound)]
     return OptimumLine(
@@ -125,7 +125,7 @@ def line_of(instance: Instance, solution: Solution, course: Sequence[GapPoint] =
 
 
 def instants_of(result: SimulationResult, every: int, *, most: int = 1_000) -> list[int]:
-    """Return the instant of every ``every``-th submission at which 2 to ``most`` jobs wait."""
+    """Return the time of every ``every``-th submission, if 2 to ``most`` jobs are waiting at that time."""
     if every < 1:
         raise OptionError("every", f"is {every}; expected at least 1")
     chosen, waiting = _waiting(result, every)
@@ -133,7 +133,7 @@ def instants_of(result: SimulationResult, every: int, *, most: int = 1_000) -> l
 
 
 def instants_by_size(result: SimulationResult, sizes: Sequence[int], count: int) -> dict[int, list[int]]:
-    """Return for each size ``count`` submission instants at which that many jobs wait, within 10%, spread over the run.
+    """Return, for each size, ``count`` submit times spread over the run when that many jobs (within 10%) are waiting.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def instants_by_size(result: SimulationResult, sizes: Sequence[int], count: int)
     sizes : sequence of int
         Numbers of waiting jobs, each at least 2.
     count : int
-        Instants per size, or fewer if the run has fewer.
+        Number of instants per size; fewer are returned if the run has fewer.
     """
     for size in sizes:
         if size < 2:
@@ -159,7 +159,7 @@ def instants_by_size(result: SimulationResult, sizes: Sequence[int], count: int)
 
 
 def _waiting(result: SimulationResult, every: int) -> tuple[IntArray, IntArray]:
-    """Return the instant of every ``every``-th submission, and the number of jobs that wait then."""
+    """Return the time of every ``every``-th submission, and the number of jobs waiting at each of these times."""
     submit_ms, start_ms = result.workload.submit_ms, np.sort(result.start_ms[result.start_ms != NEVER])
     chosen = np.unique(submit_ms[every - 1 :: every])
     waiting = np.searchsorted(submit_ms, chosen, side="right") - np.searchsorted(start_ms, chosen, side="left")
@@ -172,7 +172,7 @@ def lines_of(
     report: Callable[[int, int, GapPoint | None], None] | None = None,
     **options: Any,
 ) -> Iterator[OptimumLine]:
-    """Yield a line for each instant of a schedule; the options are ``solver`` and those of the solver.
+    """Yield a line for each instant of a schedule; ``options`` are passed to `solve`.
 
     ``report`` receives the number of finished instants, their total, and the latest progress of the current instant.
     """
@@ -199,7 +199,7 @@ def _solved(
 
 
 def by_size(lines: dict[int, list[OptimumLine]]) -> list[SizeLine]:
-    """Average the losses by the requested number of waiting jobs; leave out sizes without an instant."""
+    """Average the losses for each requested number of waiting jobs; leave out sizes that have no instants."""
     return [
         SizeLine(
             jobs=size,
@@ -237,9 +237,9 @@ def write_gaps(lines: Sequence[OptimumLine], path: Path) -> None:
 
 
 def instance_at(result: SimulationResult, now_ms: int) -> Instance:
-    """Return the planning problem of a site at an instant of its schedule: after its events, before any start.
+    """Return a site's planning problem at a time in its schedule, after that time's events but before any start.
 
-    OptionError if the instant lies outside the schedule, or no job waits then.
+    Raise OptionError if the time is outside the schedule, or no job is waiting at that time.
     """
     jobs = result.workload
     begin_ms, until_ms = int(jobs.submit_ms.min(initial=0)), int(result.end_ms.max(initial=0))

@@ -1,4 +1,4 @@
-"""The best plan by the method of Streit's thesis: a time-indexed integer program, solved with HiGHS (section 4.6)."""
+"""Find the best plan as in Streit's thesis (section 4.6): solve a time-indexed integer program with HiGHS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENTRY_KB = 0.1
 """Memory per matrix entry: x of equations 4.6 and 4.7, "0.1 kB"."""
 
 MEMORY_KB = 200_000.0
-"""Memory for the program. This value gives the time scales of Table 4.4 in eleven of its twelve lines."""
+"""Memory for the program. This value gives the time scales of eleven of the twelve lines in Table 4.4."""
 
 _S_MS = 1_000
 _MINUTE_S = 60
@@ -31,7 +31,7 @@ def time_scale_s(instance: Instance, *, memory_kb: float = MEMORY_KB) -> int:
     ----------
     instance : Instance
     memory_kb : float
-        The memory for the program.
+        Memory for the program, in kB.
     """
     makespan_s = longest_ms(instance) / _S_MS
     run_s = float(instance.estimate_ms.sum()) / _S_MS
@@ -40,7 +40,7 @@ def time_scale_s(instance: Instance, *, memory_kb: float = MEMORY_KB) -> int:
 
 
 def longest_ms(instance: Instance) -> int:
-    """Return the longest makespan of the three policies, from now: T of constraint 4.5."""
+    """Return the longest makespan of the three policies' plans, counted from now: T of constraint 4.5."""
     plans = (instance.planned(policy) for policy in THREE)
     return max(int((plan + instance.estimate_ms).max()) for plan in plans) - instance.now_ms
 
@@ -53,7 +53,7 @@ def solve_time_indexed(
     scale_s: int | None = None,
     limit_s: float = 60.0,
 ) -> Solution:
-    """Solve the thesis's integer program with HiGHS, and repair its plan (equations 4.2 to 4.7).
+    """Solve the thesis's integer program with HiGHS, and repair the resulting plan (equations 4.2 to 4.7).
 
     Parameters
     ----------
@@ -63,19 +63,19 @@ def solve_time_indexed(
     policies : sequence of str
         The solution is compared with the best plan of these policies.
     scale_s : int, optional
-        The time scale; by default that of equation 4.7.
+        The time scale; by default, it follows equation 4.7.
     limit_s : float
-        Time limit of the solver. When it expires, the best plan so far is used, or else the best policy's.
+        Time limit of the solver. When it expires, the best plan so far is used or, without one, the best policy's plan.
 
     Returns
     -------
     Solution
-        Its bound is minus infinity: the program's bound holds only for plans on the time scale.
+        Its bound is minus infinity, because the program's bound holds only for plans on the time scale.
 
     Notes
     -----
     A variable is 1 if a job starts at the beginning of an interval. Run times are rounded up to full intervals, so that
-    solutions are feasible. The repair places the jobs in the order of their starts, each as early as it fits.
+    solutions are feasible. The repair places the jobs in order of their starts, each job as early as it fits.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -105,7 +105,7 @@ def solve_time_indexed(
 
 
 def _program(instance: Instance, weights: FloatArray, scale_ms: int) -> tuple[FloatArray, list[Any], IntArray]:
-    """Return the costs of the variables, the two constraints as sparse matrices, and the free nodes by interval.
+    """Return the variables' costs, the two constraints as sparse matrices, and the number of free nodes per interval.
 
     Variable i * slots + t is 1 if job i starts at the beginning of interval t.
     """
@@ -117,10 +117,10 @@ def _program(instance: Instance, weights: FloatArray, scale_ms: int) -> tuple[Fl
         estimate_ms=lengths * scale_ms,
         step_ms=instance.now_ms - (instance.now_ms - instance.step_ms) // scale_ms * scale_ms,
     )
-    # Enough intervals for the plans of the three policies on the time scale.
+    # Enough intervals for the three policies' plans on the time scale.
     slots = int(-(-longest_ms(coarse) // scale_ms))
     begin_ms = instance.now_ms + scale_ms * np.arange(slots, dtype=np.int64)
-    # Running jobs only end, so that the nodes free at the beginning of an interval stay free in it.
+    # Running jobs can only end, so nodes that are free at the beginning of an interval stay free during the interval.
     free = instance.step_free[np.searchsorted(instance.step_ms, begin_ms, side="right") - 1]
     once = kron(csr_array(np.eye(len(instance))), csr_array(np.ones((1, slots))), format="csr")
     entries: list[tuple[IntArray, IntArray, IntArray]] = []
@@ -140,6 +140,6 @@ SOLVERS = ("cp-sat", "highs")
 
 
 def solve(instance: Instance, solver: str = "cp-sat", **options: Any) -> Solution:
-    """Find the best plan of an instance with one of `SOLVERS`; the options are those of its function."""
+    """Find the best plan of an instance with one of `SOLVERS`; ``options`` are passed to the solver's function."""
     check_known("solver", solver, SOLVERS)
     return solve_intervals(instance, **options) if solver == "cp-sat" else solve_time_indexed(instance, **options)

@@ -1,4 +1,4 @@
-"""Plots of a grid: the use of its sites over time, and the schedule site by site."""
+"""Plots of a grid: the utilisation of its sites over time, and the schedule of each site."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from gridweave.scenarios.workload.table import IntArray
 
 _BINS_AT_MOST = 240
 _NAMED_AT_MOST = 40  # site names that fit legibly on the axis
-_LOCAL = "#C9D7E6"  # jobs on one site: pale, so that multi-site jobs stand out
+_LOCAL = "#C9D7E6"  # single-site jobs: pale, so that multi-site jobs stand out
 # Paul Tol's bright scheme without its blue and grey.
 _SPLIT = ("#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#009988")
 _BORDER = "#5F7286"
 
 
 def _busy_pct(run: SimulationResult, edges_ms: IntArray) -> FloatArray:
-    """Return the percentage of busy nodes of each site, averaged over bins of time."""
+    """Return each site's percentage of busy nodes, averaged over each time bin."""
     rows = np.zeros((len(run.site_names), len(edges_ms) - 1))
     for site in range(len(rows)):
         site_run = run.site_result(site)
@@ -46,7 +46,7 @@ def _busy_pct(run: SimulationResult, edges_ms: IntArray) -> FloatArray:
 
 
 def plot_utilisation(run: SimulationResult) -> Figure:
-    """Draw each site's and the grid's busy nodes over time, and the waiting jobs, averaged over bins of time."""
+    """Draw the busy nodes of each site and of the grid, and the number of waiting jobs, averaged over time bins."""
     begin_ms, until_ms = span(run)
     edges_ms, bin_name = nice_bins(begin_ms, until_ms, _BINS_AT_MOST)
     time = TimeAxis.of(run.workload, begin_ms, until_ms)
@@ -71,9 +71,9 @@ def plot_utilisation(run: SimulationResult) -> Figure:
 
 
 def plot_schedule(run: SimulationResult) -> Figure:
-    """Draw the busiest window: jobs as rectangles over time and the nodes of each site, multi-site jobs in colour.
+    """Draw the busiest window: jobs as rectangles over time and each site's nodes, with multi-site jobs in colour.
 
-    All fragments of a job have the same colour; several jobs may have the same colour. Node numbers come from replaying
+    All fragments of a job have the same colour; different jobs may share a colour. Node numbers come from replaying
     each site's schedule, as in `gridweave.scenarios.plots.schedule`.
     """
     steps = step_functions(*run.schedule())
@@ -126,7 +126,7 @@ def _draw_mean(
     *,
     scale: float,
 ) -> float:
-    """Draw the means of a step function over bins; return the highest."""
+    """Draw a step function's mean in each bin; return the highest mean."""
     mean = over_bins(time_ms, values, edges_ms)[0] * scale if len(time_ms) else np.zeros(len(edges_ms) - 1)
     axes.stairs(mean, place, fill=True, color=colour, alpha=0.3, linewidth=0)
     axes.stairs(mean, place, color=colour, linewidth=1.2)
@@ -137,7 +137,7 @@ def _draw_mean(
 def _draw_jobs(
     axes: Axes, run: SimulationResult, floors: IntArray, time: TimeAxis, begin_ms: int, until_ms: int
 ) -> int:
-    """Draw the jobs in the window at every site; return the number of multi-site jobs."""
+    """Draw each site's jobs in the window; return the number of multi-site jobs."""
     boxes = Boxes(axes, time, (begin_ms, until_ms), HEIGHT_IN * 72 * 0.75 / float(floors[-1]), _BORDER)
     colours = _colours(run, begin_ms, until_ms)
     for site, floor in enumerate(floors[:-1].tolist()):
@@ -156,13 +156,13 @@ def _draw_jobs(
 
 
 def _colours(run: SimulationResult, begin_ms: int, until_ms: int) -> dict[int, str]:
-    """Choose a colour for each multi-site job in the window: the colour that the fewest overlapping jobs have."""
+    """Choose a colour for each multi-site job in the window: the colour that the fewest overlapping jobs use."""
     rows = np.flatnonzero(run.multi_site & (run.start_ms < until_ms) & (run.end_ms > begin_ms))
     rows = rows[np.argsort(run.start_ms[rows], kind="stable")]
     chosen = np.zeros(len(rows), np.int64)
     for number, row in enumerate(rows):
         overlapping = chosen[:number][run.end_ms[rows[:number]] >= run.start_ms[row]]
-        # Break ties by rotation, so that all colours get used.
+        # Break ties by rotation, so that all colours are used.
         uses = np.roll(np.bincount(overlapping, minlength=len(_SPLIT)), -number)
         chosen[number] = (int(np.argmin(uses)) + number) % len(_SPLIT)
     ids = run.workload.job_id[rows].tolist()

@@ -1,7 +1,7 @@
 """Shared parts of plots: figures, colours, and axes for dates and durations.
 
-Figures use matplotlib's objects directly: they have no window and no pyplot state. The plotting modules are imported
-only where a plot is drawn.
+Figures use matplotlib's objects directly, without windows or pyplot state. Import the plotting modules only where a
+plot is drawn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gridweave.site.service.zones import load_zone
 
 FloatArray = npt.NDArray[np.float64]
 
-# Palette of Okabe and Ito, distinguishable with colour vision deficiencies.
+# Palette of Okabe and Ito, distinguishable for people with colour vision deficiencies.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
 GREY = "#6B6B6B"
@@ -73,7 +73,7 @@ _TICKS_S = {
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure with its own canvas; sides in inches."""
+    """Return an empty figure with its own canvas; width and height are in inches."""
     figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -94,14 +94,14 @@ def percent_axis(axes: Axes, label: str) -> None:
 
 
 def count_axis(axes: Axes, label: str, most: float, ticks: int) -> None:
-    """Scale the y axis for counts from 0 to the highest value drawn."""
+    """Scale the y axis for counts, from 0 to the highest value drawn."""
     axes.set_ylim(0, max(1.0, most * 1.08))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
     axes.set_ylabel(label)
 
 
 def nice_bins(begin_ms: int, until_ms: int, most: int) -> tuple[IntArray, str]:
-    """Return the edges of at most ``most`` bins of a round duration, and the name of the duration."""
+    """Return the edges of at most ``most`` bins whose width is a round duration, and the name of that duration."""
     length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= most), max(NICE_MS))
     return np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms]
 
@@ -114,7 +114,7 @@ def legend_below(figure: Figure, axes: Axes | None = None, *, columns: int | Non
 
 
 def draw_groups(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float, float]]], names: Sequence[str]) -> None:
-    """Draw bars side by side at each name: (mean, low, high), all equal if there is no interval."""
+    """Draw the groups' bars side by side at each name; a bar is (mean, low, high), all equal if it has no interval."""
     width = 0.8 / len(groups)
     for number, (series, values) in enumerate(groups.items()):
         mean, low, high = np.array(values, np.float64).T
@@ -133,7 +133,7 @@ def draw_groups(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float, fl
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """How instants are shown: as dates if the workload has a start date, else as time since its beginning."""
+    """A time axis that shows dates if the workload has a start date, otherwise the time since the workload's start."""
 
     label: str
     unit_ms: float
@@ -142,7 +142,7 @@ class TimeAxis:
 
     @classmethod
     def of(cls, workload: Workload, begin_ms: int, end_ms: int) -> TimeAxis:
-        """Choose the axis for a window of time; unknown time zones are shown as UTC."""
+        """Choose the axis for a time window; an unknown time zone is replaced with UTC."""
         start = workload.start_unix_s
         if start is not None:
             try:
@@ -168,11 +168,11 @@ class TimeAxis:
         return cls(f"Time since the start of the workload [{name}]", unit_ms, 0.0, None)
 
     def place(self, time_ms: npt.ArrayLike) -> FloatArray:
-        """Convert instants to axis units."""
+        """Convert times in ms to axis units."""
         return self.offset + np.asarray(time_ms, np.float64) / self.unit_ms
 
     def show(self, axes: Axes, begin_ms: int, end_ms: int) -> None:
-        """Set ticks, label and limits of the x axis."""
+        """Set the ticks, label and limits of the x axis."""
         axes.set_xlim(*self.place([begin_ms, end_ms]).tolist())
         if self.zone is not None:
             locator = mdates.AutoDateLocator(tz=self.zone, minticks=4, maxticks=9)  # type: ignore[no-untyped-call]
@@ -188,12 +188,12 @@ class TimeAxis:
 
 
 def _date_number(unix_s: int) -> float:
-    """Convert an instant to matplotlib's date number, in days."""
+    """Convert a Unix time to matplotlib's date number, in days."""
     return float(mdates.date2num(np.datetime64(unix_s, "s")))  # type: ignore[no-untyped-call]
 
 
 def log_time_axis(axes: Axes, low_s: float, high_s: float) -> None:
-    """Make the x axis logarithmic, with ticks at round durations; limits in seconds."""
+    """Make the x axis logarithmic, with ticks at round durations; the limits are in seconds."""
     axes.set_xscale("log")
     axes.set_xlim(low_s, high_s)
     ticks = [tick for tick in _TICKS_S if low_s <= tick <= high_s]

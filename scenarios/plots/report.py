@@ -1,4 +1,4 @@
-"""Runs as one HTML file that works offline: schedules, as the web pages draw them, and metrics side by side."""
+"""Write one or several runs as a single HTML file that works offline, with their schedules and metrics side by side."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class FinishedRun(msgspec.Struct, frozen=True):
     label: str
     sites: list[tuple[str, int]]
     metrics: dict[str, int | float | None]
-    # The fields of the gateway's `ScheduledJob`; times count from the beginning of the workload.
+    # The fields of the gateway's `ScheduledJob`; times are counted from the beginning of the workload.
     jobs: list[tuple[int, str, str, str, int, int, int, list[tuple[str, int]]]]
 
 
 def read_run(folder: str | Path) -> FinishedRun:
-    """Read a run from a folder that ``--out`` has written.
+    """Read a run from a folder that was written with ``--out``.
 
     Raises
     ------
     InputError
-        If a file is missing or does not describe a run; the error names the file and the line.
+        If a file is missing or does not describe a run; the error names the file and, if known, the line.
     """
     folder = Path(folder)
     summary = _read_summary(folder / "summary.json")
@@ -75,7 +75,7 @@ class _Workload(msgspec.Struct):
 
 
 class _Summary(msgspec.Struct):
-    """The part of ``summary.json`` that a report reads; ``sites`` is present if sites have names."""
+    """The part of ``summary.json`` that a report needs; ``sites`` is present only if sites have names."""
 
     label: str
     metrics: dict[str, int | float | None]
@@ -117,7 +117,7 @@ def _jobs(path: Path, rows: csv.DictReader[str]) -> Iterator[tuple[Any, ...]]:
 
 
 def _places(text: str, width: int) -> list[tuple[str, int]]:
-    """Parse the sites and nodes of a job.
+    """Parse a job's sites, and its number of nodes at each site.
 
     Examples
     --------
@@ -131,9 +131,9 @@ def _places(text: str, width: int) -> list[tuple[str, int]]:
 
 
 def report(runs: Sequence[FinishedRun]) -> str:
-    """Return a self-contained HTML file of one or several runs; it loads nothing, and runs only its own script."""
+    """Return a self-contained HTML page for one or several runs; it loads no files and runs only its own script."""
     style = (_STATIC / "style.css").read_text(encoding="utf-8")
-    # Modules that the web pages import are concatenated here, because a report is a single file.
+    # Concatenate the modules that the web pages import, because a report is a single file.
     script = "\n".join((_STATIC / name).read_text(encoding="utf-8").replace("\nexport ", "\n") for name in _SCRIPTS)
     title = html.escape(" and ".join(run.label for run in runs))
     policy = f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}"

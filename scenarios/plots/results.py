@@ -1,7 +1,7 @@
-"""Plots of results: over time, as distributions, and side by side.
+"""Plots of simulation results: over time, as distributions, and side by side.
 
-They show utilisation and queue, the policies in force at a self-tuning site (as Streit, Figure 4.2), waits and
-slowdowns, several results, and a solver's gap over time.
+The plots show utilisation and queue length, a self-tuning site's policies (as in Streit, Figure 4.2), waits and
+slowdowns, comparisons of several results, and a solver's gap over time.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
 if TYPE_CHECKING:
     from gridweave.scenarios.optimum.table import OptimumLine
 
-_STEPS_AT_MOST = 1500  # more changes are averaged over bins
+_STEPS_AT_MOST = 1500  # if there are more changes, values are averaged over bins
 _BINS_AT_MOST = 200
 _ROWS_AT_ONCE = 1 << 18
-_POINTS_AT_MOST = 3000  # of a distribution
-_BINS = 60  # of the plot of policies
+_POINTS_AT_MOST = 3000  # per curve of a distribution
+_BINS = 60  # in the plot of policies
 _MOST_LINES = 12
 
 
 def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
-    """Draw the busy nodes and the waiting jobs over time, by default over all time.
+    """Draw the numbers of busy nodes and waiting jobs over time, by default for the whole schedule.
 
-    If there are too many changes, draw means over bins of time, and behind them the range within each bin: for waiting
-    jobs the whole range, for busy nodes the range of the middle 80% of the time.
+    If there are too many changes, draw the mean over each time bin, and behind it the range within the bin: the whole
+    range for waiting jobs, the range of the middle 80% of the time for busy nodes.
     """
     begin_ms, until_ms = window(start_ms, end_ms, span(result))
     steps = step_functions(*result.schedule())
@@ -78,18 +78,18 @@ def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, e
 
 
 def span(result: SimulationResult) -> tuple[int, int]:
-    """Return the time from the first submission to the last end; one second if no job ran."""
+    """Return the times of the first submission and the last end, or 0 and one second if no job ran."""
     submit_ms, _, end_ms, _ = result.schedule()
     return (int(submit_ms[0]), int(end_ms.max())) if len(submit_ms) else (0, MS_PER_S)
 
 
 def title(result: SimulationResult) -> str:
-    """Return the title of a plot of one result."""
+    """Return the title for a plot of one result."""
     return f"{result.workload.name} on {result.nodes:,} nodes: {result.title}"
 
 
 def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -> tuple[int, int]:
-    """Return the window to show, with missing ends from ``default``; OptionError if it is empty."""
+    """Return the window to show, with missing ends taken from ``default``; raise OptionError if it is empty."""
     begin_ms = default[0] if start_ms is None else start_ms
     until_ms = default[1] if end_ms is None else end_ms
     if not begin_ms < until_ms:
@@ -99,10 +99,10 @@ def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Bins:
-    """The bins of a window: between changes, or of a round duration if there are too many changes."""
+    """The bins of a window: the intervals between changes, or a round duration each if there are too many changes."""
 
     edges_ms: IntArray  # (k + 1,)
-    name: str  # the duration; empty if the bins lie between changes
+    name: str  # name of the round duration; empty if the bins lie between changes
 
     @classmethod
     def of(cls, steps: Steps, begin_ms: int, until_ms: int) -> _Bins:
@@ -115,12 +115,12 @@ class _Bins:
 def over_bins(
     time_ms: IntArray, values: IntArray, edges_ms: IntArray, share: float = 1.0
 ) -> tuple[FloatArray, IntArray, IntArray]:
-    """Return the exact mean and range (low, high) of a step function within bins of time.
+    """Return the exact mean and the range (low, high) of a step function in each time bin.
 
-    Each value holds until the next instant; the function is zero before the first instant and from the last on. The
+    Each value holds until the next time; the function is zero before the first time and from the last time on. The
     range covers the middle ``share`` of the time in each bin.
     """
-    # Work in blocks of bins, so that working arrays stay smaller than the input.
+    # Process the bins in blocks, so that temporary arrays stay smaller than the input.
     blocks = np.searchsorted(time_ms, edges_ms[:-1]) // _ROWS_AT_ONCE
     borders = [*np.flatnonzero(np.diff(blocks, prepend=-1)).tolist(), len(edges_ms) - 1]
     parts = [
@@ -136,14 +136,14 @@ def _over_few_bins(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     first, last = np.searchsorted(time_ms, (edges_ms[0] + 1, edges_ms[-1]))
     begins = np.concatenate((time_ms[first:last], edges_ms[:-1]))
-    begins.sort()  # the first of two equal instants has length zero
+    begins.sort()  # the interval between two equal times has length zero
     durations = np.diff(begins, append=edges_ms[-1])
     in_range = slice(max(first - 1, 0), last)
     values_held = np.concatenate(([0], values[in_range]))[np.searchsorted(time_ms[in_range], begins, side="right")]
     bins = np.searchsorted(edges_ms, begins, side="right") - 1
     mean = np.bincount(bins, values_held * durations.astype(np.float64)) / np.diff(edges_ms)
     order = np.argsort(bins * (np.max(values_held) + 1) + values_held)
-    passed = np.cumsum(durations[order]) + edges_ms[0]  # running time, with each bin's time sorted by value
+    passed = np.cumsum(durations[order]) + edges_ms[0]  # cumulative time, with each bin's time sorted by value
     margin = np.diff(edges_ms) * ((1 - share) / 2)
     low = values_held[order[np.searchsorted(passed, edges_ms[:-1] + margin, side="right")]]
     high = values_held[order[np.searchsorted(passed, edges_ms[1:] - margin, side="left")]]
@@ -160,7 +160,7 @@ def _draw_steps(
     scale: float,
     share: float,
 ) -> tuple[float, float]:
-    """Draw a step function, with its range if it is binned; return its mean and the highest value drawn."""
+    """Draw a step function, with ranges if it is binned; return the mean and the highest value drawn."""
     mean, low, high = (values * scale for values in over_bins(*course, bins.edges_ms, share))
     if bins.name:
         label = f"range within {bins.name}" if share == 1 else f"{share:.0%} of the time within {bins.name}"
@@ -173,10 +173,10 @@ def _draw_steps(
 
 
 def plot_waits(result: SimulationResult) -> Figure:
-    """Draw the distributions of waits and slowdowns of all jobs, and of narrow and wide jobs.
+    """Draw the distributions of waits and slowdowns, for all jobs and separately for narrow and wide jobs.
 
-    Jobs that did not wait are outside the logarithmic axis: their share is the start of each curve, and the legend
-    shows it.
+    Jobs that did not wait are outside the logarithmic axis: each curve starts at the share of these jobs, which the
+    legend shows.
     """
     submit_ms, start_ms, end_ms, width = result.schedule()
     wait_s = (start_ms - submit_ms) / MS_PER_S
@@ -204,7 +204,7 @@ def plot_waits(result: SimulationResult) -> Figure:
 
 
 def _waited(name: str, wait_s: FloatArray) -> str:
-    """Return the label of a curve: its number of jobs, and the share of jobs that did not wait."""
+    """Return a curve's label: the number of jobs, and the share of jobs that did not wait."""
     if not len(wait_s):
         return f"{name}: none"
     jobs = "1 job" if len(wait_s) == 1 else f"{len(wait_s):,} jobs"
@@ -212,7 +212,7 @@ def _waited(name: str, wait_s: FloatArray) -> str:
 
 
 def _limits(wait_s: FloatArray) -> tuple[float, float]:
-    """Return the limits of an axis for these waits."""
+    """Return the axis limits for these waits, in seconds."""
     waits = wait_s[wait_s > 0]
     if not len(waits):
         return 1.0, 60.0
@@ -221,7 +221,7 @@ def _limits(wait_s: FloatArray) -> tuple[float, float]:
 
 
 def _draw_shares(axes: Axes, values: FloatArray, floor: float, colour: str, label: str, dash: str = "-") -> None:
-    """Draw the share of jobs up to each value; values at the floor appear at the left end."""
+    """Draw the share of jobs up to each value; jobs at the floor are counted at the left end."""
     ordered = np.sort(values)
     rows = np.arange(len(ordered))
     if len(ordered) > _POINTS_AT_MOST:
@@ -241,7 +241,7 @@ def _finish_shares(panels: Sequence[Axes]) -> None:
 
 
 def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
-    """Draw at least one result side by side: SLDwA, AWT, UTIL, and the distributions of waits."""
+    """Draw one or more results side by side: SLDwA, AWT, UTIL, and the distributions of waits."""
     if not results:
         raise InputError("there is no result to draw; give at least one")
     colours = [SERIES[row % len(SERIES)] for row in range(len(results))]
@@ -263,7 +263,7 @@ def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
 
 
 def _draw_waits(axes: Axes, results: Sequence[SimulationResult], colours: Sequence[str]) -> None:
-    """Draw the distributions of the waits of all results."""
+    """Draw the distribution of waits for each result."""
     waits = [(start_ms - submit_ms) / MS_PER_S for submit_ms, start_ms, *_ in (result.schedule() for result in results)]
     for row, (result, wait_s) in enumerate(zip(results, waits, strict=True)):
         dash = ("-", "--", ":", "-.")[row // len(SERIES) % 4]
@@ -274,7 +274,7 @@ def _draw_waits(axes: Axes, results: Sequence[SimulationResult], colours: Sequen
 
 
 def _draw_bars(axes: Axes, name: str, values: Sequence[float], form: str, colours: Sequence[str]) -> None:
-    """Draw one metric as bars from zero, with the values at their ends."""
+    """Draw one metric as bars that start at zero, with the value at the end of each bar."""
     lengths = [0.0 if np.isnan(value) else value for value in values]
     bars = axes.barh(range(len(values)), lengths, color=colours, height=0.7)
     axes.bar_label(
@@ -290,9 +290,9 @@ def _draw_bars(axes: Axes, name: str, values: Sequence[float], form: str, colour
 
 
 def plot_policies(result: SimulationResult) -> Figure:
-    """Draw which part of the time each policy of a self-tuning site was in force, over the run.
+    """Draw, over the run, the share of time for which each policy of a self-tuning site was in force.
 
-    OptionError if the result is not of a self-tuning site, or no job ran.
+    Raise OptionError if the result is not from a self-tuning site, or no job ran.
     """
     ran = result.ran
     if not isinstance(result.own, Switches) or not ran.any():
@@ -317,7 +317,7 @@ def plot_policies(result: SimulationResult) -> Figure:
 
 
 def shares(switches: Switches, edges_ms: FloatArray) -> FloatArray:
-    """Return the part of each bin for which each policy was in force, float64, shape (policies, bins)."""
+    """Return the fraction of each bin for which each policy was in force: float64, shape (policies, bins)."""
     bounds_ms = np.concatenate([[edges_ms[0]], switches.switched_ms, [edges_ms[-1]]]).astype(np.float64)
     in_force = np.concatenate([[0], switches.switched_to])
     shares_of_bins = np.zeros((len(switches.policies), len(edges_ms) - 1))
@@ -329,7 +329,7 @@ def shares(switches: Switches, edges_ms: FloatArray) -> FloatArray:
 
 
 def plot_gaps(lines: Sequence[OptimumLine]) -> Figure:
-    """Draw the proven gap over the solver's time, one line per instant, for the first instants only."""
+    """Draw the proven gap over the solver's time, with one line for each of the first instants."""
     figure = new_figure(8, 4.4)
     axes = figure.subplots()
     for number, line in enumerate([line for line in lines if line.course][:_MOST_LINES]):

@@ -1,4 +1,4 @@
-"""Plots of a schedule: jobs as rectangles of time by nodes (Streit, Figure 3.1), or slice by slice."""
+"""Plots of a schedule: jobs as rectangles over time and nodes (Streit, Figure 3.1), or slice by slice."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gridweave.scenarios.workload.table import IntArray
 from gridweave.site.allocation import Interval, NodePool
 
 STARTS_AT_MOST = 100
-"""Highest number of job starts in a window at which jobs are distinguishable."""
+"""Maximum number of job starts in a window at which jobs are still distinguishable."""
 
 STARTS_AT_LEAST = 60
 """A window is widened until this many jobs start in it, if possible."""
 
-# Paul Tol's light scheme: distinguishable with colour vision deficiencies, and legible below black text.
+# Paul Tol's light scheme: distinguishable with colour vision deficiencies, and black text on it is legible.
 FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00")
 WIDTH_IN, HEIGHT_IN = 11.0, 7.5
 _CHAR_PT, _LINE_PT, _FONT_PT, _SLIVER_PT = 4.2, 8.0, 6.5, 2.5
@@ -39,13 +39,13 @@ _Placed = tuple[int, tuple[Interval, ...]]
 def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
     """Draw the jobs as rectangles over time and nodes, with their ids where there is space, and the waiting jobs below.
 
-    If one end of the window is missing, show as much time as is readable from the other end; if both are missing, show
-    the `busiest_window`. A job on separate ranges of nodes is several rectangles of one colour.
+    If one end of the window is missing, the window is as long as the `busiest_window`; if both are missing, it is the
+    `busiest_window`. A job on separate ranges of nodes is drawn as several rectangles of one colour.
 
     Notes
     -----
-    Node numbers come from replaying the schedule with a `NodePool`: at each instant ended jobs release their nodes,
-    then started jobs take the lowest free nodes, in the order of the workload.
+    Node numbers come from replaying the schedule with a `NodePool`: at each time, jobs that end release their nodes,
+    then jobs that start take the lowest free nodes, in workload order.
     """
     steps = step_functions(*result.schedule())
     begin_ms, until_ms = _chosen_window(result, steps, start_ms, end_ms)
@@ -63,16 +63,16 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
 
 
 def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
-    """Choose the window to show: all time if that is readable, else a busy window.
+    """Choose the window to show: the whole schedule if that is readable, otherwise a busy window.
 
     Notes
     -----
     The window is narrowed from one round duration to the next, from years to a second. Each step chooses the part of
     the previous window with the most node time requested by running and waiting jobs, until at most `STARTS_AT_MOST`
-    jobs start. If fewer than `STARTS_AT_LEAST` jobs start, the window grows again within the previous one.
+    jobs start. If fewer than `STARTS_AT_LEAST` jobs start, the window is widened again within the previous window.
     """
     begin_ms, until_ms = span(result)
-    requested = np.zeros(len(steps.time_ms))  # node time up to each row; computed in place to save memory
+    requested = np.zeros(len(steps.time_ms))  # node time requested up to each row; computed in place to save memory
     requested[1:] = steps.time_ms[1:]
     requested[1:] -= steps.time_ms[:-1]
     requested[1:] *= steps.demand[:-1]
@@ -96,9 +96,9 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
 
 
 def _widened(starts: IntArray, window_ms: tuple[int, int], around_ms: tuple[int, int]) -> tuple[int, int]:
-    """Widen a window until `STARTS_AT_LEAST` jobs start in it, within ``around_ms`` and to later times first.
+    """Widen a window within ``around_ms``, first towards later times, until `STARTS_AT_LEAST` jobs start in it.
 
-    If more than `STARTS_AT_MOST` jobs start at one instant, keep that instant outside.
+    If more than `STARTS_AT_MOST` jobs would start in the wider window, keep the window unchanged.
     """
     first, last = np.searchsorted(starts, window_ms).tolist()
     low, high = np.searchsorted(starts, around_ms).tolist()
@@ -111,7 +111,7 @@ def _widened(starts: IntArray, window_ms: tuple[int, int], around_ms: tuple[int,
 
 
 class Boxes:
-    """Jobs as rectangles in a window of time and nodes; a node is ``node_pt`` points high."""
+    """Draws jobs as rectangles in a window of time and nodes; a node is ``node_pt`` points high."""
 
     def __init__(self, axes: Axes, time: TimeAxis, window_ms: tuple[int, int], node_pt: float, border: str) -> None:
         self._axes, self._time, self._window_ms, self._node_pt, self._border = axes, time, window_ms, node_pt, border
@@ -121,7 +121,7 @@ class Boxes:
     def add(
         self, job_id: int, span_ms: tuple[int, int], intervals: Iterable[Interval], fill: str, floor: int = 0
     ) -> None:
-        """Add a job on intervals of nodes counted from ``floor``, with its id where there is space."""
+        """Add a job on intervals of nodes, numbered from ``floor``, with the job's id where there is space."""
         begin_ms, until_ms = self._window_ms
         ends_ms = np.clip(span_ms, begin_ms, until_ms)
         left, right = self._time.place(ends_ms).tolist()
@@ -142,9 +142,9 @@ class Boxes:
 
 
 def place_jobs(result: SimulationResult, steps: Steps, begin_ms: int, until_ms: int) -> Iterator[_Placed]:
-    """Replay a schedule; yield the row and the node intervals of each job that runs in a window."""
+    """Replay a schedule; yield the row and the node intervals of each job that runs in the window."""
     idle_ms = steps.time_ms[(steps.busy == 0) & (steps.time_ms <= begin_ms)]
-    since_ms = int(idle_ms[-1]) if len(idle_ms) else 0  # all nodes are free here, so that earlier jobs do not matter
+    since_ms = int(idle_ms[-1]) if len(idle_ms) else 0  # all nodes are free at this time, so earlier jobs do not matter
     rows = np.flatnonzero((result.start_ms >= since_ms) & (result.start_ms < until_ms))
     start_ms, end_ms, width = result.start_ms[rows], result.end_ms[rows], result.workload.width[rows]
     starts, ends = np.argsort(start_ms, kind="stable"), np.argsort(end_ms, kind="stable")
@@ -191,7 +191,7 @@ def _draw_jobs(
 
 
 def _node_axis(axes: Axes, nodes: int) -> None:
-    """Scale the y axis for the nodes of a machine."""
+    """Scale the y axis for a machine's nodes."""
     axes.set_ylim(0, nodes)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("Node")
@@ -199,7 +199,7 @@ def _node_axis(axes: Axes, nodes: int) -> None:
 
 
 def _fills(result: SimulationResult, placed: list[_Placed]) -> list[str]:
-    """Choose a colour for each job: a colour that no neighbour has, or else one that few running jobs have."""
+    """Choose a colour for each job: one that no neighbouring job has and that the fewest running jobs have."""
     if len(placed) > _COMPARED_AT_MOST:
         return [FILLS[number % len(FILLS)] for number in range(len(placed))]
     chosen: list[int] = []
@@ -231,19 +231,19 @@ def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms
 
 
 def plot_slices(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
-    """Draw the slices of the jobs over time and nodes, with their ids where there is space.
+    """Draw the jobs' slices over time and nodes, with the jobs' ids where there is space.
 
     Parameters
     ----------
     result : SimulationResult
-        Result of a site that shares its nodes in time; the site is simulated again up to the end of the window.
+        Result of a gang-scheduled site; the site is simulated again up to the end of the window.
     start_ms, end_ms : int, optional
-        The window; by default 60 slices from the middle of the schedule, from ``start_ms``, or up to ``end_ms``.
+        The window; by default, 60 slices that begin at the median job start or at ``start_ms``, or end at ``end_ms``.
 
     Raises
     ------
     OptionError
-        If the site does not share its nodes in time, or the window is empty.
+        If the site is not gang-scheduled, or the window is empty.
     InputError
         If there are too many slices to draw.
     """

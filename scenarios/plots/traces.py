@@ -1,4 +1,4 @@
-"""One figure of a workload with a panel per distribution, after Figures 3.4 to 3.6 of Streit's thesis."""
+"""Draw a workload as one figure with a panel per distribution, after Figures 3.4 to 3.6 of Streit's thesis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _S_PER_DAY = 86400
 
 
 def plot_trace(workload: Workload) -> Figure:
-    """Draw the distributions of a workload: widths, estimates and run times, over-estimation, arrivals."""
+    """Draw a workload's distributions: widths, estimates and run times, over-estimation, and arrivals."""
     info = describe(workload)
     figure = new_figure(13, 8)
     axes = figure.subplots(2, 3)
@@ -31,7 +31,7 @@ def plot_trace(workload: Workload) -> Figure:
 
 
 def _plot_widths(axes: Axes, workload: Workload) -> None:
-    """Draw the shares of jobs and of area by width, in classes up to each power of two."""
+    """Draw the shares of jobs and of area by width class; each class ends at a power of two."""
     label = np.ceil(np.log2(workload.width)).astype(np.int64)
     classes = np.arange(int(label.max()) + 1)
     area = workload.width.astype(np.float64) * workload.run_ms
@@ -68,7 +68,7 @@ def _plot_durations(axes: Axes, workload: Workload) -> None:
 
 
 def _plot_over_estimation(axes: Axes, workload: Workload) -> None:
-    """Draw the cumulative distribution of estimate divided by run time, job by job."""
+    """Draw the cumulative distribution of the jobs' estimates divided by their run times."""
     ratio, share = _cumulative(workload.estimate_ms / workload.run_ms)
     axes.step(np.append(1.0, ratio), np.append(0.0, share), where="post", color=BLUE)
     axes.set_xscale("log")
@@ -78,7 +78,7 @@ def _plot_over_estimation(axes: Axes, workload: Workload) -> None:
 
 
 def _plot_arrivals(axes: Axes, workload: Workload) -> None:
-    """Draw the share of jobs submitted by each time (Figure 3.4), and for comparison a constant rate."""
+    """Draw the share of jobs submitted up to each time (Figure 3.4) and, for comparison, a constant rate."""
     since_s = (workload.submit_ms - workload.submit_ms[0]) / MS_PER_S
     unit, name = (_S_PER_DAY, "days") if since_s[-1] >= 2 * _S_PER_DAY else (3600, "hours")
     times, share = _cumulative(since_s / unit)
@@ -105,7 +105,7 @@ def _plot_interarrivals(axes: Axes, workload: Workload) -> None:
 
 
 def _write_figures(axes: Axes, info: TraceInfo) -> None:
-    """Write the main figures of the workload as text."""
+    """Write the workload's main statistics as text."""
     axes.set_axis_off()
     spreads = [(name, " / ".join(values)) for name, *values in info.spread_rows()]
     rows = [*info.figure_rows(), ("", "min / avg / max"), *spreads]
@@ -116,13 +116,13 @@ def _write_figures(axes: Axes, info: TraceInfo) -> None:
 
 
 def _cumulative(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the distinct values, ascending, and for each the share of values up to it."""
+    """Return the distinct values in ascending order, and the share of values up to each of them."""
     distinct, counts = np.unique(values, return_counts=True)
     return distinct, np.cumsum(counts) / len(values)
 
 
 def _time_axis(axes: Axes, *times_ms: IntArray) -> None:
-    """Make the x-axis logarithmic, with ticks at round durations."""
+    """Make the x-axis logarithmic over these times, with ticks at round durations."""
     low = min(float(times.min()) for times in times_ms) / MS_PER_S
     high = max(float(times.max()) for times in times_ms) / MS_PER_S
     log_time_axis(axes, low / 1.3, high * 1.3)

@@ -1,1 +1,1 @@
-"""The result of a simulation: the schedule, its metrics, tables and files."""
+"""Simulation results: schedules, metrics, tables and files."""

@@ -1,8 +1,8 @@
-"""Schedules judged by the CPU needs of their jobs: metrics, and a bound on the maximum stretch (docs/fractional.md).
+"""Metrics based on jobs' CPU needs, and a lower bound on the maximum stretch (docs/fractional.md, "The bound").
 
-The bound is the least maximum stretch of any schedule ("The bound"). Source: Stillwell, Vivien and Casanova on dynamic
-fractional resource scheduling, section 3, Theorem 1. The theorem assumes known run times, unlimited memory, and tasks
-that move at no cost. A binary search finds the lowest stretch whose deadlines all jobs can meet.
+No schedule has a maximum stretch below the bound. Source: Stillwell, Vivien and Casanova on dynamic fractional resource
+scheduling, section 3, Theorem 1. The theorem assumes known run times, unlimited memory, and tasks that move at no cost.
+A stretch gives each job a deadline; a binary search finds the lowest stretch with which all jobs can meet theirs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ STEPS = 1_000
 """Steps of the binary search per unit of stretch: the bound is a multiple of 0.001."""
 
 STRETCH_BOUND_MS = 10 * MS_PER_S
-"""The bounded stretch treats shorter times as this long (Stillwell, section 2.2)."""
+"""The bounded stretch rounds shorter times up to this value (Stillwell, section 2.2)."""
 
 MAX_ARCS = 100_000_000
-"""Highest number of pairs of a job and an interval in which it may run; they take three gigabytes."""
+"""Maximum number of arcs, one per job and interval in which the job may run; this many arcs take three gigabytes."""
 
 
 class BoundedJobs(NamedTuple):
-    """Submit times and run times of jobs, and the CPU need of all tasks of a job together."""
+    """The jobs' submit times, run times and total CPU needs; a job's need is summed over its tasks."""
 
     submit_ms: IntArray
     run_ms: IntArray
@@ -46,26 +46,26 @@ def stretch_bound(workload: Workload, nodes: int, *, method: str = "flow") -> fl
     Parameters
     ----------
     workload : Workload
-        Its width is tasks, with CPU needs in the column ``cpu_need``; without the column, a task needs a whole node.
+        A job's width is its number of tasks. The column ``cpu_need`` has their CPU needs, by default a whole node each.
     nodes : int
     method : {"flow", "lp"}
-        How to test a stretch: with a maximum flow in integers, or with Linear System (1) and HiGHS.
+        How to test a stretch: with an integer maximum flow, or by solving Linear System (1) with HiGHS.
 
     Returns
     -------
     float
-        At least 1, a multiple of 0.001. The least maximum stretch is at most 0.001 above it.
+        At least 1, a multiple of 0.001. The lowest possible maximum stretch is at most 0.001 higher.
 
     Raises
     ------
     InputError
-        If the workload is empty, or too long for the memory.
+        If the workload is empty, or too large for the available memory.
     OptionError
         If the method is unknown.
 
     Examples
     --------
-    Two jobs of one minute are submitted together on one node: one of them takes at least two minutes.
+    Two one-minute jobs are submitted to one node at the same time, so one of them takes at least two minutes:
 
     >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 0], width=[1, 1], estimate_ms=[60_000] * 2, run_ms=[60_000] * 2)
     >>> stretch_bound(jobs, 1), stretch_bound(jobs, 1, method="lp"), stretch_bound(jobs, 2)
@@ -95,7 +95,7 @@ def _jobs_of(workload: Workload) -> BoundedJobs:
 
 
 class _Intervals(NamedTuple):
-    """The intervals between all release dates and deadlines, and each job's first and last interval, by deadline."""
+    """The intervals between release dates and deadlines, and the jobs in order of deadline, each with its intervals."""
 
     jobs: BoundedJobs
     length_ms: IntArray
@@ -104,7 +104,7 @@ class _Intervals(NamedTuple):
 
 
 def _intervals(jobs: BoundedJobs, stretch: int) -> _Intervals:
-    """Divide time into intervals for a stretch in thousandths; round deadlines up to whole milliseconds."""
+    """Divide time into intervals for a stretch, given in thousandths; round deadlines up to whole milliseconds."""
     # Rounding up is safe: later deadlines can only lower the bound.
     allowed_ms = -(-stretch * np.maximum(jobs.run_ms, STRETCH_BOUND_MS) // STEPS)
     due_ms = jobs.submit_ms + allowed_ms
@@ -145,16 +145,16 @@ def _flow_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
 
 
 def _check_size(jobs: BoundedJobs, weight: IntArray, capacity: int, parts: _Intervals) -> None:
-    """Raise InputError if sums of work over a job or over all time exceed 64 bits."""
+    """Raise InputError if a sum of work, over all jobs or over the whole time, does not fit in 64 bits."""
     largest = max(float(weight.max()), float(capacity)) * float(parts.length_ms.sum())
     if max(largest, float(weight.astype(np.float64) @ jobs.run_ms)) >= 2**62:
         raise InputError("the work of these jobs does not fit into 64 bits; use a part of the trace")
 
 
 def _lp_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
-    """Whether Linear System (1) has a solution, with a variable for each part of a job done in an interval.
+    """Whether Linear System (1) has a solution; its variables are the fractions of each job done in each interval.
 
-    HiGHS tolerates errors of 10^-7, so this maximizes the work done instead of demanding all of it.
+    HiGHS tolerates errors of 10^-7, so maximize the work done instead of requiring that all work is done.
     """
     from scipy import optimize
     from scipy.sparse import coo_array
@@ -184,15 +184,15 @@ def need_metrics(workload: Workload, nodes: int, start_ms: IntArray, end_ms: Int
     """Return the metrics of dynamic fractional resource scheduling.
 
     ``need_max_stretch`` is the largest of max(turn-around, 10 s) / max(run time alone, 10 s).
-    ``need_underutilization_normalized`` is ``need_underutilization_node_ms`` relative to the work. The run times of the
-    workload are those of jobs that run alone; without a column ``cpu_need``, tasks need whole nodes. Starts and ends
-    are -1 for jobs that did not run; at least one job ran.
+    ``need_underutilization_normalized`` is ``need_underutilization_node_ms`` relative to the work. The workload's run
+    times apply to jobs that run alone; without a column ``cpu_need``, tasks need whole nodes. Starts and ends are -1
+    for jobs that did not run; at least one job must have run.
 
     Notes
     -----
     Source: Stillwell, sections 2 and 5.3.1. All work was allocated at some time, however jobs were paused or slowed, so
-    the underutilization, integral of min(nodes, demand) - allocated, needs only the submit and end times of jobs. While
-    a job pays for a pause or a move, its CPU counts as idle.
+    the underutilization, the integral of min(nodes, demand) - allocated, depends only on the jobs' submit and end
+    times. While a job spends time on a pause or a move, its CPU counts as idle.
     """
     ran = start_ms >= 0
     flow_ms, run_ms = (end_ms - workload.submit_ms)[ran], workload.run_ms[ran]
@@ -208,7 +208,7 @@ def need_metrics(workload: Workload, nodes: int, start_ms: IntArray, end_ms: Int
 
 
 def _demand(workload: Workload, ran: BoolArray, end_ms: IntArray, need: FloatArray, nodes: int) -> float:
-    """Return the integral over time of the unfinished jobs' CPU need, at most ``nodes`` at any time."""
+    """Return the integral over time of the unfinished jobs' CPU need, capped at ``nodes`` at any time."""
     instants = np.concatenate([workload.submit_ms[ran], end_ms[ran]])
     changes = np.concatenate([need, -need])
     order = np.argsort(instants, kind="stable")

@@ -1,4 +1,4 @@
-"""Write result files: tables, JSON and figures. All are complete before the first gets its final name."""
+"""Write result files: tables, JSON and figures. No file gets its final name before all files are complete."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE = 65_536
-"""Rows of ``jobs.csv`` per block; blocks keep the memory independent of the number of jobs."""
+"""Rows of ``jobs.csv`` per block; with blocks, memory use does not depend on the number of jobs."""
 
 _DPI = 150
 _COMPRESSION = 3
-"""Compression level of PNG: files are a fifth larger than at the highest level and written in half the time."""
+"""PNG compression level: files are a fifth larger than at the highest level but take half the time to write."""
 
 Writer = Callable[[Path], None]
-"""Writes a file at the given path."""
+"""Writes a file to the given path."""
 
 
 def write_all(folder: Path, files: Mapping[str, Writer]) -> tuple[Path, ...]:
@@ -53,9 +53,9 @@ def write_all(folder: Path, files: Mapping[str, Writer]) -> tuple[Path, ...]:
 
 @contextlib.contextmanager
 def _scratch_folder(folder: Path) -> Iterator[Path]:
-    """Create a folder and a hidden scratch folder in it; remove the latter at the end.
+    """Create a folder and a hidden scratch folder inside; remove the scratch folder at the end.
 
-    After an error, also remove the folders that this created.
+    After an error, also remove all other folders created by this function.
     """
     new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,12 +88,12 @@ def _plain(value: Any) -> Any:
 
 
 def plain_numbers(figures: Mapping[str, float]) -> dict[str, int | float | None]:
-    """Replace NaN by None, for JSON."""
+    """Replace NaN with None, because JSON has no NaN."""
     return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
 def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG, so that equal figures give equal bytes; the figure loses its layout engine."""
+    """Write a figure as PNG; equal figures give equal bytes. The figure loses its layout engine."""
     figure.set_dpi(_DPI)
     layout = figure.get_layout_engine()
     if layout is not None:  # with a layout engine, savefig would draw everything twice
@@ -103,9 +103,9 @@ def save_figure(path: Path, figure: Figure) -> None:
 
 
 def folder_name(label: str) -> str:
-    """Turn a label into the name of a folder: replace runs of special characters by a minus.
+    """Turn a label into a folder name: replace each run of special characters with a minus.
 
-    Letters, digits, dots, plus and minus stay.
+    Letters, digits, underscores, dots, plus and minus signs are kept.
 
     Examples
     --------
@@ -116,15 +116,15 @@ def folder_name(label: str) -> str:
 
 
 def write_jobs_csv(path: Path, jobs: int, columns_of: Callable[[slice], Mapping[str, Any]]) -> None:
-    """Write one line per job, in the order of the workload, below a header of column names.
+    """Write a header of column names, then one line per job in workload order.
 
-    `columns_of` returns the columns of a slice of rows (`SimulationResult.job_columns`) as arrays, or for "site" as a
-    text or a list of texts. Rows are written in blocks, so memory does not grow with their number.
+    `columns_of` returns the columns of a slice of rows (`SimulationResult.job_columns`) as arrays; the column "site"
+    is a text or a list of texts. Rows are written in blocks, so memory use does not grow with the number of rows.
 
-    Times and counts are integers; ``killed`` is 0 or 1. The site's name is quoted if it contains a comma, a quote or an
-    end of line (RFC 4180). Lines end with a line feed.
+    Times and counts are integers; ``killed`` is 0 or 1. The site's name is quoted if it contains a comma, a quote or a
+    line break (RFC 4180). Lines end with a line feed.
 
-    `csv.writer` would take 40% longer (1.05 s instead of 0.73 s for 500,000 jobs), and up to Python 3.12 it leaves a
+    `csv.writer` would take 40% longer (1.05 s instead of 0.73 s for 500,000 jobs). Up to Python 3.12, it also leaves a
     carriage return unquoted if lines end with a line feed.
     """
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -137,7 +137,7 @@ def write_jobs_csv(path: Path, jobs: int, columns_of: Callable[[slice], Mapping[
 
 
 def _format_of(values: Any) -> str:
-    """Return the printf format of a column; a text that all rows share is its own format."""
+    """Return the printf format of a column; a single text for all rows becomes part of the format."""
     if isinstance(values, str):
         return _csv_field(values).replace("%", "%%")
     if isinstance(values, list):
@@ -153,5 +153,5 @@ def _fields(values: Any) -> list[Any]:
 def _csv_field(text: str) -> str:
     """Format a text as a CSV field, quoted if necessary."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\r\n").writerow([text])  # so that both kinds of line ends are quoted
+    csv.writer(buffer, lineterminator="\r\n").writerow([text])  # so that line feeds and carriage returns are quoted
     return buffer.getvalue().removesuffix("\r\n")

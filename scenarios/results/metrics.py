@@ -1,9 +1,9 @@
-"""Metrics of a schedule, with the names and definitions of the literature (docs/metrics.md).
+"""Metrics of a schedule, with the names and definitions used in the literature (docs/metrics.md).
 
-A schedule is four arrays: submit, start and end time and width of every job that ran. Sources: *Streit*, A. Streit's
-thesis on self-tuning job scheduling, sections 3.4, 3.5 and 7.3; *Zhang*, Zhang, Franke, Moreira and Sivasubramaniam, A
-Comparative Analysis of Space- and Time-Sharing Techniques, section 2.3; *Stillwell*, Stillwell, Vivien and Casanova on
-dynamic fractional resource scheduling, sections 2.2 and 5.3.1.
+A schedule consists of four arrays: the submit time, start time, end time and width of every job that ran. Sources:
+*Streit*, A. Streit's thesis on self-tuning job scheduling, sections 3.4, 3.5 and 7.3; *Zhang*, Zhang, Franke, Moreira
+and Sivasubramaniam, A Comparative Analysis of Space- and Time-Sharing Techniques, section 2.3; *Stillwell*, Stillwell,
+Vivien and Casanova on dynamic fractional resource scheduling, sections 2.2 and 5.3.1.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
 MS_PER_H = 3600 * MS_PER_S
 
 SHARED_BOUND_MS = 60_000
-"""The bound of the relative bounded response time where nodes are shared (Sodan and Lan, section 6.1)."""
+"""The bound for the relative bounded response time on shared nodes (Sodan and Lan, section 6.1)."""
 
 PARTS_OF_ONE = ("util", "rho", "kappa", "loss_of_capacity", "underutilization_normalized")
-"""Metrics that tables show in per cent."""
+"""Metrics that tables show as percentages."""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of a schedule, or of one class of its jobs.
 
-    With the notation of Streit, section 3.4: a job arrives at t^a, starts at t^s, ends at t^e and is w nodes wide; its
+    In the notation of Streit, section 3.4: a job arrives at t^a, starts at t^s, ends at t^e and is w nodes wide; its
     length is l = t^e - t^s, its wait t^w = t^s - t^a, its response time t^r = t^w + l, its slowdown s = t^r / l and its
     area a = w l. N is the number of nodes; the *span* goes from the first submission to the last end. Means and
-    standard deviations (of the population) are over the m jobs. Counts are int; all else is float, and NaN where it is
-    undefined: every metric without jobs, and metrics of the whole machine for a class of jobs.
+    standard deviations (of the population) are over the m jobs. Counts are int. All other metrics are float, and NaN if
+    undefined: every metric if there are no jobs, and metrics of the whole machine for a class of jobs.
 
     Attributes
     ----------
     jobs, jobs_waited : int
-        Number of jobs, and of jobs that did not start at the instant of their submission.
+        Number of jobs, and number of jobs that did not start at the time of their submission.
     awt_ms, wait_std_ms, wait_median_ms, wait_p95_ms, wait_max_ms : float
         Average wait (Streit eq. 3.1), its standard deviation (Zhang's measure of fairness), quantiles (interpolated
         linearly) and maximum.
@@ -67,8 +67,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     mean_run_ms, mean_width, area_node_ms : float
         Average length and width; the sum of all areas, also called the squashed area (Streit, section 7.3.1).
     makespan_ms, span_ms, virtual_end_ms : float
-        The last end, as an instant (Streit eq. 3.5); the same from the first submission on; and the end of the last
-        submitted job if it had not waited (section 3.5: makespan - virtual end is the final backlog).
+        The time of the last end (Streit eq. 3.5); the same, counted from the first submission; and the time at which
+        the last submitted job would have ended without waiting (section 3.5: makespan - virtual end is the backlog).
     util, rho : float
         Share of all node time that jobs used: of N x span (Streit eq. 3.6), and of N x makespan (Zhang eq. 1, where the
         first job arrives at time zero, so that both are equal). For a class: its share of the whole schedule's node
@@ -77,15 +77,15 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         Share of all node time that was idle while a job waited: of N x span (Streit eq. 3.7), and of N x makespan
         (Zhang eq. 2). Undefined for a class.
     underutilization_node_ms, underutilization_normalized : float
-        Integral of min(N, nodes that unfinished jobs request) - busy nodes; the same relative to the area (Stillwell,
+        Integral of min(N, nodes that unfinished jobs request) - busy nodes; the same, relative to the area (Stillwell,
         section 5.3.1). Undefined for a class.
     throughput_per_h : float
         Jobs per hour of the whole schedule's span.
     queued_submissions : int
-        Submissions at which a job submitted before still waits ("waiting jobs > 1" of Streit, Table 3.6); see
+        Submissions at which an earlier job is still waiting ("waiting jobs > 1" of Streit, Table 3.6); see
         `gridweave.scenarios.results.steps.queue_length_seen`.
     queue_length_seen : float
-        The number of those waiting jobs, averaged over these submissions ("avg. queue length" of Table 3.6).
+        Number of waiting earlier jobs, averaged over these submissions ("avg. queue length" of Table 3.6).
     """
 
     jobs: int
@@ -127,27 +127,27 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     queue_length_seen: float
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Return the metrics by name, with None for undefined metrics, as for JSON."""
+        """Return the metrics by name, with None for undefined metrics, ready for JSON."""
         return plain_numbers(msgspec.structs.asdict(self))
 
 
 class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics of a site whose nodes jobs shared (Sodan and Lan, section 6.1); NaN without jobs.
+    """Metrics of a site where jobs shared nodes (Sodan and Lan, section 6.1); NaN if no job ran.
 
     Attributes
     ----------
     jobs, shared_starts : int
-        Jobs that ran, and jobs that started on nodes shared with another job, possibly started in the same pass.
+        Number of jobs that ran, and of jobs that started on nodes shared with another job, even from the same pass.
     art_ms : float
         Average response time.
     relative_response : float
-        Average of the response time relative to the run time alone, both at least 60 s.
+        Average of the response time divided by the run time alone, both raised to at least 60 s.
     mean_slowdown : float
-        Average of the time from start to end relative to the run time alone.
+        Average of the time from start to end, divided by the run time alone.
     util : float
-        Node time in which at least one job was on a node, as a share of nodes x makespan.
+        Node time during which at least one job used the node, as a share of nodes x makespan.
     efficiency : float
-        Sum of width x run time alone, relative to nodes x makespan; above 1 if sharing gains that much.
+        Sum of width x run time alone, divided by nodes x makespan; may exceed 1 thanks to sharing.
     makespan_ms : float
         From the first submission to the last end.
     """
@@ -177,20 +177,20 @@ def compute_metrics(
     Parameters
     ----------
     submit_ms, start_ms, end_ms, width : array_like of int, shape (n,)
-        The jobs that ran, in any order; jobs with equal submit times by job id.
+        The jobs that ran, in any order, except that jobs with equal submit times must be sorted by job id.
     nodes : int
         Nodes of the site.
     select : array_like of bool, shape (n,), optional
-        The jobs to measure. The other jobs count in the span and in the queue that jobs meet.
+        The jobs to measure. Other jobs still count towards the span and the queue lengths.
     shared : bool
-        Whether jobs may share nodes. Then UTIL counts the nodes that jobs request and may exceed 1, and idle time is a
-        lower bound, as if every requested node had been busy.
+        Whether jobs may share nodes. If so, UTIL counts the nodes that jobs request and may exceed 1, and the idle time
+        is a lower bound, as if every requested node had been busy.
 
     Raises
     ------
     InputError
-        If this is not a schedule: a job is submitted before time zero, starts before its submission, does not end after
-        its start or has a width below 1, or more nodes are busy than the site has.
+        If the arrays are not a schedule: a job is submitted before time zero, starts before its submission, does not
+        end after its start or has a width below 1, or more nodes are busy than the site has.
 
     Examples
     --------
@@ -217,16 +217,16 @@ def compute_by_class(
     *,
     shared: bool = False,
 ) -> dict[str, Metrics]:
-    """Compute the metrics of the classes of jobs of a schedule, in the order of the class names.
+    """Compute a schedule's metrics for each class of jobs, in the order of the class names.
 
-    `classes` assigns jobs to classes; the other arguments and the errors are those of `compute_metrics`.
+    `classes` assigns jobs to classes; for the other parameters and the errors, see `compute_metrics`.
     """
     return MeasuredSchedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared).by_class(classes)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MeasuredSchedule:
-    """A checked schedule in order of submission, with its idle times and queues measured once for all metrics."""
+    """A validated schedule in submit order, whose idle times and queue lengths are computed once for all metrics."""
 
     submit_ms: IntArray
     start_ms: IntArray
@@ -234,11 +234,11 @@ class MeasuredSchedule:
     width: IntArray
     nodes: int
     order: IntArray | slice  # the original row of each job
-    seen: IntArray  # how many waiting jobs each job met
+    seen: IntArray  # how many jobs were waiting when each job was submitted
     begin_ms: int
     makespan_ms: int
-    lost_node_ms: float  # idle while a job waited
-    under_node_ms: float  # idle although unfinished jobs requested nodes
+    lost_node_ms: float  # node time that was idle while a job was waiting
+    under_node_ms: float  # node time that was idle although unfinished jobs requested it
 
     @classmethod
     def of(
@@ -251,7 +251,7 @@ class MeasuredSchedule:
         *,
         shared: bool,
     ) -> MeasuredSchedule:
-        """Check and measure a schedule; arguments and errors are those of `compute_metrics`."""
+        """Check and measure a schedule; for the parameters and the errors, see `compute_metrics`."""
         submit = _integers("submit_ms", submit_ms)
         start = _integers("start_ms", start_ms, len(submit))
         end = _integers("end_ms", end_ms, len(submit))
@@ -272,7 +272,7 @@ class MeasuredSchedule:
         return cls(submit, start, end, wide, nodes, order, seen, begin_ms, makespan_ms, lost, under)
 
     def metrics(self, selected: IntArray | None = None) -> Metrics:
-        """Return the metrics of the selected rows, in ascending order; by default of all rows."""
+        """Return the metrics of the selected rows, by default of all rows; ``selected`` must be in ascending order."""
         rows: IntArray | slice = slice(None) if selected is None else selected
         submit, start, end, width = self.submit_ms[rows], self.start_ms[rows], self.end_ms[rows], self.width[rows]
         if not len(submit):
@@ -301,7 +301,7 @@ class MeasuredSchedule:
         }
 
     def _of_site(self, area: float) -> dict[str, float]:
-        """Return the shares of node time: of an area, and of the site's idle times."""
+        """Return the metrics that are shares of the site's node time: used by this area of jobs, and idle."""
         of_span = float(self.nodes) * (self.makespan_ms - self.begin_ms)
         of_makespan = float(self.nodes) * self.makespan_ms
         return {
@@ -320,7 +320,7 @@ _UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metric
 
 
 def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[float, float]:
-    """Return the node time that was idle while a job waited, and idle while unfinished jobs requested it."""
+    """Return the node time that was idle while a job waited, and the idle node time that unfinished jobs requested."""
     lost = under = 0.0
     for steps in parts:
         if not shared and (steps.busy > nodes).any():
@@ -334,7 +334,7 @@ def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[
 
 
 def _of_jobs(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray) -> dict[str, float]:
-    """Return the averages over at least one job; jobs are in order of submission."""
+    """Return the averages over at least one job; jobs must be in submit order."""
     run = (end_ms - start_ms).astype(np.float64)
     wait = (start_ms - submit_ms).astype(np.float64)
     response = wait + run
@@ -375,7 +375,7 @@ def _of_jobs(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: I
 
 
 def _areas(start_ms: IntArray, end_ms: IntArray, width: IntArray) -> FloatArray:
-    """Return width x length as floats: ten million nodes for three thousand years exceed int64."""
+    """Return width x length as floats, because ten million nodes for three thousand years exceed int64."""
     return width.astype(np.float64) * (end_ms - start_ms)
 
 
@@ -411,17 +411,17 @@ def compute_shared(
     shared_starts: int,
     busy_node_ms: int,
 ) -> SharedMetrics:
-    """Compute the metrics of a site whose nodes jobs shared.
+    """Compute the metrics of a site where jobs shared nodes.
 
     Parameters
     ----------
     submit_ms, start_ms, end_ms, width, run_ms : numpy.ndarray of int64, shape (m,)
-        Of every job that ran; ``run_ms`` is its run time alone.
+        The jobs that ran; ``run_ms`` is a job's run time when it runs alone.
     nodes : int
     shared_starts : int
-        Jobs that started on nodes shared with another job.
-    busy_node_ms : int
-        Node time in which at least one job was on a node.
+        Number of jobs that started on nodes shared with another job.
+        busy_node_ms : int
+        Node time during which at least one job used the node.
     """
     if not len(submit_ms):
         nan = float("nan")

@@ -1,4 +1,4 @@
-"""The result of a simulation of a site or a grid: when and where each job ran, its metrics, plots and files."""
+"""The result of simulating a site or a grid: when and where each job ran, with metrics, plots and files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JOBS_HEADER = (
     "fragments",
     "killed",
 )
-"""First columns of ``jobs.csv``; columns of disciplines and of a network follow."""
+"""First columns of ``jobs.csv``; the columns of disciplines and networks come after these."""
 
 PLOT_KINDS = ("utilisation", "waits", "schedule")
 
@@ -53,14 +53,14 @@ NEVER = -1
 
 
 class Placement(NamedTuple):
-    """Where the jobs of a grid ran.
+    """The sites and widths of all fragments of a grid's jobs.
 
     Attributes
     ----------
     fragments : numpy.ndarray of FRAGMENT, shape (all fragments,)
-        Site and width of every fragment. The fragments of a job are consecutive, in the order of placement.
+        Site and width of every fragment. A job's fragments are consecutive, in the order of placement.
     first, parts : numpy.ndarray of int64, shape (n,)
-        Index of the first fragment of each job, and its number of fragments; 0 for jobs that never started.
+        Index of each job's first fragment, and the job's number of fragments; 0 for jobs that never started.
     """
 
     fragments: npt.NDArray[np.void]
@@ -77,14 +77,14 @@ class SimulationResult(MadeAnew):
     workload : Workload
         The jobs.
     nodes : int
-        Nodes of all sites together.
+        Total number of nodes over all sites.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        When each job of the workload started and ended; -1 for jobs that never started, such as refused jobs. These
-        jobs are written to files, but left out of all metrics and plots.
+        Start and end time of each job of the workload; -1 for jobs that never started, such as refused jobs. Jobs that
+        never started are written to files, but left out of all metrics and plots.
     killed : numpy.ndarray of bool, shape (n,), optional
         Jobs that were killed at their estimate; none by default.
     refused : sequence of (int, str), optional
-        Job ids and reasons of refused jobs.
+        Ids of refused jobs, and the reasons for the refusals.
     cancelled : numpy.ndarray of bool, shape (n,), optional
         Jobs that were cancelled before they started; none by default.
     reservations : sequence of ReservationAnswer, optional
@@ -98,37 +98,37 @@ class SimulationResult(MadeAnew):
     shared : bool
         Whether jobs may share nodes.
     shares_time : bool
-        Whether running jobs may be paused or slowed. If so, metrics take a job's run time alone as its length, and the
-        rest of its turn-around as its wait.
+        Whether running jobs may be paused or slowed. If so, metrics use a job's run time alone as its length,
+        and the rest of its turn-around time as its wait.
     site_nodes : numpy.ndarray of int64, shape (sites,), optional
         Nodes of each site; one site by default.
     placement : Placement, optional
-        The sites on which jobs ran; the only site by default.
+        The sites on which jobs ran; by default, all jobs ran on the only site.
     policy : GridPolicy, optional
-        The policy of a grid.
+        The grid's policy.
     columns : mapping from str to numpy.ndarray, shape (n,), optional
         A discipline's own columns (docs/write-a-discipline.md); 0 for jobs that never started. With a network between
-        sites: ``factor``, by which each job is longer on idle links, ``slowdown``, its mean further factor due to other
-        traffic (both 1 on one site and for jobs that never started), and ``transfer_ms``, how long its data moved while
-        it held nodes.
+        sites: ``factor``, by which idle links lengthen each job; ``slowdown``, the mean additional factor due to other
+        traffic (both factors are 1 on one site and for jobs that never started); and ``transfer_ms``, how long the job
+        held nodes while its data was in transfer.
     labels : mapping from str to sequence of str, optional
-        For columns of codes: the names of the codes 0, 1, ..., which ``jobs.csv`` shows.
+        For columns of codes: the names that ``jobs.csv`` shows for the codes 0, 1, ....
     own_metrics : mapping from str to float, optional
-        Metrics of disciplines; on a grid with the site's name as prefix, ``north.NAME``.
+        Metrics of disciplines; on a grid, prefixed with the site's name, as in ``north.NAME``.
     world : WorldUse, optional
         Messages and faults of a run in the simulated world.
     own : object, optional
-        Further results of a discipline, described in its docs page. Results that match `SharesNodes` add metrics;
-        results that match `Switches` add a file and a plot.
+        Other results of a discipline, described on its docs page. Results that match `SharesNodes` add metrics; results
+        that match `Switches` add a file and a plot.
     site_names : tuple of str, optional
-        Names of a grid's sites, if tables, files and plots are to show them separately. Without names the grid is shown
-        as one site.
+        Names of a grid's sites, if tables, files and plots should show each site. Without names, the grid is shown as
+        one site.
     home : numpy.ndarray of int64, shape (n,), optional
         The site at which each job was submitted; required with ``site_names``.
     network : NetworkUse, optional
         The network between the sites and its effect on jobs.
     shown : tuple of str, optional
-        Metrics that tables of a grid show.
+        Metrics that a grid's tables show.
     remarks : tuple of str, optional
         Remarks for the user on how the workload was prepared.
 
@@ -182,7 +182,7 @@ class SimulationResult(MadeAnew):
         object.__setattr__(self, "reservations", tuple(self.reservations))
         for name in ("options", "columns", "labels", "own_metrics"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-        # A schedule with a placement may be of a live grid, whose clock may differ from the workload's.
+        # A schedule with a placement may come from a live grid, whose clock may differ from the workload's.
         if self.placement is None:
             self._check_times()
         if self.site_names and len(self.site_names) != len(self.site_nodes):
@@ -205,13 +205,13 @@ class SimulationResult(MadeAnew):
 
     @property
     def ran(self) -> BoolArray:
-        """Which jobs started, bool, shape (n,)."""
+        """Mask of the jobs that started: bool, shape (n,)."""
         ran: BoolArray = self.start_ms != NEVER
         return ran
 
     @property
     def n_fragments(self) -> IntArray:
-        """Number of fragments of each job, int64, shape (n,); 0 if it never started."""
+        """Number of fragments of each job, int64, shape (n,); 0 for jobs that never started."""
         return self.ran.astype(np.int64) if self.placement is None else self.placement.parts
 
     @property
@@ -232,13 +232,13 @@ class SimulationResult(MadeAnew):
 
     @property
     def multi_site(self) -> BoolArray:
-        """Which jobs ran on several sites, bool, shape (n,)."""
+        """Mask of the jobs that ran on several sites: bool, shape (n,)."""
         several: BoolArray = self.n_fragments > 1
         return several
 
     @property
     def title(self) -> str:
-        """The title of plots: the label, preceded by the name if sites have names."""
+        """The title for plots: the label, preceded by the result's name if sites have names."""
         return f"{self.name}, {self.label}" if self.site_names else self.label
 
     def multi_site_area(self) -> float:
@@ -254,7 +254,7 @@ class SimulationResult(MadeAnew):
         return float(area[self.multi_site].sum()) / whole if whole else math.nan
 
     def multi_site_summary(self) -> dict[str, Any]:
-        """Return the entry of ``summary.json`` on multi-site jobs, as plain values.
+        """Return the entry for multi-site jobs in ``summary.json``, as plain values.
 
         Returns
         -------
@@ -271,7 +271,7 @@ class SimulationResult(MadeAnew):
         }
 
     def fragments_of(self, row: int) -> list[tuple[int, int]]:
-        """Return (site, width) of each fragment of the job in a row, in the order of placement."""
+        """Return (site, width) for each fragment of the job in this row, in the order of placement."""
         if self.placement is None:
             return [(0, int(self.workload.width[row]))] if self.ran[row] else []
         first = int(self.placement.first[row])
@@ -293,17 +293,17 @@ class SimulationResult(MadeAnew):
         return job_of
 
     def sites_of_jobs(self, rows: slice = slice(None)) -> list[str]:
-        """Return where jobs ran: ``alpha``, or ``alpha:64+beta:32`` with the nodes on each of several sites.
+        """Return each job's sites: ``alpha``, or ``alpha:64+beta:32`` with the number of nodes on each site.
 
         Parameters
         ----------
         rows : slice, optional
-            Rows of the workload; all by default.
+            Rows of the workload; by default, all rows.
 
         Returns
         -------
         list of str
-            Empty texts for jobs that never started.
+            One text per job; empty for jobs that never started.
         """
         texts = []
         for row in range(*rows.indices(len(self.workload))):
@@ -315,12 +315,12 @@ class SimulationResult(MadeAnew):
         return texts
 
     def schedule(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Return submit, start and end times and widths of the jobs that started.
+        """Return the submit times, start times, end times and widths of the jobs that started.
 
         Returns
         -------
         tuple of numpy.ndarray of int64, each of shape (m,)
-            In the order of the workload.
+            Values in workload order.
         """
         start_ms = np.where(self.ran, self.end_ms - self.workload.run_ms, NEVER) if self.shares_time else self.start_ms
         columns = self.workload.submit_ms, start_ms, self.end_ms, self.workload.width
@@ -335,7 +335,7 @@ class SimulationResult(MadeAnew):
         return _measured(self).metrics()
 
     def sharing_metrics(self) -> SharedMetrics:
-        """Return the metrics of a site whose nodes jobs shared.
+        """Return the metrics of a site where jobs shared nodes.
 
         Raises
         ------
@@ -350,14 +350,14 @@ class SimulationResult(MadeAnew):
         return compute_shared(*self.schedule(), run_ms, self.nodes, shared_starts, use.busy_node_ms)
 
     def metrics_by(self, kind: str, *, border: float | None = None) -> dict[str, Metrics]:
-        """Return the metrics per class of jobs.
+        """Return the metrics for each class of jobs.
 
         Parameters
         ----------
         kind : {"width", "length", "month"}
-            Narrow and wide jobs; short and long jobs; or months of submission, in the workload's time zone.
+            Narrow and wide jobs, short and long jobs, or jobs by month of submission in the workload's time zone.
         border : float, optional
-            The widest narrow job in nodes (32 by default), or the longest short job in ms (the median by default).
+            Maximum width of narrow jobs in nodes (default: 32) or maximum length of short jobs in ms (default: median).
 
         Raises
         ------
@@ -378,17 +378,17 @@ class SimulationResult(MadeAnew):
         return _measured(self).by_class(classes)
 
     def site_result(self, site: int) -> SimulationResult:
-        """Return the result of one site: jobs and fragments, with their widths there.
+        """Return the result of one site: the jobs and fragments that ran there, with their widths at that site.
 
         Parameters
         ----------
         site : int
-            Its number, from 0.
+            The site's number, from 0.
 
         Returns
         -------
         SimulationResult
-            A fragment has the id of its job. All jobs that ran there count as submitted there.
+            A fragment has the id of its job. All jobs that ran at the site count as submitted at the site.
         """
         fragments = np.flatnonzero(self.fragments["site"] == site)
         rows = self.job_of_fragments()[fragments]
@@ -437,14 +437,14 @@ class SimulationResult(MadeAnew):
         Parameters
         ----------
         rows : slice, optional
-            Rows of the workload; all by default.
+            Rows of the workload; by default, all rows.
 
         Returns
         -------
         dict from str to numpy.ndarray of shape (k,), and for "site" to str or list of str
             ``run_ms`` is how long the job ran, including the overhead of a split; ``width`` is the width of the whole
-            job, and ``fragments`` the number of its fragments, 0 if it never started. ``site`` has one text per job if
-            sites have names. The result's own columns follow.
+            job; ``fragments`` is its number of fragments, 0 if the job never started. ``site`` has one text per job if
+            sites have names. The result's own columns come last.
         """
         jobs, start_ms, end_ms = self.workload, self.start_ms[rows], self.end_ms[rows]
         values = (
@@ -456,7 +456,7 @@ class SimulationResult(MadeAnew):
         return dict(zip(JOBS_HEADER, values, strict=True)) | own
 
     def _column(self, name: str, ran: BoolArray, values: npt.NDArray[Any]) -> npt.NDArray[Any] | list[str]:
-        """Return values of a discipline's column; codes with labels become names, empty for jobs that never ran."""
+        """Return a discipline's column, with codes replaced by labels; the labels of jobs that never ran are empty."""
         labels = self.labels.get(name)
         if labels is None:
             return values
@@ -464,7 +464,7 @@ class SimulationResult(MadeAnew):
         return [labels[number] if started else "" for number, started in numbers]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the jobs as a table, one row per job, in the order of the workload.
+        """Return the jobs as a table with one row per job, in workload order.
 
         Returns
         -------
@@ -486,13 +486,13 @@ class SimulationResult(MadeAnew):
         Parameters
         ----------
         kind : {"utilisation", "waits", "schedule", "slices", "policies"}
-            Utilisation and queue length over time; the distributions of waits and slowdowns; jobs as rectangles of time
-            by nodes; the same slice by slice, where nodes are shared in time; the policy in force over time, for a
-            discipline that switches policies. If sites have names, "utilisation" and "schedule" show each site, and the
-            last two are unavailable.
+            Utilisation and queue length over time; the distributions of waits and slowdowns; jobs as rectangles over
+            time and nodes; the same slice by slice, for gang scheduling; the policy in force over time, for disciplines
+            that switch policies. If sites have names, "utilisation" and "schedule" show each site, while "slices" and
+            "policies" are unavailable.
         start_ms, end_ms : int, optional
-            The time to show, for "utilisation" (all by default) and "schedule" (by default the busiest window that is
-            still readable). Plots of waits, and of sites with names, always show all time.
+            The time window to show in "utilisation" (default: the whole schedule) and "schedule" (default: the busiest
+            window that is still readable). Plots of waits, and of sites with names, always show the whole schedule.
 
         Returns
         -------
@@ -502,7 +502,7 @@ class SimulationResult(MadeAnew):
         Raises
         ------
         OptionError
-            If the kind is unknown, the window is empty, or the plot takes no window.
+            If the kind is unknown, the window is empty, or the plot does not support a window.
         """
         windowed = start_ms is not None or end_ms is not None
         if kind == "schedule" and self.shared:
@@ -539,7 +539,7 @@ class SimulationResult(MadeAnew):
         dict
             Options, counts, metrics, and metrics per class. Undefined metrics are None. Classes that are unavailable
             (months without a start date) are left out, and ``notes`` gives the reason. If sites have names, the options
-            are those of the scenario, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks`` follow.
+            are the scenario's, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks`` are included.
         """
         by_class: dict[str, dict[str, Metrics]] = {}
         notes = []
@@ -576,7 +576,7 @@ class SimulationResult(MadeAnew):
         }
 
     def _grid_summary(self) -> dict[str, Any]:
-        """Return the entries of a summary that only results with named sites have."""
+        """Return the entries of a summary that exist only if sites have names."""
         world = self.world
         return {
             "scenario": dict(self.options),
@@ -588,19 +588,19 @@ class SimulationResult(MadeAnew):
         }
 
     def write(self, folder: str | Path, *, plots: bool = True) -> tuple[Path, ...]:
-        """Write ``jobs.csv``, ``summary.json`` and the plots into a folder.
+        """Write ``jobs.csv``, ``summary.json`` and the plots to a folder.
 
         Parameters
         ----------
         folder : str or pathlib.Path
-            Target folder, created if necessary. Files of these names are replaced, others stay.
+            Target folder, created if necessary. Files with the same names are replaced; other files are kept.
         plots : bool, optional
             Whether to draw ``utilisation.png``, ``waits.png`` and ``schedule.png``.
 
         Returns
         -------
         tuple of pathlib.Path
-            The files. All are complete before the first gets its name, so an error leaves no partial file.
+            The files. No file gets its final name before all are complete, so an error leaves no partial file.
 
         Raises
         ------
@@ -631,12 +631,12 @@ class SimulationResult(MadeAnew):
 
 @functools.lru_cache(maxsize=1)
 def _measured(result: SimulationResult) -> MeasuredSchedule:
-    """Measure the schedule of a result; the table, files and plots of a result share one measurement."""
+    """Measure a result's schedule; the result's tables, files and plots share one measurement."""
     return MeasuredSchedule.of(*result.schedule(), result.nodes, shared=result.shared)
 
 
 def _write_switches(switches: Switches, path: Path) -> None:
-    """Write one line per switch: its time and the new policy."""
+    """Write one line per switch, with the time and the new policy."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("when_ms", "policy"))

@@ -19,13 +19,13 @@ class Steps:
     Attributes
     ----------
     time_ms : numpy.ndarray of int64, shape (k,)
-        The instants of changes, ascending. Each row holds until the next; the last row is all zero.
+        The times of changes, in ascending order. Each row holds until the next time; the last row is all zero.
     busy : numpy.ndarray of int64, shape (k,)
-        Nodes that run jobs.
+        Number of nodes that are running jobs.
     waiting : numpy.ndarray of int64, shape (k,)
-        Waiting jobs.
-    demand : numpy.ndarray of int64, shape (k,)
-        Nodes requested by running and waiting jobs.
+        Number of waiting jobs.
+        demand : numpy.ndarray of int64, shape (k,)
+        Number of nodes requested by running and waiting jobs.
     """
 
     time_ms: IntArray
@@ -52,7 +52,7 @@ def step_functions(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, wi
 
 
 def step_parts(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray) -> Iterator[Steps]:
-    """Yield the state of a site over time in parts, so that it need not fit into memory at once.
+    """Yield the state of a site over time in parts, so that it need not fit in memory as a whole.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ def step_parts(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width:
     Yields
     ------
     Steps
-        As from `step_functions`, 65,536 rows at a time; nothing without jobs. A part begins with the last row of the
-        part before it.
+        The rows of `step_functions`, 65,536 at a time; nothing if there are no jobs. A part begins with the last row
+        of the previous part.
     """
     yield from _parts(_instants(submit_ms, start_ms, end_ms), submit_ms, start_ms, end_ms, width)
 
 
 def _instants(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray) -> IntArray:
-    """Return the distinct instants of changes, ascending."""
+    """Return the distinct times of changes, in ascending order."""
     time_ms = np.concatenate((submit_ms, start_ms, end_ms))
     time_ms.sort()
     first = np.ones(len(time_ms), np.bool_)
@@ -91,14 +91,14 @@ def _parts(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Tally:
-    """The events of one kind in time order, and the running sum of their nodes."""
+    """The events of one kind in time order, and the cumulative sum of their nodes."""
 
     event_ms: IntArray  # (n,), ascending
     nodes: IntArray  # (n + 1,): entry k is the sum over the first k events
 
     @classmethod
     def of(cls, event_ms: IntArray, width: IntArray) -> _Tally:
-        if (event_ms[1:] < event_ms[:-1]).any():  # submissions are mostly sorted already
+        if (event_ms[1:] < event_ms[:-1]).any():  # submissions are usually sorted already
             order = np.argsort(event_ms)
             event_ms, width = event_ms[order], width[order]
         nodes = np.zeros(len(width) + 1, np.int64)
@@ -106,9 +106,9 @@ class _Tally:
         return cls(event_ms, nodes)
 
     def up_to(self, time_ms: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the number of events up to each instant, and the sum of their nodes.
+        """Return the number of events up to each time, and the sum of these events' nodes.
 
-        All events between the first and the last instant are at one of the instants.
+        Every event between the first and the last time must be at one of the given times.
         """
         low, high = np.searchsorted(self.event_ms, (time_ms[0] - 1, time_ms[-1]), side="right")
         at = np.searchsorted(time_ms, self.event_ms[low:high])
@@ -117,26 +117,26 @@ class _Tally:
 
 
 def queue_length_seen(submit_ms: IntArray, start_ms: IntArray) -> IntArray:
-    """Count the waiting jobs that each new job meets.
+    """Count, for each job, the earlier jobs that are still waiting when the job is submitted.
 
     Parameters
     ----------
     submit_ms, start_ms : numpy.ndarray of int64, shape (n,)
-        Submit and start times, by submit time.
+        Submit and start times, in order of submit time.
 
     Returns
     -------
     numpy.ndarray of int64, shape (n,)
-        How many earlier rows start later than the instant at which the job is submitted.
+        Number of earlier rows that start later than the job's submit time.
 
     Notes
     -----
     Streit, Table 3.6, reports "the number of job submissions at which previously submitted jobs are still waiting" and
-    the "average queue length new jobs see". Of the possible readings this one, averaged over the submissions that meet
-    a queue, comes closest (docs/metrics.md has the figures).
+    the "average queue length new jobs see". Of the possible interpretations, this one, averaged over the submissions
+    that find a queue, comes closest to Streit's results (docs/metrics.md has the numbers).
     """
     started = np.searchsorted(np.sort(start_ms), submit_ms, side="right")
-    at_once = start_ms == submit_ms  # only these may be counted in `started` without preceding the row
+    at_once = start_ms == submit_ms  # only these jobs may be counted in `started` without preceding the row
     before = np.concatenate(([0], np.cumsum(at_once)))
     rows = np.arange(len(submit_ms))
     started -= before[np.searchsorted(submit_ms, submit_ms, side="right")] - before[rows]

@@ -1,6 +1,6 @@
-"""Tables of results for the user: the metrics of one or several results, and comparisons as files.
+"""Tables of metrics for one or several results, and comparisons of results as files.
 
-The rows of a grid's tables are texts, which the command line prints.
+The rows of a grid's tables are texts that the command line prints.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gridweave.scenarios.results.uses import NetworkUse
 from gridweave.scenarios.workload.table import MS_PER_S
 
 ACROSS_AT_MOST = 4
-"""Highest number of results that are shown as columns, so that the table fits into 80 columns of text."""
+"""Maximum number of results that are shown as columns, so that the table fits in 80 characters."""
 
 _BEST = "bold green"
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One metric in a table: its name, its format, and whether more or less is better."""
+    """One metric in a table: its name, its format, and whether higher or lower values are better."""
 
     name: str
     unit: str
@@ -89,11 +89,11 @@ _MAIN_ROWS = {
 
 
 def metrics_table(results: Sequence[SimulationResult]) -> Table:
-    """Return a table of the metrics of results: metrics as rows and results as columns.
+    """Return a table of results' metrics, with metrics as rows and results as columns.
 
-    If all results are of one workload on one machine, the best of each row is green and has an asterisk, unless all are
-    equal. More than `ACROSS_AT_MOST` results are shown as rows, with the main metrics as columns. InputError if there
-    is no result.
+    If all results have the same workload and machine, the best value in each row is green with an asterisk, unless all
+    values are equal. More than `ACROSS_AT_MOST` results are shown as rows, with the main metrics as columns. Raise
+    InputError if there is no result.
     """
     if not results:
         raise InputError("there is no result to show; give at least one")
@@ -146,7 +146,7 @@ def _results_down(table: Table, labels: Sequence[str], metrics: Sequence[Metrics
 
 
 def _cells(row: _Row, metrics: Sequence[Metrics], *, compare: bool) -> list[Text]:
-    """Return one metric of all results with the best marked; values with equal texts are equally good."""
+    """Return one metric's cells for all results, with the best marked; values with equal texts are equally good."""
     values = [row.value(metric) for metric in metrics]
     texts = ["–" if math.isnan(value) else f"{value:,.{row.decimals}f}" for value in values]
     if not compare:
@@ -177,14 +177,14 @@ _LABELS = {
 
 
 def site_rows(result: SimulationResult) -> Iterator[tuple[str, ...]]:
-    """Yield rows on the use of the sites.
+    """Yield table rows on the use of each site and of the whole grid.
 
     Yields
     ------
     tuple of str
-        One row for each site and one for the whole grid, with the columns `SITE_HEADINGS`. A job on several sites
-        counts at each of them, and as from elsewhere at all but its home; in the last row it counts only as a
-        multi-site job.
+        One row for each site and one for the whole grid, with the columns `SITE_HEADINGS`. A job on several sites is
+        counted at each of its sites, and as from elsewhere at all sites but its home; in the last row, it counts only
+        as a multi-site job.
     """
     for use in result.site_uses():
         counts = (use.nodes, use.submitted, use.jobs, use.from_elsewhere, use.multi_site_jobs)
@@ -218,7 +218,7 @@ def metric_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
 
 
 def own_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
-    """Yield the metrics of a result's disciplines.
+    """Yield the metrics that a result's disciplines define.
 
     Yields
     ------
@@ -230,7 +230,7 @@ def own_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
 
 
 def network_rows(use: NetworkUse) -> Iterator[tuple[str, str, str]]:
-    """Yield figures on the effect of the network on jobs.
+    """Yield statistics on how the network affected the jobs.
 
     Yields
     ------
@@ -273,12 +273,12 @@ def _percent(part: float) -> str:
 def write_comparison(
     results: Sequence[SimulationResult], folder: str | Path, *, plots: bool = True
 ) -> tuple[Path, ...]:
-    """Write several results, each into its own folder, and a comparison of them.
+    """Write several results, each to its own folder, and a comparison of the results.
 
     Parameters
     ----------
     results : sequence of SimulationResult
-        At least one, with distinct labels, which name the folders.
+        At least one result; the labels name the folders and must be distinct.
     folder : str or pathlib.Path
         Target folder, created if necessary.
     plots : bool, optional
@@ -287,13 +287,13 @@ def write_comparison(
     Returns
     -------
     tuple of pathlib.Path
-        The files: the files of each result, ``comparison.json`` (label, folder, options and metrics of each, in the
-        order of ``results``) and ``comparison.png``. All are complete before the first gets its name.
+        The files of each result, ``comparison.json`` (label, folder, options and metrics of each result, in the order
+        of ``results``) and ``comparison.png``. No file gets its final name before all files are complete.
 
     Raises
     ------
     InputError
-        If there is no result, if two labels give the same folder, or as for `SimulationResult.write`.
+        If there is no result, if two labels give the same folder, or in the same cases as `SimulationResult.write`.
     """
     if not results:
         raise InputError("there is no result to compare; give at least one")

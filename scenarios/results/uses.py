@@ -1,4 +1,4 @@
-"""Further results of a run: the use of sites and network, the simulated world, shared nodes, switches of policies."""
+"""Additional results of a run: use of sites and network, the simulated world, shared nodes, and policy switches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gridweave.scenarios.workload.table import IntArray
 
 @runtime_checkable
 class SharesNodes(Protocol):
-    """The part of a discipline's own results that describes how jobs shared nodes.
+    """Own results of a discipline that describe how jobs shared nodes.
 
     Attributes
     ----------
     beside : numpy.ndarray of int64, shape (n,)
-        With how many jobs each job shared nodes when it started.
+        Number of jobs with which each job shared nodes when it started.
     busy_node_ms : int
-        Node time in which at least one job was on a node.
+        Node time during which at least one job used the node.
     """
 
     beside: IntArray
@@ -28,14 +28,14 @@ class SharesNodes(Protocol):
 
 @runtime_checkable
 class Switches(Protocol):
-    """The part of a discipline's own results that describes its switches between policies.
+    """Own results of a discipline that describe its switches between policies.
 
     Attributes
     ----------
     policies : tuple of str
-        The first was in force at the beginning.
+        The policies; the first policy is in force at the beginning.
     switched_ms, switched_to : numpy.ndarray of int64, shape (switches,)
-        The instant of each switch, and the index of the new policy.
+        The time of each switch, and the index of the new policy.
     """
 
     policies: tuple[str, ...]
@@ -45,30 +45,30 @@ class Switches(Protocol):
 
 @runtime_checkable
 class HasTexts(Protocol):
-    """A discipline's own results that include text files."""
+    """Own results of a discipline that include text files."""
 
     def texts(self) -> dict[str, str]:
-        """Return the files by their names."""
+        """Return the contents of the files, by file name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteUse:
-    """The use of one site.
+    """How one site of a grid was used.
 
     Attributes
     ----------
     name : str
     nodes : int
     submitted : int
-        Jobs of its own users.
+        Jobs submitted by the site's own users.
     jobs : int
-        Jobs that ran there, alone or with a fragment.
+        Jobs that ran at the site, as a whole or with a fragment.
     multi_site_jobs : int
-        Jobs that ran there and on other sites.
+        Jobs that ran at this site and at other sites.
     from_elsewhere : int
-        Jobs that ran there and were submitted by users of other sites.
+        Jobs that ran at the site but were submitted by users of other sites.
     util : float
-        Part of its node time in use, from the first submission in the grid to the last end; NaN if no job ran.
+        Share of the site's node time in use, from the grid's first submission to the last end; NaN if no job ran.
     """
 
     name: str
@@ -81,29 +81,29 @@ class SiteUse:
 
 
 class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A network and its effect on the jobs.
+    """A network, and its effect on the jobs.
 
     Attributes
     ----------
     name : str
-        The topology file, or the scenario that contains the topology.
+        Name of the topology file, or of the scenario that contains the topology.
     nodes, cables : int
     changes : int
-        Instants at which links change.
+        Number of times at which links change.
     split, contention, data : str
         As in `gridweave.scenarios.batch.grid_network.GridNet`.
     mean_factor : float or None
-        Mean factor by which multi-site jobs are longer on idle links than on one site; None without such jobs.
+        Mean factor by which multi-site jobs take longer on idle links than on one site; None without multi-site jobs.
     mean_factor_by_area : float or None
-        The same, weighted by width x run time on one site.
+        The same mean, weighted by width x run time on one site.
     mean_slowdown : float or None
-        Mean further factor due to other traffic, over multi-site jobs and jobs with data.
+        Mean additional factor due to other traffic, over multi-site jobs and jobs with data transfers.
     jobs_with_transfers : int
-        Jobs that held nodes while their data moved.
+        Number of jobs that held nodes while their data was in transfer.
     transfer_ms : int
-        Total time for which they did.
+        Total time during which jobs held nodes while their data was in transfer.
     transfer_share : float or None
-        This time's part of the node time of all jobs; None if no job ran.
+        This time, weighted by width, as a share of all jobs' node time; None if no job ran.
     """
 
     name: str
@@ -122,7 +122,7 @@ class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorldUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages and faults of a run in the simulated world.
+    """Numbers of messages and faults in a run in the simulated world.
 
     Attributes
     ----------
@@ -133,9 +133,9 @@ class WorldUse(msgspec.Struct, frozen=True, kw_only=True):
     crashes, cuts : int
         Crashes of sites, and cuts of their connections.
     restarts : int
-        How often a running job was lost with a site and began again.
+        Number of times that a running job was lost in a crash and started again.
     link_changes : int
-        Instants at which links of the network slowed, failed or came back.
+        Number of times at which network links slowed down, failed or recovered.
     """
 
     messages: int

@@ -1,1 +1,1 @@
-"""Scenarios: a grid, a workload and a policy in one file, read, checked, built and run (docs/scenarios.md)."""
+"""Read, check, build and run scenarios: files that contain a grid, a workload and a policy (docs/scenarios.md)."""

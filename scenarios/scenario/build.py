@@ -1,4 +1,4 @@
-"""Build a scenario: its workload with the homes of the jobs, its nodes, policies and network."""
+"""Build a scenario: the workload with each job's home, and the grid's nodes, policies and network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from gridweave.site.users.owner import OwnerPolicy
 
 
 def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNet:
-    """Return the network for the batch driver; no random failure of links begins after ``until_ms``."""
+    """Return the network for the batch driver; no random link failure begins after ``until_ms``."""
     problems, rng = Problems(network.topology.name), rng_of(scenario, STREAM_LINKS)
     changes = all_changes(network.table, network.topology, until_ms=until_ms, rng=rng, report=problems)
     problems.raise_if_any()
@@ -61,7 +61,7 @@ def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNe
     )
 
 
-# Every use has its own random stream, default_rng([seed, use]), so that one use does not shift another.
+# Every use has its own random stream, default_rng([seed, use]), so that draws for one use do not affect another.
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
 STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES, STREAM_RUN_TIMES = 7, 8, 9, 10, 11
 STREAM_PRIORITIES, STREAM_FAULTS = 12, 13
@@ -75,18 +75,18 @@ class Built:
     ----------
     scenario : Scenario
     workload : Workload
-        Only jobs that can run.
+        Contains only jobs that can run.
     home : numpy.ndarray of int64, shape (n,)
         The site at which each job is submitted.
     site_names : tuple of str
     nodes : numpy.ndarray of int64, shape (sites,)
     policy : GridPolicy
     site_policies : tuple of Policy
-        How each site schedules its jobs.
+        Each site's scheduling policy.
     owners : tuple of OwnerPolicy
-        What each site's owner grants the grid.
+        The nodes that each site's owner grants the grid.
     timezones : tuple of str or None
-        Each site's time zone; None for that of the workload.
+        Each site's time zone; None for the workload's time zone.
     to_grid : numpy.ndarray of bool, shape (n,)
         Which jobs are submitted to the grid rather than to their homes; none in mode ``local``.
     network : Network
@@ -121,7 +121,7 @@ class Built:
 
     @property
     def sites_with_rates(self) -> frozenset[str]:
-        """The sites at which jobs may work at rates other than 1: sites that share nodes or have different machines."""
+        """The sites at which jobs may run at rates other than 1: sites with shared nodes or different machines."""
         sites = zip(self.site_names, self.site_policies, strict=True)
         return frozenset(name for name, policy in sites if traits_of(policy).varies_rates)
 
@@ -133,22 +133,22 @@ class Built:
 
     @property
     def label(self) -> str:
-        """The label of the policy in tables, including its model of the network."""
+        """The policy's label in tables, including the network model."""
         return policy_label(self.policy, self.net)
 
     @property
     def grid_node(self) -> int | None:
-        """The grid's node in the network if messages cross the links, else None."""
+        """The grid's node in the network, or None if messages do not cross the links."""
         if self.net is None or not self.needs_world:
             return None
         return node_of_grid(self.net, self.scenario.grid.at)
 
     @property
     def needs_world(self) -> bool:
-        """Whether the scenario needs the simulated world, because the batch driver lacks some of its features.
+        """Whether the scenario needs the simulated world, because the batch driver does not support all its features.
 
-        These are messages, faults, the times of a live grid, own users, owners, less control, a tuned queue, and sites
-        that share nodes or have different machines.
+        The unsupported features are messages, faults, a live grid's delays, sites' own users, owners, less than full
+        control, a tuned queue, and sites that share nodes or have different machines.
         """
         return self.policy.mode != "local" and (
             self.policy.control != "full"
@@ -164,7 +164,7 @@ class Built:
 
 
 def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> Built:
-    """Read and build a scenario; this checks all of it.
+    """Read, check and build a scenario.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     Raises
     ------
     ScenarioError
-        With all problems.
+        If the scenario is invalid; the error lists all problems.
     InputError
         If there is no such scenario.
     """
@@ -216,7 +216,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
 
 
 def _faults(scenario: Scenario) -> Faults:
-    """Return the faults, with sites as numbers."""
+    """Return the scenario's faults, with site names replaced by site numbers."""
     names = [site.name for site in sites_of(scenario)]
     faults = checked(Faults, msgspec.structs.replace(scenario.faults, planned=[]), ("faults",))
     planned = [
@@ -237,7 +237,7 @@ def _check_grid_node(draft: Draft, topology: Topology) -> None:
 
 
 def _check_reach(built: Built, report: FileReport) -> None:
-    """Raise ScenarioError for links that cut a site off from the grid forever, if messages cross them."""
+    """Raise ScenarioError if messages cross the links and the links cut a site off from the grid forever."""
     if built.net is None or built.grid_node is None:
         return
     with reporting(report, ("net", "changes")):
@@ -246,7 +246,7 @@ def _check_reach(built: Built, report: FileReport) -> None:
 
 
 def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
-    """Return the random generator for one use.
+    """Return the scenario's random generator for one use.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
 def draws_at_random(scenario: Scenario) -> bool:
     """Whether the seed may affect the result; False only if nothing is random.
 
-    This looks only at which keys differ from their defaults, so it may be True although a value draws nothing.
+    Only keys that differ from their defaults are considered, so the answer may be True although nothing is drawn.
     """
     table, network, default = scenario.workload, scenario.network, WorkloadTable()
     drawn = ("generator", "run_times", "estimates", "priorities", "communication", "data", "resources", "needs")
@@ -275,7 +275,7 @@ def draws_at_random(scenario: Scenario) -> bool:
 
 
 def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Workload, BoolArray] | None:
-    """Build the jobs, and which of them are submitted to the grid; report problems and return None if that fails."""
+    """Return the jobs and whether each is submitted to the grid; report problems and return None if that fails."""
     scenario, report = draft.scenario, draft.report
     table = scenario.workload
     workload = _source(draft, remarks)
@@ -361,9 +361,9 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
 
 
 def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
-    """Return the optional columns of a trace that the scenario needs; each takes 8 MB per million jobs.
+    """Return the optional columns of a trace that the scenario needs; a column takes 8 MB per million jobs.
 
-    Disciplines with their own options may use all columns, such as the class or the user of a job.
+    Disciplines with their own options may use any column, such as a job's class or user.
     """
     table = draft.scenario.workload
     by_class = is_from_file(table.run_times) or column_of(table.priorities) is not None
@@ -373,12 +373,12 @@ def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
 
 
 def _entries(scenario: Scenario) -> list[Entry]:
-    """Return the entries of the known disciplines of all sites."""
+    """Return the registry entries of all sites' disciplines, leaving out unknown disciplines."""
     return [DISCIPLINES[site.discipline] for site in sites_of(scenario) if site.discipline in DISCIPLINES]
 
 
 def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Workload | None:
-    """Load the trace of each site's own users, and merge them."""
+    """Load the trace of each site's own users, and merge the traces."""
     site_workloads = []
     for number, site in enumerate(sites_of(draft.scenario)):
         name = traces.get(site.name)
@@ -397,7 +397,7 @@ def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Wo
 
 
 def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:
-    """Apply all transformations and assign homes: before the first split, or else at the end."""
+    """Apply all transformations; assign homes before the first split, or at the end if there is none."""
     scenario, report = draft.scenario, draft.report
     has_homes = False
     for number, step in enumerate(scenario.workload.transform):
@@ -430,7 +430,7 @@ def _sharing_remarks(scenario: Scenario) -> list[str]:
 
 
 def _with_traffic(draft: Draft, workload: Workload) -> Workload:
-    """Add the jobs' communication and data to the workload, as far as the scenario sets them and they are valid."""
+    """Add the jobs' communication and data to the workload, if the scenario sets them and the settings are valid."""
     scenario, report = draft.scenario, draft.report
     communication, data = scenario.workload.communication, scenario.workload.data
     if communication is not None and report.is_clean(("workload", "communication")):
@@ -474,7 +474,7 @@ def _step(workload: Workload, step: Transformation, nodes: IntArray) -> Workload
 def _report_wide(
     workload: Workload, fits: BoolArray, why: str, drop: bool, report: FileReport, remarks: list[str]
 ) -> bool:
-    """Report the jobs that can never run, as a problem or a remark; return whether to run the other jobs."""
+    """Report the jobs that can never run, as a problem or as a remark; return whether to run the remaining jobs."""
     count = int(np.count_nonzero(~fits))
     jobs = "1 job can never run" if count == 1 else f"{count} jobs can never run"
     reason = f"{jobs}; the widest, job {workload.job_id[_widest(workload, ~fits)]}: {why}"
@@ -488,7 +488,7 @@ def _report_wide(
 
 
 def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: GridPolicy) -> tuple[BoolArray, str]:
-    """Return which jobs can ever run, at home or on nodes granted to the grid, and why the widest other job cannot."""
+    """Return a mask of the jobs that can run, at home or on the grid's nodes, and why the widest other job cannot."""
     home_nodes = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
     for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)

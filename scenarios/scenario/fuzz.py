@@ -1,7 +1,7 @@
-"""Search for violations: one scenario in many simulated worlds, each with random networks and faults.
+"""Search for violations by running a scenario in many simulated worlds, each with random networks and faults.
 
-Every run has its own seed, and the first run has the seed of the search. So any run can be repeated as a search of one
-run with its seed.
+Each run has its own seed, and the first run uses the search's seed, so any run can be reproduced by a one-run search
+with that run's seed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.users.owner import OwnerPolicy
 
 JOBS = 300
-"""Jobs of one run: enough for queues, splits and faults to meet, and simulated in a fraction of a second."""
+"""Jobs per run: enough for queues, splits and faults to coincide, but simulated in a fraction of a second."""
 
 MAX_SEED = 2**63 - 1
 
 _LONGEST_MS = 300_000.0
-"""Longer faults reveal nothing new and cost one packet per second."""
+"""Longer faults reveal nothing new, and each second of a fault costs one packet."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class WorldInputs:
-    """What all runs share; each run simulates ``jobs`` consecutive jobs of the workload.
+    """The inputs that all runs share; each run simulates ``jobs`` consecutive jobs of the workload.
 
-    Messages cross the links to and from ``grid_node``, a node of the network.
+    The grid's messages cross the links to and from ``grid_node``, a node of the network.
     """
 
     workload: Workload
@@ -73,7 +73,7 @@ def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
 
 
 class LinkFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Random failures of links that reduce their bandwidth to ``factor``, in addition to the scenario's changes."""
+    """Random failures that multiply links' bandwidth by ``factor``, in addition to the scenario's link changes."""
 
     mean_up_ms: float
     mean_down_ms: float
@@ -83,7 +83,7 @@ class LinkFaults(msgspec.Struct, frozen=True, kw_only=True):
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """The random conditions of a run.
 
-    ``first`` is its first job in the workload, and ``to_grid`` the part of its jobs that is submitted to the grid.
+    ``first`` is the index of the run's first job, and ``to_grid`` the fraction of jobs submitted to the grid.
     """
 
     first: int
@@ -95,9 +95,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of one run without a violation, or their sums over runs.
+    """Counts from a run without a violation, or sums of these counts over several runs.
 
-    ``lost`` counts messages, ``restarts`` jobs that a crash lost and that began again, ``link_changes`` instants.
+    ``lost`` counts messages, ``restarts`` jobs that started again after a crash, and ``link_changes`` points in time.
     """
 
     runs: int = 0
@@ -115,7 +115,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """A violation in a run; a search of one run with this seed reproduces it."""
+    """A violation in a run; a one-run search with this seed reproduces the violation."""
 
     seed: int
     run: int
@@ -124,7 +124,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FuzzReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a search: counts of the runs before the violation, and the violation if there was one."""
+    """The result of a search: counts from the runs without a violation, and the violation, if any."""
 
     seed: int
     tried: Tried
@@ -132,7 +132,7 @@ class FuzzReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seed_of(seed: int, run: int) -> int:
-    """Return the seed of a run, counted from 0; the first run has the seed of the search.
+    """Return the seed of a run; runs are numbered from 0, and run 0 has the search's seed.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def seed_of(seed: int, run: int) -> int:
 
 
 def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None = None) -> FuzzReport:
-    """Search for a violation in many simulated worlds; stop at the first."""
+    """Search for a violation in many simulated worlds; stop at the first violation."""
     if runs < 1:
         raise OptionError("runs", f"is {runs}; expected at least 1")
     if not 0 <= seed <= MAX_SEED:
@@ -156,7 +156,7 @@ def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None
             result = run_world(inputs, conditions, rng)
         except GridweaveError:
             raise
-        except Exception as error:  # a failed assertion, or any other exception that a fault of ours raises
+        except Exception as error:  # a failed assertion, or any other exception caused by a bug in gridweave
             kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
             violation = Violation(seed=seed_of(seed, run), run=run, problem=f"{kind}{error}", conditions=conditions)
             return FuzzReport(seed=seed, tried=tried, violation=violation)
@@ -167,7 +167,7 @@ def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None
 
 
 def draw_conditions(inputs: WorldInputs, rng: np.random.Generator) -> Conditions:
-    """Draw the conditions of a run: from no trouble at all to every kind at once."""
+    """Draw the conditions of a run, from no faults at all to every kind of fault at once."""
     first = int(rng.integers(max(1, len(inputs.workload) - inputs.jobs + 1)))
     submit_ms = inputs.workload.submit_ms[first : first + inputs.jobs]
     span_ms = float(submit_ms[-1] - submit_ms[0]) if len(submit_ms) else 0.0
@@ -190,7 +190,7 @@ def draw_conditions(inputs: WorldInputs, rng: np.random.Generator) -> Conditions
 
 
 def _draw_links(span_ms: float, rng: np.random.Generator) -> LinkFaults | None:
-    """Draw how links fail, or None if they do not."""
+    """Draw how links fail, or return None if links do not fail."""
     faults = LinkFaults(
         mean_up_ms=float(rng.choice((1.0, 5.0))) * span_ms,
         mean_down_ms=min(_LONGEST_MS, float(rng.choice((1e-4, 0.01, 0.1))) * span_ms),
@@ -217,7 +217,7 @@ def _with_failures(net: GridNet, links: LinkFaults, submit_ms: IntArray, rng: np
 
 
 def _draw_owners(nodes: tuple[int, ...], rng: np.random.Generator) -> Iterator[OwnerPolicy]:
-    """Draw what each owner grants the grid: at least one node of every site."""
+    """Draw the share that each owner grants the grid: at least one node of every site."""
     some_keep = bool(rng.random() < 0.4)
     for count in nodes:
         share = float(rng.choice((1.0, 0.75, 0.5))) if some_keep else 1.0
@@ -226,7 +226,7 @@ def _draw_owners(nodes: tuple[int, ...], rng: np.random.Generator) -> Iterator[O
 
 
 def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Generator) -> SimulationResult:
-    """Run one world with all checks; an AssertionError is a violation."""
+    """Simulate one world with all checks; an AssertionError means a violation."""
     rows = np.arange(conditions.first, min(len(inputs.workload), conditions.first + inputs.jobs))
     to_grid = rng.random(len(rows)) < conditions.to_grid
     net = inputs.net

@@ -1,7 +1,7 @@
-"""Read scenario files, apply ``--set``, convert them to typed structs, and check everything but the workload.
+"""Read scenario files, apply ``--set``, convert the files to typed structs, and check everything but the workload.
 
-The module also provides the scenarios and machine configurations that ship with gridweave, and reads networks outside
-of scenarios as a simulation would read them.
+The module also provides the scenarios and machine configurations that ship with gridweave, and reads networks from
+other files in the same way as a simulation does.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class Machines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     description : str
     groups : list of (int, int)
-        Number of sites, and the nodes of each of them.
+        Groups of equal sites: number of sites, and number of nodes of each site.
     """
 
     description: str
     groups: list[tuple[int, int]]
 
     def sites(self) -> list[Site]:
-        """Return the sites: ``n64-1`` is the first with 64 nodes."""
+        """Return the sites; ``n64-1`` is the first site with 64 nodes."""
         return [
             Site(name=f"n{nodes}-{number}", nodes=nodes)
             for sites, nodes in self.groups
@@ -134,14 +134,14 @@ IDLE = "the network is left out: mode {} splits no jobs and moves no data"
 
 
 def contention_of(scenario: Scenario) -> str:
-    """Return how jobs on the same links slow each other: the value of ``[grid]``, or else of ``[net]``."""
+    """Return how jobs on the same links slow each other down, from ``[grid]`` or, if not set there, from ``[net]``."""
     if scenario.grid.contention is not None:
         return scenario.grid.contention
     return "none" if scenario.net is None else scenario.net.contention
 
 
 def _without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
-    """Drop a network that is unused because the mode was overridden, so that one file can compare modes."""
+    """Drop a network that is unused because the mode was overridden, so that one file can be run in all modes."""
     if scenario.net is None or ("grid", "mode") not in report.typed or not _is_idle(scenario):
         return scenario
     if not report.is_clean(("net",), ("workload", "communication"), ("workload", "data")):
@@ -154,7 +154,7 @@ def _without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
 
 
 def _check_network(scenario: Scenario, report: FileReport) -> None:
-    """Check the network, except for its links, and whether the rest of the scenario agrees with it."""
+    """Check the network, except for its links, and whether the rest of the scenario is consistent with the network."""
     grid = scenario.grid
     for key, allowed in (("contention", CONTENTIONS), ("data", DATA)):
         value = getattr(grid, key)
@@ -174,7 +174,7 @@ def _check_network(scenario: Scenario, report: FileReport) -> None:
 
 
 def _is_idle(scenario: Scenario) -> bool:
-    """Whether neither jobs, data nor messages would use the network."""
+    """Whether no jobs, data or messages would use the network."""
     grid = scenario.grid
     if grid.mode == "local":
         data = scenario.workload.data or DataTable()
@@ -183,7 +183,7 @@ def _is_idle(scenario: Scenario) -> bool:
 
 
 def _keys_that_need_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the keys that require a network."""
+    """Yield the keys that are set although they require a network, each with the problem."""
     for key in ("contention", "data", "at"):
         value = getattr(scenario.grid, key)
         if value not in (None, "none"):
@@ -194,7 +194,7 @@ def _keys_that_need_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _net_conflicts(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the keys that contradict the network."""
+    """Yield the keys that contradict the network, each with the problem."""
     grid, net = scenario.grid, scenario.net
     assert net is not None
     if grid.mode == "local" and grid.data != "none":
@@ -220,9 +220,9 @@ def _net_conflicts(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _has_messages(scenario: Scenario) -> bool:
-    """Whether messages go between the grid and its sites in a run, and so cross the network.
+    """Whether the grid and its sites would exchange messages in a run, which then cross the network.
 
-    This is `gridweave.scenarios.scenario.build.Built.needs_world`, as far as the text alone decides it.
+    This predicts `gridweave.scenarios.scenario.build.Built.needs_world` from the file alone.
     """
     if scenario.grid.mode == "local":
         return False
@@ -237,7 +237,7 @@ def _has_messages(scenario: Scenario) -> bool:
         or scenario.grid.at is not None
         or scenario.workload.to_grid != 1
         or any(
-            # The length of faults does not matter without faults.
+            # The duration of faults does not matter if there are no faults.
             getattr(table, key) != getattr(default, key) and not key.endswith("_lasts_ms")
             for table, default in tables
             for key in table.__struct_fields__
@@ -268,7 +268,7 @@ def _check_data(scenario: Scenario, report: FileReport) -> None:
 
 
 def _report_error(report: FileReport, place: KeyPath, check: Callable[[], object]) -> None:
-    """Report the error of a check."""
+    """Run a check, and report its OptionError at this place."""
     try:
         check()
     except OptionError as error:
@@ -285,7 +285,7 @@ def reporting(report: FileReport, place: KeyPath) -> Iterator[None]:
 
 
 def _check_scenario(scenario: Scenario, report: FileReport) -> None:
-    """Check a scenario without its workload; sites and transformations that could not be read are UNSET."""
+    """Check a scenario except for its workload; sites and transformations that could not be read are UNSET."""
     check_sites(scenario.sites, report)
     check_live_only(scenario.sites, None, report)
     _check_source(scenario.workload, report)
@@ -311,7 +311,7 @@ def sites_of(scenario: Scenario) -> list[Site]:
 
 
 def _names_of_all(scenario: Scenario) -> list[str]:
-    """Return the names of the sites, or an empty list if a site could not be read."""
+    """Return the names of all sites, or an empty list if a site could not be read."""
     names = [site.name for site in sites_of(scenario)]
     return list(dict.fromkeys(names)) if len(names) == len(scenario.sites) else []
 
@@ -366,7 +366,7 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
 
 
 def _check_faults(scenario: Scenario, report: FileReport) -> None:
-    """Report planned faults that are at unknown sites or overlap."""
+    """Report planned faults that are invalid, at unknown sites, or overlapping."""
     names, ends_ms = _names_of_all(scenario), dict[tuple[str, str], int]()
     planned: list[object] = list(scenario.faults.planned)  # entries that could not be read are UNSET
     read = [(number, fault) for number, fault in enumerate(planned) if isinstance(fault, FaultTable)]
@@ -403,7 +403,7 @@ def _check_home(scenario: Scenario, report: FileReport) -> None:
 Overrides = Mapping[str, object] | Sequence[str]
 """Values by dotted key, or texts ``key=value``."""
 
-# Overriding one source of a workload or network removes the file's other sources.
+# Overriding one source of a workload or network removes the other sources that the file sets.
 _REPLACED = {
     "workload.trace": ("traces", "generator", "jobs", "load"),
     "workload.generator": ("trace", "traces", "cancelled"),
@@ -413,7 +413,7 @@ _REPLACED = {
 
 
 def _apply_overrides(raw: dict[str, Any], overrides: Overrides, report: FileReport) -> None:
-    """Apply overrides to a raw scenario in place; report what was typed, and its problems."""
+    """Apply overrides to a raw scenario in place; record which keys were typed, and report problems."""
     pairs = dict(overrides) if isinstance(overrides, Mapping) else dict(_parsed(text, report) for text in overrides)
     for key in pairs:
         table = raw.get(key.partition(".")[0])
@@ -426,7 +426,7 @@ def _apply_overrides(raw: dict[str, Any], overrides: Overrides, report: FileRepo
 
 
 def _parsed(text: str, report: FileReport) -> tuple[str, object]:
-    """Parse a text ``key=value``; report a problem and return an empty key if it is not a pair."""
+    """Parse a text ``key=value``; if it is invalid, report a problem and return an empty key."""
     key, separator, written = (part.strip() for part in text.partition("="))
     if not separator or not key:
         return _refused(key or text, "is not key=value, such as grid.overhead=0.3", report)
@@ -459,7 +459,7 @@ def _apply(raw: dict[str, Any], key: str, value: object, report: FileReport) -> 
 
 
 def _set(place: Any, path: KeyPath, names: list[str], value: object) -> KeyPath | str:
-    """Set a value below a table or list; return its path, or why it cannot be set."""
+    """Set a value in a nested table or list; return the value's path, or the reason why it cannot be set."""
     name, *rest = names
     if isinstance(place, list) and path == ("workload", "transform"):
         holders = [number for number, step in enumerate(place) if isinstance(step, dict) and name in step]
@@ -492,7 +492,7 @@ class Draft:
     Attributes
     ----------
     scenario : Scenario
-        Keys that could not be read have their defaults, or ``UNSET`` if they have none.
+        Keys that could not be read have their default values, or ``UNSET`` if there is no default.
     report : FileReport
         The problems found so far.
     folder : pathlib.Path or None
@@ -515,18 +515,18 @@ def read_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> S
     source : str, pathlib.Path or Scenario
         A file, the name of a scenario in the catalogue, or a scenario object.
     overrides : mapping or sequence of str
-        Changes: dotted keys and their values; later ones win. Sites are addressed by name (``sites.alpha.nodes``), and
+        Changes: dotted keys and their values; later changes win. Sites are addressed by name (``sites.alpha.nodes``),
         transformations by their key (``workload.transform.split``); a new transformation is appended.
 
     Returns
     -------
     Scenario
-        With its sites as a list.
+        The scenario, with its sites as a list.
 
     Raises
     ------
     ScenarioError
-        With all problems.
+        If the scenario is invalid; the error lists all problems.
     InputError
         If there is no such scenario.
 
@@ -542,10 +542,10 @@ def read_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> S
 
 
 def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draft:
-    """Read a scenario despite its problems, to which `gridweave.scenarios.scenario.build` adds those of the workload.
+    """Read a scenario even if it has problems; `gridweave.scenarios.scenario.build` adds the workload's problems.
 
-    Arguments are those of `read_scenario`. ScenarioError if the file is not TOML, InputError if there is no such
-    scenario.
+    For the parameters, see `read_scenario`. Raise ScenarioError if the file is not TOML, and InputError if there is no
+    such scenario.
     """
     folder = None
     if isinstance(source, Scenario):
@@ -568,7 +568,7 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
 
 
 def _text_of(source: str | Path) -> tuple[str, str, Path | None]:
-    """Return a scenario's file name, its text, and the folder of its file."""
+    """Return a scenario's file name, text, and folder (None for a scenario in the catalogue)."""
     path = Path(source)
     try:
         there, exists = path.is_file(), path.exists()
@@ -584,7 +584,7 @@ def _text_of(source: str | Path) -> tuple[str, str, Path | None]:
 
 
 def _with_machines(raw: dict[str, Any], report: FileReport) -> dict[str, Any]:
-    """Replace the name of a machine configuration by its sites."""
+    """Replace the name of a machine configuration with the configuration's sites."""
     name = raw.get("sites")
     if not isinstance(name, str):
         return raw
@@ -599,7 +599,7 @@ def _with_machines(raw: dict[str, Any], report: FileReport) -> dict[str, Any]:
 
 
 def network_of(draft: Draft) -> ReadNetwork | None:
-    """Read the network of a scenario, adding problems to the draft's report."""
+    """Read a scenario's network; add problems to the draft's report."""
     scenario = draft.scenario
     name = scenario.header.name or "net"
     return read_network(scenario.sites, scenario.net, name, draft.folder, draft.report)
@@ -609,10 +609,10 @@ def network_of_file(name: str) -> tuple[NetTable, Topology]:
     """Read a network from a file or a scenario.
 
     `name` is a file in GML or GraphML, or in TOML with a table ``[net]``. The file, and a file that its table names,
-    are searched for by `gridweave.grid.config.networks.find_topology`. TOML with more tables is a scenario, whose sites
+    are found by `gridweave.grid.config.networks.find_topology`. TOML with more tables is read as a scenario; its sites
     are at the nodes of their ``at`` keys. `name` may also be the name of a scenario in the catalogue.
 
-    ScenarioError with all problems; InputError if there is no such file, or no network in it.
+    Raise ScenarioError with all problems, and InputError if there is no such file, or no network in the file.
     """
     if name in scenario_names() and not Path(name).exists():
         return _of_scenario(name)

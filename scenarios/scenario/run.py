@@ -1,4 +1,4 @@
-"""Run a scenario in the batch driver, or in the simulated world if the batch driver lacks some of its features."""
+"""Run a scenario in the batch driver, or in the simulated world if it needs features that the batch driver lacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 
 Progress = Callable[[int, int, str], None]
-"""Receives the amount done, the total, and the current phase."""
+"""Called with the amount done, the total amount, and the current phase."""
 
 
 def run_scenario(
@@ -40,12 +40,12 @@ def run_scenario(
     overrides : mapping or sequence of str
         Changes: values by dotted key, or texts ``key=value``.
     progress : callable, optional
-        Receives the progress at intervals.
+        Called with the progress at intervals.
 
     Raises
     ------
     ScenarioError
-        With all problems of the scenario.
+        If the scenario is invalid; the error lists all problems.
     InputError
         If there is no such scenario.
 
@@ -65,7 +65,7 @@ def run_scenario(
 
 
 def run_built(built: Built) -> SimulationResult:
-    """Run a built scenario."""
+    """Run a scenario that has been built."""
     if built.policy.mode == "local":
         result = _run_local(built)
     elif built.needs_world:
@@ -77,7 +77,7 @@ def run_built(built: Built) -> SimulationResult:
 
 
 def with_names(result: SimulationResult, built: Built, **more: Any) -> SimulationResult:
-    """Add the names of the scenario, its sites and its policy to a result, and the fields in ``more``."""
+    """Add to a result the names of the scenario, its sites and its policy, and the fields in ``more``."""
     names: dict[str, Any] = {
         "site_names": built.site_names,
         "home": built.home,
@@ -97,7 +97,7 @@ def run_world(built: Built, *, check: bool = False) -> SimulationResult:
     Parameters
     ----------
     check : bool
-        As for `gridweave.scenarios.world.simulate.simulate_world`.
+        See `gridweave.scenarios.world.simulate.simulate_world`.
     """
     return simulate_world(
         built.workload,
@@ -119,7 +119,7 @@ def run_world(built: Built, *, check: bool = False) -> SimulationResult:
 
 
 def _run_local(built: Built) -> SimulationResult:
-    """Run each site with the jobs of its own users and its own discipline."""
+    """Run each site separately, with its own users' jobs and its own discipline."""
     workload = built.workload
     held = _held(workload, built.live.around_ms)
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
@@ -146,14 +146,14 @@ def _run_local(built: Built) -> SimulationResult:
 
 
 def _held(workload: Workload, around_ms: int) -> Workload:
-    """Extend run times by the time for which jobs hold their nodes on a live grid."""
+    """Extend run times by the time for which jobs hold nodes before and after their work on a live grid."""
     if not around_ms:
         return workload
     return workload.replace(run_ms=np.minimum(workload.run_ms + around_ms, workload.estimate_ms))
 
 
 def _run_alone(workload: Workload, nodes: int, policy: Policy, timezone: str | None) -> SimulationResult:
-    """Run one site, in its own time zone if it has one."""
+    """Run one site, in the site's own time zone if one is given."""
     workload = workload if timezone is None else workload.replace(timezone=timezone)
     if isinstance(policy, SharedNodes) and not all(name in workload.columns for name in RESOURCE_COLUMNS[:4]):
         # Jobs with unknown needs do not share nodes.

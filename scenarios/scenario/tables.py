@@ -1,4 +1,4 @@
-"""The tables of a scenario file as typed structs, from which the JSON schema for editors is made."""
+"""The tables of a scenario file as typed structs, from which the JSON schema for editors is generated."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Header(Table, frozen=True, kw_only=True):
     Attributes
     ----------
     name : str
-        Name in tables and plots; the name of the file by default.
+        Name in tables and plots; defaults to the file name.
     description : str
         One sentence for the reader.
     seed : int
-        Seed of everything random, at least 0.
+        Seed for all random numbers, at least 0.
     """
 
     name: str = ""
@@ -73,9 +73,9 @@ class Transformation(Table, frozen=True, kw_only=True):
     ----------
     cut : Cut, optional
     shrink, stretch : float, optional
-        Factor of all submit times; factor of all run times and estimates.
+        Factor for all submit times; factor for all run times and estimates.
     split : int or str, optional
-        Split wide jobs into parts: of at most this many nodes, of at most the size of their home ("site"; Streit,
+        Split wide jobs into parts of at most this many nodes, or of at most the size of their home ("site"; Streit,
         section 7.2, modification 1) or of the largest site ("largest", modification 2).
     """
 
@@ -94,17 +94,17 @@ Range = tuple[Share, Share]
 
 
 class CommunicationTable(Table, frozen=True, kw_only=True):
-    """The table ``[workload.communication]``: the messages between the nodes of a job.
+    """The table ``[workload.communication]``: the messages between a job's nodes.
 
     Attributes
     ----------
     pattern : str or dict from str to float
-        The pattern of all jobs, or shares of the jobs by pattern, from which each job's pattern is drawn.
+        The pattern of all jobs, or the share of jobs with each pattern, from which each job's pattern is drawn.
     fraction : float or (float, float)
-        Part of the run time on one site's network that goes into communication; from a range it is drawn uniformly for
-        each job.
+        Fraction of the run time on one site's network that is spent on communication; from a range, it is drawn
+        uniformly for each job.
     message_bytes : float or (float, float)
-        Size of a message; from a range it is drawn for each job, uniformly in the logarithm.
+        Size of a message; from a range, it is drawn for each job, uniformly in the logarithm.
     """
 
     pattern: Annotated[str, one_of(tuple(PATTERNS), "Which nodes exchange messages.")] | dict[str, Share]
@@ -119,14 +119,14 @@ class CommunicationTable(Table, frozen=True, kw_only=True):
 
 
 class DataTable(Table, frozen=True, kw_only=True):
-    """The table ``[workload.data]``: which data jobs read before they start and write at their end, and where it is.
+    """The table ``[workload.data]``: the data that jobs read before they start and write when they end, and its sites.
 
     Attributes
     ----------
     input_bytes, output_bytes : float or (float, float)
-        Sizes; from a range they are drawn for each job, uniformly in the logarithm.
+        Sizes; from a range, they are drawn for each job, uniformly in the logarithm.
     input_site, output_site : str or dict from str to float
-        ``home``, the site of the job's user, or another site, or shares of the jobs by site.
+        ``home`` (the site of the job's user), the name of a site, or the share of jobs for each site.
     """
 
     input_bytes: float | Range = 0.0
@@ -136,17 +136,17 @@ class DataTable(Table, frozen=True, kw_only=True):
 
 
 class WorkloadTable(Table, frozen=True, kw_only=True):
-    """The table ``[workload]``: a trace or a generator, its transformations, and the homes of the jobs.
+    """The table ``[workload]``: a trace or a generator, its transformations, and the jobs' homes.
 
     Attributes
     ----------
     trace : str, optional
-        A file, relative to the scenario's, or the name of a trace.
+        A file, relative to the scenario file, or the name of a trace.
     traces : dict of str to str, optional
-        Such a file for each site, with the jobs of its own users, who are at home there. Excludes ``trace``.
+        For each site, the trace of its own users, whose jobs have their home at the site. Excludes ``trace``.
     cancelled : bool
-        Whether to keep jobs of a trace that were cancelled before they started; a job that still waits at that instant
-        leaves the queue.
+        Whether to keep a trace's jobs that were cancelled before they started; in the simulation, a job that is still
+        waiting at its cancel time leaves the queue.
     generator : str, optional
         The name of a workload model, or a model file. Excludes ``trace`` and ``traces``.
     jobs : int, optional
@@ -154,34 +154,34 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     load : float, optional
         Offered load of generated jobs on ``nodes``.
     nodes : int, optional
-        Size of the machine for which a trace is converted (by default the trace's machine), or for which a generator
-        makes jobs (by default all sites together).
+        Size of the machine for which a trace is converted (default: the trace's machine), or for which jobs are
+        generated (default: all sites together).
     estimates : str
         ``keep``, ``perfect``, ``omega:X`` or ``phi:X``; applied before the transformations.
     run_times : str
-        ``keep``; ``lognormal:X`` to draw run times around those of the trace; or ``experience:FILE.toml`` to draw them
-        for each class of jobs from a file of experience. Applied before the estimates.
+        ``keep``; ``lognormal:X`` to draw run times around the trace's run times; or ``experience:FILE.toml`` to draw
+        them for each class of jobs from a file of experience. Applied before the estimates.
     priorities : str
         ``keep``, ``COLUMN:VALUE=PRIORITY,...`` or ``shares:PRIORITY=SHARE,...``
         (`gridweave.scenarios.workload.priorities`); applied before the transformations.
     transform : list of Transformation
-        Applied in this order.
+        Transformations, applied in this order.
     home : str or dict from str to float
-        At which site each job is submitted: ``round-robin``, ``partition``, or shares of the jobs by site.
+        How to choose the site where each job is submitted: ``round-robin``, ``partition``, or the share of each site.
     to_grid : float
-        Part of the jobs that users submit to the grid, drawn job by job; the others are submitted to their homes.
+        Fraction of jobs that users submit to the grid, drawn job by job; other jobs are submitted to their homes.
     drop_wide : bool
-        Whether to leave out jobs that can never run; otherwise they make the scenario invalid.
+        Whether to leave out jobs that can never run; if false, such jobs make the scenario invalid.
     communication : CommunicationTable, optional
-        The messages between the nodes of a job, for ``[net]``.
+        The messages between a job's nodes, for ``[net]``.
     data : DataTable, optional
         The data that jobs read and write, for ``[net]``.
     resources : str, optional
-        CPU, network, disk and memory that jobs need, for sites whose jobs share nodes: a mix to draw from (M1, M2, M3
-        or per cent), or a file as written by ``gridweave trace resources``.
+        CPU, network, disk and memory that jobs need, for sites where jobs share nodes: a mix to draw from (M1, M2, M3
+        or percentages), or a file written by ``gridweave trace resources``.
     needs : str, optional
-        Parts of a node's CPU and memory that tasks need, for sites that give parts of nodes: one of
-        `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file as read by `gridweave.scenarios.traces.resources`.
+        Fractions of a node's CPU and memory that tasks need, for sites that allocate fractions of nodes: one of
+        `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file for `gridweave.scenarios.traces.resources`.
     """
 
     trace: str | None = None
@@ -211,16 +211,16 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
 
 
 class GridTable(PolicyTable, frozen=True, kw_only=True):
-    """The table ``[grid]``: the keys of a live grid, and with ``[net]`` those of the simulation (docs/netmodel.md).
+    """The table ``[grid]``: the keys of a live grid and, with ``[net]``, keys for simulations only (docs/netmodel.md).
 
     Attributes
     ----------
     contention : str, optional
-        How jobs and transfers on the same links slow each other; by default as in ``[net]``.
+        How jobs and transfers on the same links slow each other down; defaults to the value in ``[net]``.
     data : str
-        Whether data is moved, and if so, while a job holds its nodes or before.
+        Whether data is moved and, if so, whether while a job holds its nodes or earlier.
     at : str, optional
-        The grid's node in the network, or its site; with it, messages between the grid and the sites cross the links.
+        The grid's node in the network, or its site; if set, messages between the grid and the sites cross the links.
     """
 
     contention: Annotated[str, one_of(CONTENTIONS, "How jobs on the same links slow each other.")] | None = None
@@ -278,7 +278,7 @@ class Output(Table, frozen=True, kw_only=True):
     Attributes
     ----------
     metrics : list of str
-        Metrics of the printed table, by their names in docs/metrics.md; files contain all metrics.
+        Metrics to print, by their names in docs/metrics.md; files contain all metrics.
     """
 
     metrics: list[Metric] = msgspec.field(default_factory=lambda: list(DEFAULT_METRICS))
@@ -318,7 +318,7 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of scenario files, for editors that check TOML."""
     schema = msgspec.json.schema(Scenario)
     for table in schema["$defs"].values():
-        # Editors show descriptions, for which the summary of the docstring suffices.
+        # Editors show descriptions; the docstring's summary is enough for them.
         table["description"] = " ".join(table["description"].partition("\n\n")[0].split())
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A gridweave scenario", **schema}
     return dict(msgspec.json.decode(msgspec.json.encode(whole)))  # turns tuples in defaults into arrays

@@ -1,1 +1,1 @@
-"""Sweeps: run the combinations of varied keys and seeds of a scenario in parallel, and summarize the results."""
+"""Run a scenario with all combinations of varied keys and seeds in parallel, and summarize the results."""

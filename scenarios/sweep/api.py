@@ -1,4 +1,4 @@
-"""``gridweave.sweep``: plan a sweep, run what is not finished yet, and return the results."""
+"""``gridweave.sweep``: plan a sweep, run the runs that are not finished yet, and return the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SWEEP_FILE = "sweep.json"
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A failed run: its combination, as values and as a label, and the reason in one line."""
+    """A failed run: its combination (as values and as a label), its seed, and the one-line reason."""
 
     settings: dict[str, Any]
     seed: int
@@ -58,9 +58,9 @@ class SweepResult:
     Attributes
     ----------
     values : tuple of dict or None
-        The metrics of each planned run; None for failed runs.
+        Metrics of each planned run; None for failed runs.
     n_reused : int
-        Runs that an earlier sweep had finished.
+        Number of runs that were already finished by an earlier sweep.
     """
 
     plan: SweepPlan
@@ -79,12 +79,12 @@ class SweepResult:
 
     @functools.cached_property
     def summary(self) -> pandas.DataFrame:
-        """One row per combination: the varied keys, n, and for each metric the mean and its 95% confidence interval."""
+        """One row per combination: the varied keys, n, and each metric's mean with its 95% confidence interval."""
         return to_frame(summary_columns(self.plan, self.values))
 
     @functools.cached_property
     def same_for_all_seeds(self) -> tuple[int, ...]:
-        """Combinations in which several seeds gave the same result, so that their intervals are meaningless."""
+        """Combinations for which several seeds gave the same result, so their confidence intervals are meaningless."""
         return same_for_all_seeds(self.plan, self.values)
 
     @property
@@ -114,7 +114,7 @@ class SweepResult:
             yield f"{name} has no effect here: all of its values gave the same results"
 
     def metrics(self, chosen: tuple[str, ...] | list[str] = ()) -> tuple[str, ...]:
-        """Return the metrics to show: the chosen ones, or by default the first few that the scenario shows.
+        """Return the metrics to show: the chosen metrics or, by default, the first few metrics that the scenario shows.
 
         Raises
         ------
@@ -131,14 +131,14 @@ class SweepResult:
         Parameters
         ----------
         metric : str, optional
-            A column of `runs`; by default the first metric that the scenario shows.
+            A column of `runs`; by default, the first metric that the scenario shows.
         over : str, optional
-            The key on the x axis; by default the first numeric key, or else the first key.
+            The key on the x axis; by default, the numeric key with the most values or, if there is none, the first key.
 
         Returns
         -------
         matplotlib.figure.Figure
-            Lines over a numeric key, with the confidence intervals as bands; groups of bars over a key of names.
+            For a numeric key, lines with the confidence intervals as bands; for a key of names, groups of bars.
 
         Raises
         ------
@@ -175,16 +175,16 @@ class SweepResult:
         over: str | None = None,
         plots: bool = True,
     ) -> tuple[Path, ...]:
-        """Write the tables as CSV and Parquet, ``sweep.json``, and a plot of each metric to show.
+        """Write the tables as CSV and Parquet, ``sweep.json``, and a plot of each chosen metric.
 
         Parameters
         ----------
         folder : str or pathlib.Path
-            Target folder, created if necessary. Files of these names are replaced, others stay.
+            Target folder, created if necessary. Files with the same names are replaced; other files are kept.
         metrics : sequence of str, optional
-            The metrics to plot; as for `metrics`.
+            The metrics to plot; see `metrics` for the default.
         over : str, optional
-            As for `plot`.
+            The key on the x axis of the plots; see `plot`.
 
         Returns
         -------
@@ -228,35 +228,35 @@ def sweep(
     scenario : str, pathlib.Path or Scenario
         A file, the name of a scenario in the catalogue, or a scenario object.
     vary : mapping or sequence of str, optional
-        Lists of values by key, ``{"grid.overhead": [0, 0.3]}``, or texts ``key=v1,v2``. The keys are those of
-        ``gridweave run --set``; ``config`` stands for machine configurations (Streit, Table 7.1), ``p`` for the
-        overhead.
+        Lists of values by key, as in ``{"grid.overhead": [0, 0.3]}``, or texts ``key=v1,v2``. The keys are the same as
+        in ``gridweave run --set``; in addition, ``config`` stands for machine configurations (Streit, Table 7.1), and
+        ``p`` for the overhead.
     seeds : int or sequence of int, optional
-        How many seeds to derive from the scenario's seed, or a list of seeds; by default the scenario's seed.
+        Number of seeds to derive from the scenario's seed, or a list of seeds; by default, only the scenario's seed.
     overrides : mapping or sequence of str, optional
         Changes that apply to every run.
     out : str or pathlib.Path, optional
-        A folder. Every finished run is saved there at once, and saved runs are not repeated; at the end it also gets
-        the tables and plots. By default nothing is written.
+        A folder. Every run is saved to it as soon as it has finished, and saved runs are not repeated; at the end, the
+        tables and plots are written to it too. By default, nothing is written.
     address : str, optional
-        Address of a Ray cluster; by default this machine is used.
+        Address of a Ray cluster; by default, runs are carried out on this machine.
     workers : int, optional
-        Number of parallel runs; by default the number of cores. With 1 and no address, all runs take place in this
-        process.
+        Number of parallel runs; by default, the number of cores. With one worker and no address, all runs are carried
+        out in this process.
     progress : callable, optional
-        Receives the progress at intervals.
+        Called with the progress at intervals.
 
     Returns
     -------
     SweepResult
-        Failed runs are in its ``failures`` and do not affect the others.
+        Failed runs are listed in its ``failures``; they do not affect other runs.
 
     Raises
     ------
     ScenarioError
-        With all problems of all combinations, before anything runs.
+        If any combination is invalid; raised before anything is run, with the problems of all combinations.
     InputError
-        If there is no such scenario, or the folder cannot be written to or has another sweep.
+        If there is no such scenario, or the folder cannot be written to or contains another sweep.
     UnavailableError
         If Ray, pandas or the cluster is unavailable.
 
@@ -281,7 +281,7 @@ def run_plan(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Carry out the runs of a plan that are not saved in ``out``; write only the finished runs."""
+    """Carry out a plan's runs that are not saved in ``out``; save finished runs there, but no tables or plots."""
     store = None if out is None else FinishedRuns(Path(out))
     if out is not None:
         _check_same_sweep(Path(out), plan)
@@ -317,7 +317,7 @@ def run_plan(
 
 
 def _check_same_sweep(folder: Path, plan: SweepPlan) -> None:
-    """Raise InputError if a folder has the tables of another sweep, unless the plan contains all of its runs."""
+    """Raise InputError if a folder contains another sweep's tables, unless the plan contains all runs of that sweep."""
     path = folder / SWEEP_FILE
     try:
         held = json.loads(path.read_bytes())
@@ -333,7 +333,7 @@ def _check_same_sweep(folder: Path, plan: SweepPlan) -> None:
 
 
 def check_metric(name: str) -> None:
-    """Raise OptionError for an unknown metric."""
+    """Raise OptionError if there is no metric with this name."""
     if name not in METRICS:
         raise OptionError(
             "--metric", f"{name!r} is not a metric; docs/metrics.md lists them, and {', '.join(METRICS[:3])}"
@@ -341,7 +341,7 @@ def check_metric(name: str) -> None:
 
 
 def _by_workload(runs: list[PlannedRun]) -> list[PlannedRun]:
-    """Sort runs so that runs with the same workload are adjacent, because a worker then builds it once."""
+    """Sort runs so that runs with the same workload are adjacent, because a worker then builds it only once."""
     first: dict[str, int] = {}
     keys = [workload_key(run.scenario, run.files) for run in runs]
     ranks = [first.setdefault(key, number) for number, key in enumerate(keys)]

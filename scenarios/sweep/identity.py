@@ -1,4 +1,4 @@
-"""The identity of a run: the resolved scenario with its seed and files, and the code that runs it."""
+"""The identity of a run: its resolved scenario, including seed and files, and the code that runs the scenario."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _NOT_IN_STAMP = (
     "scenarios/sweep/",
     "scenarios/plots/",
     "scenarios/live/",
-)  # they run scenarios but do not affect results
+)  # these packages do not affect results
 _CHUNK = 1 << 20
 
 NET_FILE = "net.file"
 
-# Keys of [grid] that affect neither the jobs nor which of them can run.
+# Keys of [grid] that affect neither the jobs nor whether a job can run.
 _POLICY_ONLY = ("overhead", "selection", "order", "backfill")
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that a scenario reads: its key (`NET_FILE`, or one of ``[workload]``), absolute path and SHA-256."""
+    """A file that a scenario reads: its key (`NET_FILE` or a key of ``[workload]``), absolute path and SHA-256."""
 
     field: str
     path: str
@@ -41,10 +41,10 @@ class InputFile:
 
 
 def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tuple[InputFile, ...]]:
-    """Make the paths of a scenario's files absolute; return the scenario and these files.
+    """Make the paths of a scenario's files absolute; return the new scenario and the files.
 
-    The scenario's folder takes precedence over the working directory. A missing file keeps its name, and building the
-    scenario reports it.
+    The scenario's folder takes precedence over the working directory. A missing file keeps its name and is reported
+    when the scenario is built.
     """
     names = {field: getattr(scenario.workload, field) for field in ("trace", "generator")}
     if scenario.net is not None:
@@ -60,14 +60,14 @@ def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tu
 
 
 def with_file(scenario: Scenario, field: str, path: str) -> Scenario:
-    """Replace the file in a field of `InputFile`."""
+    """Set the file path under a key, given as in `InputFile.field`."""
     if field == NET_FILE and scenario.net is not None:
         return msgspec.structs.replace(scenario, net=msgspec.structs.replace(scenario.net, file=path))
     return msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, **{field: path}))
 
 
 def digest_of(path: str | Path) -> str:
-    """Return the SHA-256 of a file, cached while its size and modification time stay the same."""
+    """Return a file's SHA-256, cached as long as the file's size and modification time stay the same."""
     try:
         state = Path(path).stat()
         return _digest(str(path), state.st_mtime_ns, state.st_size)
@@ -76,10 +76,10 @@ def digest_of(path: str | Path) -> str:
 
 
 def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str:
-    """Return the key of a run, 40 hexadecimal digits, which depends only on what may affect the result.
+    """Return the key of a run, 40 hexadecimal digits, which depends only on inputs that may affect the result.
 
-    The scenario's name, description and displayed metrics do not affect it, nor do the paths of files, only their
-    content.
+    The key ignores the scenario's name, description and displayed metrics, and the paths of files; it depends on the
+    files' content.
     """
     plain = msgspec.structs.replace(scenario, header=Header(seed=scenario.header.seed), output=Output())
     for file in files:
@@ -88,7 +88,7 @@ def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str
 
 
 def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
-    """Return the key of what is built before a run; runs that differ only in the grid's policy share it."""
+    """Return the key of a run's built workload; runs that differ only in the grid's policy have the same key."""
     default = GridTable()
     grid = msgspec.structs.replace(scenario.grid, **{name: getattr(default, name) for name in _POLICY_ONLY})
     return run_key(msgspec.structs.replace(scenario, grid=grid), files, "")
@@ -96,7 +96,7 @@ def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
 
 @functools.cache
 def code_stamp() -> str:
-    """Identify this state of gridweave: its version, NumPy's version, and the sources that simulate."""
+    """Return a text that identifies gridweave's version, NumPy's version, and the source files that affect results."""
     digest = hashlib.sha256(f"{gridweave.version.__version__} numpy {np.__version__}".encode())
     package = Path(gridweave.version.__file__).parent
     sources = [path for folder in _FOLDERS for path in (package / folder).rglob("*.py")]
@@ -127,7 +127,7 @@ def _file_of(field: str, name: str, folder: Path | None) -> Path | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _digest(path: str, mtime_ns: int, size: int) -> str:  # the last two invalidate the cache when the file changes
+def _digest(path: str, mtime_ns: int, size: int) -> str:  # mtime_ns and size invalidate the cache
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -1,6 +1,6 @@
 """The plan of a sweep: every combination of the varied values with every seed, checked before anything runs.
 
-Keys and their values come from the command line (``--vary key=v1,v2``) or from Python.
+Keys and their values are given on the command line (``--vary key=v1,v2``) or in Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.sweep.identity import InputFile, code_stamp, resolve_files, run_key, workload_key
 
 ALIASES = {"config": "sites", "p": "grid.overhead"}
-"""Short names: the machine configurations of Streit, Table 7.1, and his overhead parameter."""
+"""Short names for the machine configurations in Streit, Table 7.1, and for his overhead parameter."""
 
 MAX_RUNS = 100_000
 MAX_SEED = 2**63 - 1
@@ -39,12 +39,12 @@ Vary = Mapping[str, Iterable[object]] | Sequence[str]
 """Lists of values by key, or texts ``key=v1,v2``."""
 
 Seeds = int | Sequence[int] | None
-"""How many seeds to derive from the scenario's seed, or a list of seeds; None for the scenario's seed."""
+"""Number of seeds to derive from the scenario's seed, or a list of seeds; None for only the scenario's seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A varied key: its name as typed, its full key, and its values, also as texts for ``--set``."""
+    """A varied key: the name as typed, the full key, and the values, also as texts for ``--set``."""
 
     name: str
     key: str
@@ -58,12 +58,12 @@ class Axis:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The values as texts for the user."""
+        """The values as texts to show to the user."""
         return tuple(value if isinstance(value, str) else toml_text(value) for value in self.values)
 
     @property
     def column(self) -> tuple[Any, ...]:
-        """The values as a table column: numbers, booleans, or else texts."""
+        """The values as a table column: numbers, booleans, or otherwise texts."""
         if self.is_numeric:
             return self.values if all(isinstance(v, int) for v in self.values) else tuple(map(float, self.values))
         return self.values if all(isinstance(value, bool) for value in self.values) else self.labels
@@ -106,7 +106,7 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
 
 
 def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
-    """Check seeds; add problems to ``problems`` and return None if they are invalid."""
+    """Return the seeds if they are valid; otherwise add a problem to ``problems`` and return None."""
     if seeds is None:
         return None
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
@@ -135,7 +135,7 @@ def _is_seed(value: object) -> bool:
 
 
 def parse_seeds(text: str, problems: list[str]) -> Seeds:
-    """Parse ``--seeds``: ``10`` for ten derived seeds, ``1,2,3`` or ``7,`` for these seeds."""
+    """Parse ``--seeds``: ``10`` means ten derived seeds; ``1,2,3`` or ``7,`` means these seeds."""
     words = [word.strip() for word in text.split(",")]
     is_list = len(words) > 1
     if is_list and not words[-1]:
@@ -151,9 +151,9 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
 
 
 def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
-    """Derive seeds for independent repetitions, of 53 bits, which every reader of JSON and CSV preserves.
+    """Derive seeds for independent repetitions; they have 53 bits, which every JSON and CSV reader preserves.
 
-    A longer list starts with the same seeds, so that a sweep widened from 10 to 20 seeds reuses its runs.
+    A longer list starts with the same seeds, so a sweep extended from 10 to 20 seeds reuses its finished runs.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
 
 
 def toml_text(value: object) -> str:
-    """Format a plain value as TOML; TypeError if TOML has no such type.
+    """Format a plain value as TOML; raise TypeError if TOML cannot represent its type.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def toml_text(value: object) -> str:
 
 
 def _pairs_of(vary: Mapping[str, Iterable[object]]) -> Iterable[tuple[str, list[object]]]:
-    """Yield keys and lists of values; a text or a number becomes a list of one value."""
+    """Yield (key, list of values); a single text or number becomes a list with one value."""
     for name, values in vary.items():
         single = isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable)
         listed = [values] if single else list(values)
@@ -194,7 +194,7 @@ def _pairs_of(vary: Mapping[str, Iterable[object]]) -> Iterable[tuple[str, list[
 
 
 def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
-    """Parse ``key=v1,v2``; values that are not TOML are texts."""
+    """Parse ``key=v1,v2``; values that are not valid TOML are taken as texts."""
     name, separator, written = (part.strip() for part in text.partition("="))
     if not separator or not name:
         problems.append(f"--vary {text}: is not key=v1,v2, such as grid.overhead=0,0.1,0.3")
@@ -237,13 +237,13 @@ def _text_of(name: str, value: object, problems: list[str]) -> str:
 
 
 def _text_of_number(value: object, text: str) -> str:
-    """Return the text of a value, with 1.0 written as 1, so that equal numbers have equal texts."""
+    """Return a value's text, with 1.0 written as 1, so that equal numbers have equal texts."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else text
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run, with all values, the seed and absolute paths in its scenario; equal keys mean equal results."""
+    """One run; its scenario has all values, the seed and absolute paths. Runs with equal keys have equal results."""
 
     number: int
     combination: int
@@ -255,10 +255,10 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """The runs of a sweep, by combination (the last axis varies fastest) and then by seed.
+    """The runs of a sweep, ordered by combination (the last axis varies fastest) and then by seed.
 
-    A combination is a tuple of indices into the axes' values. Combinations without randomness run with the first seed
-    only. ``shown`` lists the metrics that the scenario shows.
+    A combination is a tuple of indices into the axes' values. Combinations without randomness are run only with the
+    first seed. ``shown`` lists the metrics that the scenario shows.
     """
 
     name: str
@@ -269,22 +269,22 @@ class SweepPlan:
     shown: tuple[str, ...]
 
     def settings(self, combination: int) -> dict[str, Any]:
-        """Return the values of a combination, by the names of the axes."""
+        """Return a combination's values, by axis name."""
         indices = self.combinations[combination]
         return {axis.name: axis.values[place] for axis, place in zip(self.axes, indices, strict=True)}
 
     @property
     def without_chance(self) -> tuple[int, ...]:
-        """The combinations without randomness, which run with the first of several seeds only."""
+        """The combinations without randomness, which are run only with the first of several seeds."""
         counts = Counter(run.combination for run in self.runs)
         return tuple(number for number, count in counts.items() if count < len(self.seeds))
 
     def label(self, combination: int) -> str:
-        """Return a label of a combination, such as ``p=0.3, config=m128``."""
+        """Return a combination's label, such as ``p=0.3, config=m128``."""
         return _label(self.axes, self.combinations[combination]) or self.name
 
     def axis(self, over: str) -> Axis:
-        """Return the axis with this name or key, for a plot over it."""
+        """Return the axis with this name or key; raise OptionError if the key is not varied."""
         for axis in self.axes:
             if over in (axis.name, axis.key):
                 return axis
@@ -295,9 +295,9 @@ class SweepPlan:
 def make_plan(
     source: str | Path | Scenario, vary: Vary = (), *, overrides: Overrides = (), seeds: Seeds = None
 ) -> SweepPlan:
-    """Plan a sweep, and check every combination without building its workload.
+    """Plan a sweep, and check every combination without building workloads.
 
-    Arguments and errors are those of `gridweave.sweep`.
+    For the parameters and the errors, see `gridweave.sweep`.
 
     Examples
     --------
@@ -337,7 +337,7 @@ def make_plan(
 
 
 def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progress | None = None) -> None:
-    """Build each workload that these runs need, with one seed; raise ScenarioError with all their problems."""
+    """Build each workload that these runs need, with one seed; raise ScenarioError with all workloads' problems."""
     first_of = {run.combination: run for run in reversed(runs)}
     groups: dict[str, list[PlannedRun]] = {}
     for run in sorted(first_of.values(), key=lambda run: run.number):
@@ -358,7 +358,7 @@ def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progr
 
 
 class _Drafts:
-    """The scenario of each combination, and their distinct problems."""
+    """Reads each combination's scenario, and collects the distinct problems."""
 
     def __init__(self, source: str | Path | Scenario, axes: tuple[Axis, ...], texts: list[str]) -> None:
         self.source, self.axes, self.texts = source, axes, texts
@@ -378,7 +378,7 @@ class _Drafts:
         return resolve_files(draft.scenario, draft.folder)
 
     def problems(self) -> Iterator[str]:
-        """Yield the problems: first those of the file, by line, then those of typed keys."""
+        """Yield the problems: first problems in the file, by line, then problems of keys from the command line."""
         order = sorted(self._found, key=lambda problem: (problem.source == "--set", problem.line or 0))
         for problem in order:
             text = str(problem)
@@ -391,7 +391,7 @@ class _Drafts:
 
 
 def _located(text: str, axes: tuple[Axis, ...], combinations: Sequence[tuple[int, ...]], bad: set[int]) -> str:
-    """Add to a problem the combinations that have it: by the values that only these have, or else by the first one."""
+    """Append the affected combinations to a problem: the values that only they have or, otherwise, the first one."""
     if len(bad) == len(combinations):
         return text
     wrong = [combinations[number] for number in sorted(bad)]
@@ -415,7 +415,7 @@ def _label(axes: tuple[Axis, ...], indices: tuple[int, ...]) -> str:
 
 
 def _texts_of(overrides: Overrides, problems: list[str]) -> list[str]:
-    """Convert overrides to texts ``key=value``, the form of varied values."""
+    """Convert overrides to texts ``key=value``, the same form as varied values."""
     if not isinstance(overrides, Mapping):
         return list(overrides)
     texts = []

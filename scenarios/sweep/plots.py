@@ -32,7 +32,7 @@ _LOG_FROM = 50  # ratio of the largest to the smallest value from which the axis
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which keys of a sweep are on the x axis, become lines, and become panels."""
+    """The keys of a sweep that become the x axis, the lines and the panels."""
 
     over: Axis | None
     lines: tuple[Axis, ...]
@@ -41,13 +41,13 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The means of one metric and the ends of their intervals, by the combination's indices on the varied axes."""
+    """One metric's means and confidence limits, by the combination's indices on the varied axes."""
 
     varied: tuple[Axis, ...]
     points: Mapping[Places, tuple[float, float, float]]
 
     def along(self, over: Axis | None, at: Mapping[str, int]) -> FloatArray:
-        """Return (mean, low, high) for each value of one key, with the others fixed; NaN where no run has finished."""
+        """Return (mean, low, high) for each value of one key, with other keys fixed; NaN where no run has finished."""
         rows = []
         for place in range(len(over.values) if over is not None else 1):
             where = {**at, over.name: place} if over is not None else at
@@ -56,7 +56,7 @@ class _Values:
 
 
 def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over: str | None = None) -> Figure:
-    """Draw a metric over the varied keys; ``over`` chooses the key of the x axis."""
+    """Draw a metric over the varied keys; ``over`` names the key on the x axis."""
     if not len(summary):
         raise UnavailableError("there is nothing to draw: no run has finished")
     layout = _layout(plan, over)
@@ -81,7 +81,7 @@ def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over:
         axes.set_ylabel(naming.heading)
     for number, axes in enumerate(grid.flat[: len(panels)]):
         axes.label_outer()
-        if number + columns >= len(panels):  # nothing below it
+        if number + columns >= len(panels):  # no panel below this one
             axes.xaxis.set_tick_params(labelbottom=True)
             axes.xaxis.label.set_visible(True)
     _set_limits(grid[0][0], values, bars=not lines)
@@ -91,12 +91,12 @@ def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over:
 
 
 def over_numbers(axis: Axis) -> bool:
-    """Whether a key's values suit a numeric axis: at least two values, all finite."""
+    """Whether a key's values can be drawn on a numeric axis: at least two numbers, all finite."""
     return axis.is_numeric and len(axis.values) > 1 and all(math.isfinite(value) for value in axis.values)
 
 
 def _layout(plan: SweepPlan, over: str | None) -> _Layout:
-    """Choose the layout: a numeric key on the x axis, the rest as lines, and as panels if there are too many lines."""
+    """Choose the layout: a numeric key on the x axis, other keys as lines, or as panels if there are too many lines."""
     varied = [axis for axis in plan.axes if len(axis.values) > 1]
     chosen = None if over is None else plan.axis(over)
     if chosen is None and varied:
@@ -130,7 +130,7 @@ def _keys(summary: pandas.DataFrame, axes: Sequence[Axis]) -> list[tuple[object,
 
 
 def _fixed(layout: _Layout, values: _Values, at: Mapping[str, int]) -> dict[str, int]:
-    """Return indices for all axes; axes with a single value have index 0."""
+    """Return an index for each axis: the given index, or 0 for axes with a single value."""
     return {axis.name: 0 for axis in values.varied} | dict(at)
 
 
@@ -152,7 +152,7 @@ def _draw_lines(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, i
             color=colour,
             linestyle=dash,
             marker=marker,
-            # Lines drawn first are wider, so that they stay visible under lines on top of them.
+            # Lines drawn first are wider, so that they stay visible below the lines drawn later.
             markersize=7.5 - 3 * number / count,
             linewidth=3.2 - 2 * number / count,
             label=_label(layout.lines, combination),
@@ -210,7 +210,7 @@ def _draw_bars(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, in
 
 
 def _set_limits(axes: Axes, values: _Values, *, bars: bool) -> None:
-    """Show all means and as much of the intervals as keeps the means distinguishable; start at zero if it is near."""
+    """Show all means, and intervals as far as means stay distinguishable; start the axis at zero if zero is near."""
     ends = np.array(list(values.points.values()), np.float64)
     ends = ends[np.isfinite(ends[:, 0])]
     if not len(ends):
@@ -252,7 +252,7 @@ def _percent(part: float, _: object = None) -> str:
 
 
 def _legend(figure: Figure, axes: Axes, layout: _Layout) -> None:
-    """Draw the legend at the right of the panels."""
+    """Draw the legend to the right of the panels."""
     if not layout.lines:
         return
     handles, labels = axes.get_legend_handles_labels()
@@ -261,7 +261,7 @@ def _legend(figure: Figure, axes: Axes, layout: _Layout) -> None:
 
 
 def _sample(plan: SweepPlan, summary: pandas.DataFrame, metric: str) -> str:
-    """Describe the sample behind the means."""
+    """Describe how many seeds the means are based on; empty for a single seed."""
     if len(plan.seeds) < 2:
         return ""
     if bool((summary[f"{metric}_low"] == summary[f"{metric}_high"]).all()):

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are carried out: in this process, or on Ray, on this machine or a cluster."""
+"""Carry out the runs of a sweep in this process, or with Ray on this machine or a cluster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Outcomes = Generator[tuple[PlannedRun, Outcome], None, None]
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
 
-_STORE_BYTES = 128 << 20  # of Ray's shared memory, which by default takes a third of all memory; results are small
+_STORE_BYTES = 128 << 20  # size of Ray's shared memory; the default is a third of all memory, but results are small
 
 
 def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers: int | None = None) -> Outcomes:
-    """Carry out runs and yield each outcome as soon as it is known; closing the generator stops the remaining runs.
+    """Carry out runs, and yield each outcome as soon as it is known; closing the generator stops the remaining runs.
 
-    Without an address, use this machine, by default with as many workers as it has cores. With one worker and no
-    address, all runs take place in this process, without Ray.
+    Without an address, use this machine, by default with one worker per core. With one worker and no address, carry out
+    all runs in this process, without Ray.
     """
     if workers is not None and workers < 1:
         raise OptionError("--workers", f"is {workers}; expected at least 1")
@@ -44,10 +44,10 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
 
 
 def in_threads(run: Callable[[TaskT], ResultT], tasks: Iterable[TaskT]) -> Iterator[tuple[TaskT, ResultT]]:
-    """Run a function on all cores with threads, as kernels release the interpreter lock.
+    """Run a function in threads on all cores; this is parallel because kernels release the interpreter lock.
 
-    Yield results in the order in which they finish. An exception in a task is raised here, and tasks that have not
-    begun are dropped.
+    Yield (task, result) pairs in the order in which tasks finish. An exception in a task is raised again, and tasks
+    that have not started are dropped.
     """
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         try:
@@ -61,7 +61,7 @@ def in_threads(run: Callable[[TaskT], ResultT], tasks: Iterable[TaskT]) -> Itera
 
 @contextlib.contextmanager
 def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]:
-    """Start Ray or join a cluster, unless Ray is connected; yield Ray, and whether this sweep has started it."""
+    """Start Ray or join a cluster, unless already connected; yield Ray, and whether this sweep has started it."""
     try:
         with quietly():
             import ray
@@ -91,10 +91,10 @@ def _outcome(ray: Any, reference: Any) -> Outcome:
 
 def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | None, *, is_own: bool) -> Outcomes:
     """Keep all workers busy with a bounded number of tasks in flight."""
-    # Our own Ray gets one more queued task per worker; on a shared cluster, workers is a limit.
+    # If we started Ray, queue one extra task per worker; on a shared cluster, the number of workers is a limit.
     limit = workers if workers and not is_own else 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
     contents = {} if is_own else _put_files(ray, runs)
-    # Retry a run once if its worker dies; a second death is attributed to the run.
+    # Retry a run once if its worker dies; if a second worker dies, blame the run.
     task = ray.remote(num_cpus=1, max_retries=1)(_perform_there)
     left = iter(runs)
     in_flight: dict[Any, PlannedRun] = {}
@@ -109,21 +109,21 @@ def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | Non
             for reference in ended:
                 yield in_flight.pop(reference), _outcome(ray, reference)
     finally:
-        # Our own Ray stops with all of its tasks. On a shared cluster, cancel without force: forcing a task that is
-        # just ending can crash this process.
+        # If we started Ray, it stops with all its tasks. On a shared cluster, cancel without force, because forcing a
+        # task that is just ending can crash this process.
         for reference in () if is_own else in_flight:
             with contextlib.suppress(Exception):  # the cluster may be gone
                 ray.cancel(reference, force=False)
 
 
 def _put_files(ray: Any, runs: Sequence[PlannedRun]) -> dict[str, Any]:
-    """Store the content of each file in the cluster, for machines that do not have it."""
+    """Store each file's content in the cluster, for machines that do not have the file."""
     paths = {file.digest: file.path for run in runs for file in run.files}
     return {digest: ray.put(Path(path).read_bytes()) for digest, path in paths.items()}
 
 
 def _perform_there(run: PlannedRun, stamp: str, contents: dict[str, Any]) -> Outcome:
-    """Carry out a run in a Ray worker; fetch missing files from the cluster's store."""
+    """Carry out a run in a Ray worker; fetch missing files from the cluster's object store."""
     import ray
 
     if any(reference is None for reference in contents.values()):

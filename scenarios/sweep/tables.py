@@ -1,6 +1,6 @@
-"""The tables of a sweep: one row per run, and one row per combination with means and confidence intervals.
+"""Tables of a sweep: one row per run, and one row per combination with means and confidence intervals.
 
-The module also names metrics and formats their values for the tables and plots of a sweep.
+The module also provides the labels, units and number formats of metrics for a sweep's tables and plots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 SUFFIXES = ("mean", "low", "high")
-"""Suffixes of a metric's name: its mean, and the ends of the mean's confidence interval."""
+"""Suffixes of a metric's name for its mean and for the ends of the mean's confidence interval."""
 
 
 def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
-    """Return the mean of a sample, and the ends of its 95% confidence interval by Student's t.
+    """Return a sample's mean, and the ends of the mean's 95% confidence interval (Student's t).
 
-    The interval is NaN for fewer than two values; all three are NaN if there is no value, or an undefined one.
+    The interval is NaN for fewer than two values; all three numbers are NaN if there is no value, or if one is None.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
 
 
 def samples_of(plan: SweepPlan, values: Sequence[Values | None]) -> dict[int, list[Values]]:
-    """Group the finished runs by combination, in the order of the plan; leave out combinations without any."""
+    """Group the finished runs by combination, in plan order; leave out combinations without finished runs."""
     samples: dict[int, list[Values]] = {}
     for run, metrics in zip(plan.runs, values, strict=True):
         if metrics is not None:
@@ -60,7 +60,7 @@ def samples_of(plan: SweepPlan, values: Sequence[Values | None]) -> dict[int, li
 
 
 def run_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
-    """Return the columns of the table of finished runs: the varied keys, ``seed``, and all metrics."""
+    """Return the columns of the table with one row per finished run: the varied keys, ``seed``, and all metrics."""
     done = [(run, metrics) for run, metrics in zip(plan.runs, values, strict=True) if metrics is not None]
     columns = _settings(plan, [run.combination for run, _ in done])
     columns["seed"] = [run.seed for run, _ in done]
@@ -68,9 +68,9 @@ def run_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, l
 
 
 def summary_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
-    """Return the columns of the table of combinations that have finished runs.
+    """Return the columns of the table with one row per combination that has finished runs.
 
-    The columns are the varied keys, ``n`` (finished runs), and for each metric its mean and the ends of its interval.
+    The columns are the varied keys, ``n`` (number of finished runs), and each metric's mean and confidence limits.
     """
     samples = samples_of(plan, values)
     columns = _settings(plan, list(samples))
@@ -82,7 +82,7 @@ def summary_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[st
 
 
 def same_for_all_seeds(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[int, ...]:
-    """Return the combinations in which several seeds gave the same result."""
+    """Return the combinations for which several seeds gave the same result."""
     samples = samples_of(plan, values).items()
     return tuple(
         number for number, sample in samples if len(sample) > 1 and all(result == sample[0] for result in sample[1:])
@@ -90,7 +90,7 @@ def same_for_all_seeds(plan: SweepPlan, values: Sequence[Values | None]) -> tupl
 
 
 def without_effect(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[str, ...]:
-    """Return the names of the varied keys whose values all gave the same results, all else being equal."""
+    """Return the names of the varied keys without effect: all values gave the same results, all else being equal."""
     names = []
     for number, axis in enumerate(plan.axes):
         groups: dict[tuple[object, ...], list[Values]] = {}
@@ -110,7 +110,7 @@ def to_frame(columns: dict[str, list[Any]]) -> pandas.DataFrame:
 
 
 def _typed(name: str, column: list[Any]) -> Any:
-    """Convert a metric to an array with NaN for None; leave varied keys as they are."""
+    """Convert a metric's column to an array with NaN for None; return other columns unchanged."""
     if any(value is None for value in column) or name.rpartition("_")[2] in SUFFIXES:
         return np.array([np.nan if value is None else value for value in column], np.float64)
     return column
@@ -139,7 +139,7 @@ _PARTS_OF_ONE = (*PARTS_OF_ONE, "multi_site_share_of_jobs", "multi_site_share_of
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How a metric is written: label, unit, the factor to this unit, and the number of decimals."""
+    """How to show a metric: label, unit, conversion factor to this unit, and number of decimals."""
 
     label: str
     unit: str
@@ -152,7 +152,7 @@ class Naming:
         return f"{self.label} [{self.unit}]" if self.unit else self.label
 
     def write(self, mean: float, low: float, high: float, *, interval: bool = True) -> str:
-        """Format a mean, with half the width of its interval unless it is NaN or ``interval`` is false.
+        """Format a mean and, unless the interval is NaN or ``interval`` is false, half the interval's width.
 
         Examples
         --------
@@ -168,7 +168,7 @@ class Naming:
 
 
 def naming_of(metric: str) -> Naming:
-    """Return how a metric of `gridweave.scenarios.sweep.work.METRICS` is written.
+    """Return how to show a metric of `gridweave.scenarios.sweep.work.METRICS`.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""One run of a sweep, from its scenario to its metrics, in any process; and the files of finished runs.
+"""Carry out one run of a sweep, from scenario to metrics, in any process; read and write the files of finished runs.
 
-Every finished run is saved in a small file, so that an interrupted sweep can continue.
+Every finished run is saved in a small file, so that an interrupted sweep can be continued.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from gridweave.scenarios.traces.text import new_file, one_line, write_file
 
 Values = dict[str, int | float | None]
 Fetch = Callable[[str], bytes]
-"""Returns the content of a file by its digest."""
+"""Returns the content of the file with this digest."""
 
 MULTI_SITE = ("multi_site_jobs", "multi_site_share_of_jobs", "multi_site_share_of_area")
 METRICS = (*MULTI_SITE, *Metrics.__struct_fields__)
-"""The metrics recorded of every run."""
+"""The metrics recorded for every run."""
 
 _FEW_JOBS = 8
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -43,7 +43,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of a run: its metrics (`METRICS`), with None for undefined ones, or why it failed."""
+    """The outcome of a run: its metrics (`METRICS`; undefined metrics are None), or the reason why it failed."""
 
     metrics: Values | None
     problem: str = ""
@@ -51,9 +51,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
-    """Run one combination with one seed; errors become part of the outcome.
+    """Run one combination with one seed; an error becomes part of the outcome.
 
-    ``stamp`` identifies the code that planned the run; ``fetch`` returns the content of files that this machine lacks.
+    ``stamp`` identifies the code that planned the run; ``fetch`` returns the content of files missing on this machine.
     """
     began = time.perf_counter()
     try:
@@ -71,7 +71,7 @@ def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
 
 
 def problem_of(error: Exception) -> str:
-    r"""Return why a run failed, in one line without colours; for a Ray error, use the exception raised in the worker.
+    r"""Return a one-line reason why a run failed, without colours; for a Ray error, report the worker's exception.
 
     Examples
     --------
@@ -88,20 +88,20 @@ def problem_of(error: Exception) -> str:
 
 
 def values_of(run: SimulationResult) -> Values:
-    """Return the recorded metrics of a run by name (`METRICS`); None for undefined metrics."""
+    """Return a run's recorded metrics (`METRICS`) by name, with None for undefined metrics."""
     several = run.multi_site_summary()
     values = (several["jobs"], several["share_of_jobs"], several["share_of_squashed_area"])
     return dict(zip(MULTI_SITE, values, strict=True)) | run.metrics().to_dict()
 
 
-# The latest workloads of this process. Runs are sorted by workload, and runs of two workloads may overlap.
+# This process's latest workloads. Runs are sorted by workload, but runs of two workloads may overlap.
 _BUILT: dict[str, Built] = {}
 _BUILT_AT_MOST = 2
 _COMPILED: set[bytes] = set()
 
 
 def _built(scenario: Scenario, key: str) -> Built:
-    """Build a scenario; runs that differ only in their policy share the built workload."""
+    """Build a scenario; runs that differ only in the grid's policy share the built workload."""
     built = _BUILT.pop(key, None)
     if built is None:
         built = build_scenario(scenario)
@@ -119,9 +119,9 @@ def _built(scenario: Scenario, key: str) -> Built:
 
 
 def _compile(built: Built) -> None:
-    """Compile a policy's kernels by simulating a few jobs, while other processes on this machine wait.
+    """Compile a policy's kernels by simulating a few jobs; meanwhile, other workers on this machine wait.
 
-    Compilation takes many seconds and is cached on disk, so it should not happen in every worker at once.
+    Compilation takes many seconds and is cached on disk, so the workers should not all compile at the same time.
     """
     policy = msgspec.structs.replace(built.policy, overhead=0.0)
     grid = built.scenario.grid
@@ -138,7 +138,7 @@ def _compile(built: Built) -> None:
 
 
 def _with_local_files(scenario: Scenario, files: tuple[InputFile, ...], fetch: Fetch | None) -> Scenario:
-    """Replace the scenario's files that are missing or different on this machine by fetched copies."""
+    """Replace files of the scenario that are missing or different on this machine with fetched copies."""
     for file in files:
         path = Path(file.path)
         if path.is_file() and digest_of(path) == file.digest:
@@ -150,7 +150,7 @@ def _with_local_files(scenario: Scenario, files: tuple[InputFile, ...], fetch: F
 
 
 def _fetched(name: str, digest: str, fetch: Fetch) -> str:
-    """Copy a file into the user's cache folder on this machine; return the path."""
+    """Fetch a file to the user's cache folder on this machine; return its path."""
     folder = platformdirs.user_cache_path("gridweave") / "sweep-files" / digest[:32]
     path = folder / name
     if not path.is_file():
@@ -161,13 +161,13 @@ def _fetched(name: str, digest: str, fetch: Fetch) -> str:
 
 
 FOLDER = "runs"
-"""Subfolder of a sweep's folder with the files of finished runs."""
+"""Subfolder of a sweep's folder that contains the files of finished runs."""
 
 _FORMAT = 1
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a file: the run, described for the user, and its metrics."""
+    """The content of a finished run's file: a readable description of the run, and its metrics."""
 
     format: int
     key: str
@@ -179,7 +179,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FinishedRuns:
-    """Finished runs in a folder.
+    """The finished runs that are saved in a sweep's folder.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class FinishedRuns:
         self.folder = folder / FOLDER
 
     def find(self, run: PlannedRun) -> Values | None:
-        """Return the metrics of a run, or None if it is not finished or its file is damaged or of another format."""
+        """Return a run's metrics, or None if the run is not finished or its file is damaged or has another format."""
         try:
             record = msgspec.json.decode((self.folder / f"{run.key}.json").read_bytes(), type=_Record)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):

@@ -66,16 +66,16 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class ConversionReport:
-    """Counts of what was changed and dropped when a trace was converted.
+    """Counts of the records that were changed or dropped while a trace was converted.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the machine, the limit for widths.
+        Number of nodes of the machine, which limits the widths.
     dropped : dict from str to int
-        Number of dropped records by reason, for every key of `DROP_REASONS` in that order, including zeros.
+        Number of dropped records for every key of `DROP_REASONS`, in the same order, including zeros.
     cut : int
-        Kept jobs whose run time exceeded their estimate and was cut there.
+        Kept jobs whose run time was truncated to their estimate.
     estimates_filled : int
         Kept jobs without an estimate, for which the run time is used.
     widths_filled : int
@@ -83,9 +83,9 @@ class ConversionReport:
     cancelled : int
         Kept jobs that were cancelled before they started.
     reordered : int
-        Kept jobs that the file lists after a job submitted later; all kept jobs are then sorted by submit time.
+        Kept jobs that the file lists after a job submitted later; all kept jobs are sorted by submit time.
     left_out : mapping of str to int
-        Number of lines of each kind that are not records of finished jobs.
+        Number of lines that are not records of finished jobs, by kind.
     """
 
     name: str
@@ -101,7 +101,7 @@ class ConversionReport:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Format the report: a line with the number of kept jobs, then a line per kind of change."""
+        """Format the report: one line with the number of kept jobs, then one line per kind of change."""
         machine = f"on {self.nodes:,} nodes" if self.nodes != 1 else "on 1 node"
         lines = [f"{self.name}: {self.kept:,} of {self.records:,} records kept, {machine}"]
         lines += [f"  left out {count:,}: {what}" for what, count in self.left_out.items()]
@@ -134,21 +134,21 @@ def convert(
 ) -> tuple[Workload, ConversionReport]:
     """Convert the records of a trace to a workload named after the file.
 
-    The rules are those of thesis section 3.6, with additions:
+    The rules follow section 3.6 of the thesis, with additions:
 
-    - The width is the number of allocated processors, or of requested ones if the former is -1. A width of 0 is not
-      missing: such a job received nothing and is dropped.
-    - An estimate of -1 or 0 is missing and is replaced by the run time. A record with another negative estimate is
-      dropped.
-    - The run time is cut at the estimate, and the job is marked in `Workload.overran`.
+    - The width is the number of allocated processors or, if that is -1, of requested processors. A width of 0 is not
+      missing: the job received no processors and is dropped.
+    - An estimate of -1 or 0 counts as missing and is replaced with the run time. A record with any other negative
+      estimate is dropped.
+    - A run time above the estimate is truncated to the estimate, and the job is marked in `Workload.overran`.
     - Times are rounded to whole milliseconds (half to even) before they are compared.
     - A record whose job id was used before is dropped. SWF files that list the parts of an interrupted job put the
       summary of the whole job first.
     - Kept jobs are sorted by submit time, then by id. The report counts jobs that the file lists after a job submitted
       later.
-    - A job that was cancelled before it started gets its estimate as run time, and its cancel time in the column
+    - A job that was cancelled before it started gets its estimate as its run time, and its cancel time in the column
       ``cancel_ms``.
-    - The machine size is the caller's, or else the first valid one ``stated`` in the file.
+    - The machine size is ``nodes`` or, if None, the first valid size ``stated`` in the file.
     """
     if not len(records.job_id):
         raise TraceError(path, "contains no jobs; a trace has one record per line")
@@ -199,12 +199,12 @@ def _fill_times(records: Records, run: IntArray, estimate: IntArray, waited: Boo
 
 
 def _columns(records: Records, cancel: IntArray, waited: BoolArray) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the optional columns; include ``cancel_ms`` if a kept job was cancelled."""
+    """Return the optional columns, and ``cancel_ms`` if a kept job was cancelled."""
     return dict(records.columns) | ({"cancel_ms": cancel} if waited.any() else {})
 
 
 def _cancels(records: Records, submit: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return the cancel times of jobs that never started (-1 for other jobs), and a mask of these jobs."""
+    """Return the cancel times (-1 for jobs not cancelled before their start), and a mask of the cancelled jobs."""
     if records.cancel_s is None:
         return np.full(len(submit), MISSING), np.zeros(len(submit), np.bool_)
     cancel = _to_ms(records.cancel_s)
@@ -213,7 +213,7 @@ def _cancels(records: Records, submit: IntArray) -> tuple[IntArray, BoolArray]:
 
 
 def _widths(records: Records) -> tuple[IntArray, BoolArray]:
-    """Return the allocated widths, replaced by requested ones where missing, and a mask of the missing ones."""
+    """Return the allocated widths, with missing widths replaced by requested widths, and a mask of missing widths."""
     if records.requested_width is None:
         return records.width, np.zeros(len(records.width), np.bool_)
     missing = records.width == MISSING
@@ -221,7 +221,7 @@ def _widths(records: Records) -> tuple[IntArray, BoolArray]:
 
 
 def _machine_size(path: str | Path, nodes: int | None, stated: Sequence[int | None]) -> int:
-    """Return the machine size, from the caller or else from the file."""
+    """Return ``nodes`` or, if None, the first valid size stated in the file; raise TraceError if there is none."""
     check_nodes(nodes)
     if nodes is not None:
         return nodes
@@ -241,7 +241,7 @@ def _to_ms(seconds: FloatArray) -> IntArray:
 def _select(
     job_id: IntArray, submit: IntArray, run: IntArray, estimate: IntArray, width: IntArray, nodes: int
 ) -> tuple[BoolArray, dict[str, int]]:
-    """Return which records are kept, and the number of dropped records by reason."""
+    """Return a mask of the kept records, and the number of dropped records by reason."""
     keep = np.ones(len(job_id), np.bool_)
     dropped = dict.fromkeys(DROP_REASONS, 0)
 
@@ -260,7 +260,7 @@ def _select(
 
 
 def _repeats(job_id: IntArray, keep: BoolArray) -> BoolArray:
-    """Return which kept records have the job id of an earlier kept record."""
+    """Return a mask of the kept records with the same job id as an earlier kept record."""
     repeats = np.zeros_like(keep)
     rows = np.flatnonzero(keep)
     if repeated_id(job_id[rows]) is not None:
@@ -270,7 +270,7 @@ def _repeats(job_id: IntArray, keep: BoolArray) -> BoolArray:
 
 
 def _listed_late(submit: IntArray, keep: BoolArray) -> BoolArray:
-    """Return which kept records come after a kept record with a later submit time."""
+    """Return a mask of the kept records that come after a kept record with a later submit time."""
     late = np.zeros_like(keep)
     rows = np.flatnonzero(keep)
     late[rows] = submit[rows] < np.maximum.accumulate(submit[rows])
@@ -278,7 +278,7 @@ def _listed_late(submit: IntArray, keep: BoolArray) -> BoolArray:
 
 
 def _in_order(job_id: IntArray, submit: IntArray, keep: BoolArray) -> IntArray | slice:
-    """Return the kept rows by submit time and job id; a full slice (no copies) if all rows are kept and in order."""
+    """Return the kept rows by submit time and job id; a full slice, without a copy, if all rows are kept and sorted."""
     step = np.diff(submit)
     if keep.all() and ((step > 0) | ((step == 0) & (np.diff(job_id) > 0))).all():
         return slice(None)
@@ -291,15 +291,15 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 def check_nodes(nodes: int | None) -> None:
-    """Raise OptionError if a machine size is out of range; None is allowed and means the size in the file."""
+    """Raise OptionError if a machine size is out of range; None is allowed and means the size stated in the file."""
     if nodes is not None and not 1 <= nodes <= MAX_WIDTH:
         raise OptionError("nodes", f"{nodes} is not the size of a machine; give 1 to {MAX_WIDTH} nodes")
 
 
 def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
-    """Return the IANA name of a time zone if Python knows it; None otherwise.
+    """Return the IANA name of a time zone that Python knows, or None.
 
-    If the name is unknown, an offset east of Greenwich of whole hours is used.
+    If the name is unknown, the offset east of Greenwich is used, provided that it is a whole number of hours.
     """
     candidates = [name.strip()] if name else []
     if offset_s is not None and offset_s % 3600 == 0:
@@ -313,7 +313,7 @@ def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
 
 
 def local_datetime(unix_s: int, timezone: str | None) -> dt.datetime | None:
-    """Return a time in the machine's time zone, or in UTC if the zone is unknown; None beyond the year 9999."""
+    """Return a Unix time in a time zone, or in UTC if the zone is unknown; None for times after the year 9999."""
     zone = known_zone(timezone)
     try:
         moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=unix_s)

@@ -1,4 +1,4 @@
-"""Download traces of the Parallel Workloads Archive and verify their checksums."""
+"""Download traces from the Parallel Workloads Archive and verify their checksums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridweave.errors import InputError, TraceError, UnavailableError
 from gridweave.scenarios.traces.text import new_file, one_line, open_trace
 
 TIMEOUT_S = 30.0
-_MAX_DOWNLOAD_BYTES = 1 << 30  # many times the largest trace of the archive
+_MAX_DOWNLOAD_BYTES = 1 << 30  # many times the size of the archive's largest trace
 
 Opener = Callable[[str, float], AbstractContextManager[IO[bytes]]]
 
@@ -31,9 +31,9 @@ class KnownTrace(msgspec.Struct, frozen=True):
     url : str
         Address of the file.
     sha256 : str
-        SHA-256 of the uncompressed SWF text, which does not depend on the compression.
+        SHA-256 of the uncompressed SWF text, so it does not depend on the compression.
     nodes : int
-        Machine size used in publications, which can differ from the size in the header.
+        Machine size used in publications, which may differ from the size in the file's header.
     """
 
     url: str
@@ -48,7 +48,7 @@ with (Path(__file__).parents[1] / "data" / "traces.csv").open(encoding="utf-8", 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A verified trace on this machine; ``downloaded`` is False if it was already there."""
+    """A verified trace on this machine; ``downloaded`` is False if the file already existed."""
 
     name: str
     path: Path
@@ -57,12 +57,12 @@ class Fetched:
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder for traces; it may not exist yet."""
+    """Return the user's cache folder for traces; the folder may not exist yet."""
     return platformdirs.user_cache_path("gridweave") / "traces"
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the full name of a trace, given the full name or the part before a hyphen; None if unknown or ambiguous.
+    """Return a trace's full name, given that name or a part up to a hyphen; None if unknown or ambiguous.
 
     Examples
     --------
@@ -77,17 +77,17 @@ def resolve_name(name: str) -> str | None:
 
 
 def open_url(url: str, timeout_s: float) -> AbstractContextManager[IO[bytes]]:
-    """Open a URL for reading, with a timeout for each response of the server."""
-    import urllib.request  # imports all of HTTP and TLS, which reading a trace does not need
+    """Open a URL for reading; the timeout applies to each response from the server."""
+    import urllib.request  # loads HTTP and TLS code, which reading a trace does not need
 
     return cast("AbstractContextManager[IO[bytes]]", urllib.request.urlopen(url, timeout=timeout_s))
 
 
 def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_url) -> Fetched:
-    """Download a trace, given its full or short name, to a folder (default: `cache_folder`) and verify its checksum.
+    """Download a trace, given its full or short name, to a folder (default: `cache_folder`), and verify its checksum.
 
-    InputError if the trace is unknown or the folder cannot be written. UnavailableError if the network or the archive
-    does not respond, or the checksum is wrong; nothing is kept in that case.
+    Raise InputError if the trace is unknown or the folder cannot be created. Raise UnavailableError if the network or
+    the archive does not respond, or the checksum is wrong; no file is kept in this case.
     """
     full = resolve_name(name)
     if full is None:
@@ -118,7 +118,7 @@ def _download(name: str, trace: KnownTrace, target: Path, opener: Opener) -> Non
 
 
 def _received(trace: KnownTrace, target: Path, opener: Opener) -> Iterator[bytes]:
-    """Yield the content at the URL in blocks."""
+    """Yield the content of the trace's URL in blocks."""
     import http.client
 
     received = 0
@@ -138,7 +138,7 @@ def _received(trace: KnownTrace, target: Path, opener: Opener) -> Iterator[bytes
 
 
 def _is_right(path: Path, trace: KnownTrace) -> bool:
-    """Whether a file has the expected uncompressed content."""
+    """Whether a file's uncompressed content has the expected checksum."""
     digest = hashlib.sha256()
     try:
         with open_trace(path) as stream:

@@ -1,4 +1,4 @@
-"""Statistics of a workload before scheduling, as in Tables 3.4, 3.5 and 3.6 of the thesis."""
+"""Statistics of a workload before scheduling, as in Tables 3.4, 3.5 and 3.6 of Streit's thesis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gridweave.site.times import span_text
 
 
 class MinAvgMax(msgspec.Struct, frozen=True):
-    """Minimum, average and maximum of some values, in their unit."""
+    """Minimum, average and maximum of some values, in the values' unit."""
 
     min: float
     avg: float
@@ -29,20 +29,20 @@ class TraceInfo(msgspec.Struct, frozen=True):
     width : MinAvgMax
         Nodes per job (Table 3.4, requested resources).
     estimate_s, run_s : MinAvgMax
-        Estimates and run times in seconds (Table 3.4). Run times are cut at the estimate.
+        Estimates and run times in seconds (Table 3.4). Run times are truncated to the estimate.
     over_estimation : float
-        Average estimate divided by average run time. Table 3.4 calls it the average over-estimation factor, and its
-        numbers (CTC: 24,324 / 10,958 = 2.220) are this ratio of averages. The average of the ratios of single jobs is
-        far larger (KTH: 299), because jobs that failed within seconds dominate it.
+        Average estimate divided by average run time. Table 3.4 calls this ratio the average over-estimation factor
+        (CTC: 24,324 / 10,958 = 2.220). The average of the single jobs' ratios is far larger (KTH: 299), because it is
+        dominated by jobs that failed within seconds.
     interarrival_s : MinAvgMax or None
         Times between consecutive submissions in seconds (Table 3.4); None for a single job.
     area_node_s : float
         Sum of width x run time, in node seconds.
     offered_load : float or None
-        That area divided by the capacity of the machine between the first and the last submission; 1 means that the
-        jobs need all of it. None if the machine size is unknown, or all jobs are submitted at the same time.
+        The same area divided by the machine's capacity between the first and the last submission; 1 means that the jobs
+        need the full capacity. None if the machine size is unknown, or all jobs are submitted at the same time.
     overran : int
-        Jobs that are killed at their estimate.
+        Number of jobs that are killed at their estimate.
     first_submit_s, last_submit_s : float
         First and last submission, in seconds from time zero (Table 3.5).
     virtual_end_s : float
@@ -72,12 +72,12 @@ class TraceInfo(msgspec.Struct, frozen=True):
     timezone: str | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the statistics as plain values for JSON; dates are in ISO 8601."""
+        """Return the statistics as plain values for JSON, with dates in ISO 8601."""
         values: dict[str, object] = msgspec.to_builtins(self)
         return values
 
     def spread_rows(self) -> list[tuple[str, str, str, str]]:
-        """Return table rows of the statistics with three values: name with unit, minimum, average, maximum."""
+        """Return table rows of the statistics that have three values: name with unit, minimum, average, maximum."""
         spreads = (
             ("width [nodes]", self.width, 2),
             ("estimate [s]", self.estimate_s, 0),
@@ -91,7 +91,7 @@ class TraceInfo(msgspec.Struct, frozen=True):
         ]
 
     def figure_rows(self) -> list[tuple[str, str]]:
-        """Return table rows of the other statistics: name with unit, and value."""
+        """Return table rows of the statistics that have one value: name with unit, and value."""
         return [
             ("jobs", f"{self.jobs:,}"),
             ("machine [nodes]", f"{self.nodes:,}" if self.nodes is not None else "not known"),
@@ -106,7 +106,7 @@ class TraceInfo(msgspec.Struct, frozen=True):
 
 
 def _number(value: float, decimals: int = 0) -> str:
-    """Format a number with thousands separators; below 1, with three significant digits."""
+    """Format a number with thousands separators, or with three significant digits if it is below 1."""
     return f"{value:,.{decimals}f}" if value >= 1 or value == 0 else f"{value:.3g}"
 
 
@@ -115,7 +115,7 @@ def _moment(date: dt.datetime | None, at_s: float) -> str:
 
 
 def describe(workload: Workload) -> TraceInfo:
-    """Compute the statistics of a workload; InputError if it has no jobs."""
+    """Compute the statistics of a workload; raise InputError if the workload has no jobs."""
     if not len(workload):
         raise InputError(f"{workload.name}: there are no jobs to describe")
     first_ms, last_ms = int(workload.submit_ms[0]), int(workload.submit_ms[-1])

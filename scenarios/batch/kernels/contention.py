@@ -1,7 +1,7 @@
 """Contention between the jobs of a simulated grid on the links between sites (docs/netmodel.md, "Contention").
 
-A job on several sites, and data in transfer, progress at the rate that the links allow, like running work
-(`gridweave.site.kernels.work`). While its data is in transfer, a job has all of its work left or none, and no end.
+A job on several sites and a data transfer progress at the rate that the links allow, like running work
+(`gridweave.site.kernels.work`). While its data is in transfer, a job has all or none of its work left, and no end time.
 """
 
 from __future__ import annotations
@@ -58,21 +58,20 @@ class Contention(NamedTuple):
     Attributes
     ----------
     dynamic : bool
-        Whether jobs are affected by all traffic at any time; otherwise only by the traffic at their start.
+        Whether all traffic affects jobs at any time; if not, only the traffic at their start affects them.
     flows : Flows
-        Flows of running jobs, owned by their rows, and of moves.
-    filling : Filling slowdown : numpy.ndarray of float64, shape (n + capacity of moves,)
-        Slowdown of each owner of a flow, as of the last sharing.
+        Flows of running jobs (the owner is the job's row) and of moves.
+        filling : Filling
+        slowdown : numpy.ndarray of float64, shape (n + capacity of moves,)
+            Slowdown of each flow's owner since the links were last shared.
     moves : Moves
         Transfers of input and output.
     moves_data : bool
-        Whether these transfers use the links; otherwise jobs have no data.
+        Whether transfers use the links; if not, jobs have no data.
     anywhere : numpy.ndarray of bool, shape (n,)
         Whether each job may be split.
-    spare_ms : numpy.ndarray of int64, shape (n,)
-        Estimated minus actual work of each job.
-    moved_ms : numpy.ndarray of int64, shape (n,)
-        Output: how long each job's data was in transfer while the job held nodes.
+    spare_ms, moved_ms : numpy.ndarray of int64, shape (n,)
+        Estimated minus actual work of each job; output: how long each job held nodes while its data was in transfer.
     """
 
     dynamic: bool
@@ -88,13 +87,13 @@ class Contention(NamedTuple):
 
 @kernel_part
 def next_data_ms(links: Contention) -> Int:
-    """Return when the next data arrives."""
+    """Return the time at which the next data transfer ends, or `NEVER_MS`."""
     return first_end_ms(links.moves.ends) if links.moves_data else NEVER_MS
 
 
 @kernel_part
 def moves_fit(state: GridState, links: Contention, new: Int) -> bool:
-    """Whether there is capacity for the moves of ``new`` submitted jobs and of jobs that may start."""
+    """Whether there is capacity for the moves of ``new`` newly submitted jobs and of all jobs that may start."""
     most = links.moves.counts[IN_USE] + new * len(state.nodes) + 2 * state.counters[0].nodes
     return most <= len(links.moves.row)
 
@@ -120,14 +119,14 @@ def begin_job(
     length_ms: Int,
     now_ms: Int,
 ) -> None:
-    """Begin a job that the scheduling pass started, or the transfer of its input.
+    """Begin the work of a job that the scheduling pass started; if its input is missing, begin the transfer instead.
 
     Parameters
     ----------
     clock : record
         Clock of the run; ``stirred`` is set if flows begin.
     run_ms, length_ms : int
-        Run time on a single site; and on idle links with this placement, including data transfers.
+        Run time on a single site, and run time with this placement on idle links, including data transfers.
     """
     links.spare_ms[row] = state.end_ms[row] - now_ms - length_ms
     work[row].job_id = state.jobs[row].job_id
@@ -145,7 +144,7 @@ def begin_job(
 def begin_to_work(
     state: GridState, work: WorkTable, net: GridLinks, links: Contention, clock: Any, ends: Ends, row: Int, now_ms: Int
 ) -> None:
-    """Start the work of a job whose input has arrived, at rate 1 until links are shared."""
+    """Start the work of a job whose input has arrived, at rate 1 until the links are shared."""
     begin_work(ends, work, row, work[row].job_id, work[row].left, RATE_ONE, now_ms)
     if state.n_fragments[row] > 1:
         recall_taken(state, row)
@@ -169,7 +168,7 @@ def _pause(work: WorkTable, ends: Ends, row: Int, left: Int, now_ms: Int) -> Non
 def delivers_output(
     state: GridState, work: WorkTable, links: Contention, clock: Any, ends: Ends, row: Int, now_ms: Int
 ) -> bool:
-    """End the flows of a job whose work is done, and transfer its output; return whether it has any."""
+    """End the flows of a job whose work is done, and transfer its output; return whether the job has output."""
     if state.n_fragments[row] > 1 and drop_flows(links.flows, row) > 0 and links.dynamic:
         # Under static contention, the other jobs keep their slowdown.
         clock.stirred = 1
@@ -183,7 +182,7 @@ def delivers_output(
 def expect_late_ends(
     state: GridState, work: WorkTable, plan: ReservedStarts | None, links: Contention, now_ms: Int
 ) -> None:
-    """Update the expected ends of jobs that exceed their estimate from their current rates; rate 0 counts as 1."""
+    """Recompute the expected ends of overdue jobs from their current rates; a rate of 0 counts as 1."""
     while state.counters[0].n_running > 0:
         ending = state.running[row_at(state, FIRST_PLACE)]
         if ending.end_ms > now_ms:
@@ -199,7 +198,7 @@ def expect_late_ends(
 
 @kernel_part
 def _left_by_estimate(work: WorkTable, links: Contention, row: Int, now_ms: Int) -> tuple[Int, Int]:
-    """Return the remaining work of a running job by its estimate, and its current rate."""
+    """Return a running job's remaining work according to its estimate, and the current rate of that work."""
     job = work[row]
     left = work_left(job.left, job.rate, job.since_ms, now_ms) + work_of(links.spare_ms[row])
     if not links.moves_data:
@@ -217,13 +216,13 @@ def _left_by_estimate(work: WorkTable, links: Contention, row: Int, now_ms: Int)
 
 @kernel_part
 def is_to_share(links: Contention, clock: Any) -> bool:
-    """Whether flows began or ended, or links changed, since the last sharing."""
+    """Whether flows began or ended, or links changed, since the links were last shared."""
     return clock.stirred == 1 or links.moves.counts[STIRRED] == 1
 
 
 @kernel
 def share_anew(work: WorkTable, net: GridLinks, links: Contention, clock: Any, ends: Ends, now_ms: Int) -> None:
-    """Share the links and apply the new rates; under static contention only to new or stalled jobs and moves."""
+    """Share the links and apply the new rates; under static contention, only to new or stalled jobs and moves."""
     clock.stirred = 0
     share_links(net.paths, links.flows, links.filling)
     all_slowdowns(links.flows, links.slowdown)
@@ -242,5 +241,5 @@ def share_anew(work: WorkTable, net: GridLinks, links: Contention, clock: Any, e
 
 @kernel_part
 def _feels(job: Any, links: Contention, now_ms: Int) -> bool:
-    """Whether a new sharing applies to a running job."""
+    """Whether a running job's rate changes when the links are shared again."""
     return links.dynamic or job.since_ms == now_ms or job.rate == 0

@@ -1,6 +1,6 @@
 """Driver 1: run a whole workload in one compiled loop over the kernels of a site or a grid of sites.
 
-The loop is a discrete event simulation. At each time it handles ending jobs (by job id), cancellations, node events and
+The loop is a discrete event simulation. At each instant it handles job ends (by job id), cancellations, node events and
 submissions, and then runs one scheduling pass. Features that a simulation does not use are None, and numba omits their
 code: changing rates, a site's rules, shared nodes, a grid, link contention, cancellations, node failures and evictions.
 """
@@ -52,7 +52,7 @@ from gridweave.site.kernels.work import (
 # mypy: disable-error-code="no-any-return, arg-type, union-attr"
 
 DONE, LINKS_CHANGE, NO_CAPACITY, NO_CAPACITY_FOR_MOVES = 0, 1, 2, 3
-"""Reasons why the loop returns."""
+"""Return codes of the loop."""
 
 
 class OnGrid(NamedTuple):
@@ -65,9 +65,9 @@ class OnGrid(NamedTuple):
     plan : ReservedStarts or None
         Reserved starts, for conservative backfilling.
     unplaceable_ms : numpy.ndarray of int64, shape (n,)
-        Time from which each job can never be placed.
+        Time from which each job can no longer be placed.
     length_ms : numpy.ndarray of int64, shape (n,)
-        Output: run time of each job on idle links with its placement.
+        Output: run time of each job with its placement, on idle links.
     """
 
     codes: GridCodes
@@ -77,7 +77,7 @@ class OnGrid(NamedTuple):
 
 
 class Cancellations(NamedTuple):
-    """Jobs to cancel if they still wait.
+    """Jobs to cancel if they are still waiting.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Cancellations(NamedTuple):
 
 
 # Features that a simulation does not use are None. Numba removes a branch only if its condition tests for None, so code
-# for one kind of state must be inside "is not None".
+# for one kind of state must be inside an "is not None" test.
 _Work = WorkTable | None
 _Site = SiteRules | None
 _Paced = RateRules | None
@@ -127,21 +127,21 @@ def run_batch(
     site, paced, grid : SiteRules, RateRules, OnGrid or None
         The rules for this kind of state; the other two are None.
     links : Contention or None
-        Contention between jobs of a grid on the links.
+        Contention for the links between a grid's jobs.
     outages : Outages or None
-        Node events of a site; they need ``work``, with constant rates.
+        Node events of a site; require ``work`` and constant rates.
     evictions : Evictions or None
-        Evictions by the passes of a site; they need ``work`` as well.
+        Evictions by a site's scheduling passes; require ``work``.
     until : int
-        Return when this many jobs in total have been submitted. If it is the number of all jobs, return when no event
-        is left.
+        Return once this many jobs in total have been submitted. If this is the number of all jobs, return once no
+        events are left.
     stop_ms : int
         Return before this time, at which links change; `NEVER_MS` if they do not change again.
 
     Returns
     -------
     int
-        LINKS_CHANGE; NO_CAPACITY for more fragments or in the plan; NO_CAPACITY_FOR_MOVES; otherwise DONE.
+        LINKS_CHANGE; NO_CAPACITY if the fragments or the plan are full; NO_CAPACITY_FOR_MOVES; otherwise DONE.
     """
     clock = run.clock[0]
     while clock.submitted < until or clock.submitted == len(state.jobs):
@@ -214,7 +214,7 @@ def _next_reserved_ms(plan: ReservedStarts | None) -> Int:
 
 @kernel_part
 def _lacking_capacity(state: GridState, plan: ReservedStarts | None, links: _Links, run: RunArrays, now_ms: Int) -> int:
-    """Return which arrays are too small for the events at this time; DONE if none is."""
+    """Return the code for the arrays that are too small for the events at this time, or DONE."""
     if is_full(state):
         return NO_CAPACITY
     if plan is not None and not has_capacity(state, plan, _count_new(state, run, now_ms)):
@@ -236,7 +236,7 @@ def _count_new(state: GridState, run: RunArrays, now_ms: Int) -> Int:
 
 @kernel_part
 def _is_woken(links: _Links, run: RunArrays, now_ms: Int) -> bool:
-    """Whether a pass is due even if no job ends or is submitted; if links changed, request a new sharing."""
+    """Whether a pass is due even if no job ends or is submitted; if links changed, request another sharing."""
     clock = run.clock[0]
     if clock.woken_ms == now_ms:
         clock.woken_ms = NEVER_MS
@@ -362,11 +362,11 @@ def _leave_queue_of(state: Any, site: _Site, grid: _Grid, links: _Links, row: In
 
 @kernel
 def leave_queue(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int, place: Int) -> None:
-    """Remove the waiting job at an index of the queue."""
+    """Remove a waiting job, given its row and its index in the queue."""
     if site is not None:
         job_withdrawn(state, site, place)
         if state.counters[0].n_waiting == 0:
-            # An empty queue gets no pass, which would otherwise clear the promised start.
+            # No pass runs on an empty queue, so nothing else would clear the promised start.
             state.counters[0].next_start_ms = NEVER_MS
     if grid is not None:
         _leave_grid_queue(state, grid.plan, place)
@@ -386,7 +386,7 @@ def _leave_grid_queue(state: GridState, plan: ReservedStarts | None, place: Int)
 def _submit_jobs(
     state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> bool:
-    """Submit the jobs of this time; return whether there were any."""
+    """Submit the jobs that are due at this time; return whether there were any."""
     clock = run.clock[0]
     first = clock.submitted
     while clock.submitted < len(state.jobs) and state.jobs[clock.submitted].submit_ms == now_ms:
@@ -416,10 +416,10 @@ def _pass_and_begin(
     run: RunArrays,
     now_ms: Int,
 ) -> None:
-    """Run the scheduling pass of this time and begin the jobs that it starts."""
+    """Run the scheduling pass at this time and begin the jobs that it starts."""
     counters = state.counters[0]
     if site is not None and counters.n_waiting > 0:
-        # With a low load, the queue is empty at half of all times.
+        # Under low load, the queue is empty at half of all event times.
         site.run_pass(state, now_ms)
         if evictions is not None:
             _take_off_evicted(evictions, work, run, now_ms)
@@ -443,7 +443,7 @@ def _pass_and_begin(
 
 @kernel_part
 def _take_off_evicted(evictions: Evictions, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-    """Stop the jobs that the pass evicted; a job that keeps its work has less left to run."""
+    """Stop the jobs that the pass evicted; shorten the remaining run time of jobs that keep their work."""
     for i in range(evictions.counts[0]):
         row = evictions.slots[i]
         if evictions.keeps_work[i]:
@@ -478,7 +478,7 @@ def _begin_on_grid(
     else:
         grid.length_ms[row] = net.data_ms[row] + grown_ms(run.run_ms[row], net.factor[row])
     if links is None:
-        # On idle links the transfers count as part of its work, at rate 1.
+        # On idle links, transfers count as part of the job's work, at rate 1.
         push_end(run.ends, work, now_ms + grid.length_ms[row], state.jobs[row].job_id, row)
     else:
         begin_job(state, work, net, links, run.clock[0], run.ends, row, run.run_ms[row], grid.length_ms[row], now_ms)

@@ -1,7 +1,7 @@
 """Transfers of input and output as flows on the links (docs/grid.md, "Transfers under contention").
 
-A *move* is one transfer: the input of a job to one of its sites, or its output from one. During the transfer it has a
-flow and a rate, like running work (`gridweave.site.kernels.work`). The moves of a job form a linked list.
+A *move* is one transfer: a job's input to one of its sites, or output from one of its sites. During the transfer, a
+move has a flow and a rate, like running work (`gridweave.site.kernels.work`). The moves of a job form a linked list.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NO_MOVE = np.int64(-1)
 AHEAD, ARRIVED, FETCHED, PENDING, DELIVERED = np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4)
 """Kinds of moves.
 
-Before the job starts: input in transfer, or arrived. After it has started: its input; output that waits for the end of
-the job's work; output in transfer.
+Before the job starts: input in transfer, or arrived. After the start: input in transfer; output that is pending until
+the job's work ends; output in transfer.
 """
 
 FREE, HIGH, IN_USE, STIRRED = 0, 1, 2, 3
@@ -54,7 +54,7 @@ class Moves(NamedTuple):
     first : numpy.ndarray of int64, shape (jobs,)
         First move of each job's list; `NO_MOVE` if it is empty.
     under_way : numpy.ndarray of int64, shape (jobs,)
-        Number of moves in transfer of a started job.
+        Number of moves that each started job has in transfer.
     following : numpy.ndarray of int64, shape (capacity,)
         Next move of the same job; for an unused row, the next unused row.
     row, site, kind, path : numpy.ndarray of int64, shape (capacity,)
@@ -62,12 +62,12 @@ class Moves(NamedTuple):
     demand : numpy.ndarray of float64, shape (capacity,)
         Rate on idle links, in bits per millisecond.
     work : numpy.ndarray of WORK, shape (capacity,)
-        Remaining work; a move that is not in transfer has no end.
+        Remaining work; a move that is not in transfer has no end time.
     ends : Ends
         Ends of the moves in transfer.
     counts : numpy.ndarray of int64, shape (4,)
-        First row that was released; number of rows ever used; number of rows in use; whether a flow began or ended
-        since the last sharing.
+        First row of the free list; number of rows ever used; number of rows in use; whether a flow began or ended
+        since the links were last shared.
     """
 
     first: npt.NDArray[np.int64]
@@ -84,7 +84,7 @@ class Moves(NamedTuple):
 
 
 def new_moves(jobs: int, capacity: int) -> Moves:
-    """Allocate an empty set of moves with capacity ``capacity``."""
+    """Allocate an empty set of moves."""
     following, row, site, kind, path = np.zeros((5, capacity), np.int64)
     return Moves(
         first=np.full(jobs, NO_MOVE),
@@ -102,7 +102,7 @@ def new_moves(jobs: int, capacity: int) -> Moves:
 
 
 def more_moves(moves: Moves, capacity: int) -> Moves:
-    """Copy the moves to a set with capacity ``capacity``."""
+    """Copy the moves to a set of this capacity."""
     larger = new_moves(len(moves.first), capacity)
     for new, old in zip(_arrays_of(larger), _arrays_of(moves), strict=True):
         new[: len(old)] = old
@@ -115,7 +115,7 @@ def _arrays_of(moves: Moves) -> list[npt.NDArray[Any]]:
 
 @kernel_part
 def owner_of(moves: Moves, move: Int) -> Int:
-    """Return the owner number of a move's flow; these follow the numbers of jobs."""
+    """Return the owner number of a move's flow; moves are numbered after the jobs."""
     return len(moves.first) + move
 
 
@@ -123,7 +123,7 @@ def owner_of(moves: Moves, move: Int) -> Int:
 def _new_move(
     net: NetArrays, moves: Moves, row: Int, site: Int, kind: Int, origin: Int, target: Int, time_ms: Int
 ) -> Int:
-    """Add a move that takes ``time_ms`` on idle links to a job's list; return it."""
+    """Add a move that takes ``time_ms`` on idle links to a job's list; return the move."""
     move = moves.counts[FREE]
     if move == NO_MOVE:
         move = moves.counts[HIGH]
@@ -144,7 +144,7 @@ def _new_move(
 
 @kernel
 def _set_out(moves: Moves, flows: Flows, move: Int, now_ms: Int) -> None:
-    """Start a move, at rate 1 until links are shared."""
+    """Start a move, at rate 1 until the links are shared."""
     add_flow(flows, owner_of(moves, move), moves.path[move], moves.demand[move])
     begin_work(moves.ends, moves.work, move, move, moves.work[move].left, RATE_ONE, now_ms)
     moves.counts[STIRRED] = 1
@@ -192,14 +192,14 @@ def fetch_ahead(
     ----------
     net : NetArrays
     moves : Moves
-        With capacity for another move per site.
+        Must have capacity for one more move per site.
     flows : Flows
     data : JOB_DATA
     row, width : int
         Row and width of the job.
     nodes : numpy.ndarray of int64, shape (sites,)
     anywhere : bool
-        Whether the job may be split, and so use any site; otherwise only sites with enough nodes for all of it count.
+        Whether the job may be split and so use any site; if not, only sites with enough nodes for the whole job count.
     now_ms : int
     """
     for site in range(len(nodes)):
@@ -221,14 +221,14 @@ def fetch(
     n_parts: Int,
     now_ms: Int,
 ) -> bool:
-    """Transfer the input of a starting job to its sites only; prepare the moves of its output.
+    """Transfer a starting job's input to its sites, drop its moves to other sites, and add its pending output.
 
     Parameters
     ----------
     net : NetArrays
-        The links with which it was placed.
+        The links for which the job was placed.
     moves : Moves
-        With capacity for two more moves per part.
+        Must have capacity for two more moves per part.
     flows : Flows
     data : JOB_DATA
     row : int
@@ -274,7 +274,7 @@ def fetch(
 
 @kernel
 def deliver(moves: Moves, flows: Flows, row: Int, now_ms: Int) -> bool:
-    """Start transferring the output of a job whose work is done; return whether it has any."""
+    """Start transferring the output of a job whose work is done; return whether the job has output."""
     move = moves.first[row]
     while move != NO_MOVE:
         if moves.kind[move] == PENDING:
@@ -287,7 +287,7 @@ def deliver(moves: Moves, flows: Flows, row: Int, now_ms: Int) -> bool:
 
 @kernel
 def next_job_served(moves: Moves, flows: Flows, now_ms: Int) -> Int:
-    """End the moves that are complete until one completes a job's transfers; return that job, or `NO_MOVE`."""
+    """End completed moves until a started job has none left in transfer; return its row, or `NO_MOVE`."""
     while first_end_ms(moves.ends) <= now_ms:
         move = moves.ends.heap[0].row
         if moves.kind[move] == AHEAD:
@@ -319,14 +319,14 @@ def _unchain(moves: Moves, row: Int, move: Int) -> None:
 
 @kernel
 def set_move_rates(moves: Moves, flows: Flows, slowdown: npt.NDArray[np.float64], dynamic: bool, now_ms: Int) -> None:
-    """Set the rates of moves after sharing the links; under static contention only of new or stalled moves.
+    """Set the rates of moves after sharing the links; under static contention, only new or stalled moves change.
 
     Parameters
     ----------
-    moves : Moves flows : Flows slowdown : numpy.ndarray of float64, shape (jobs + capacity,)
-        Slowdown of each owner of a flow.
+    slowdown : numpy.ndarray of float64, shape (jobs + capacity,)
+        Slowdown of each flow's owner.
     dynamic : bool
-    now_ms : int
+        Whether contention is dynamic.
     """
     for place in range(flows.n_flows[0]):
         owner = flows.owner[place]
@@ -340,7 +340,7 @@ def set_move_rates(moves: Moves, flows: Flows, slowdown: npt.NDArray[np.float64]
 
 @kernel
 def last_move(moves: Moves, row: Int) -> Int:
-    """Return the last of a started job's moves in transfer to end, or `NO_MOVE`; ties: the lowest site."""
+    """Return the move in transfer of a started job that will end last, or `NO_MOVE`; ties: the lowest site."""
     last = NO_MOVE
     move = moves.first[row]
     while move != NO_MOVE:
@@ -356,7 +356,7 @@ def last_move(moves: Moves, row: Int) -> Int:
 
 @kernel
 def output_work(moves: Moves, row: Int) -> Int:
-    """Return the work, on idle links, of the longest pending output of a job."""
+    """Return the work, on idle links, of a job's longest pending output transfer."""
     longest = np.int64(0)
     move = moves.first[row]
     while move != NO_MOVE:
@@ -368,5 +368,5 @@ def output_work(moves: Moves, row: Int) -> Int:
 
 @kernel_part
 def added_work(work: Int, other: Int) -> Int:
-    """Return the sum of two amounts of work, limited to the largest integer."""
+    """Return the sum of two amounts of work, capped at `_MOST_WORK`."""
     return work + min(other, _MOST_WORK - work)

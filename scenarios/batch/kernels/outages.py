@@ -1,7 +1,7 @@
 """Node failures, draining and recovery in the compiled loop (docs/disciplines.md, "Nodes that fail").
 
 Site kernels count nodes. To keep unavailable nodes out of all counts, the width of a running job is reduced by the
-number of its nodes that are unavailable; when the job ends, it releases only the others.
+number of its nodes that are unavailable; when the job ends, it releases only its available nodes.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from gridweave.site.kernels.work import NOT_YET, RunArrays, WorkTable, take_end
 # mypy: disable-error-code="no-any-return"
 
 UP, DRAIN, DOWN = 0, 1, 2
-"""Kinds of node events: the node recovers, leaves once its job has ended, or fails."""
+"""Kinds of node events: the node recovers, becomes unavailable once its job has ended, or fails."""
 
 NOBODY = np.int64(-1)
 """Holder of a node that no job has used."""
 
 
 class Outages(NamedTuple):
-    """Node events, and the holders of nodes.
+    """Node events, and the job that holds each node.
 
     Attributes
     ----------
     at_ms, kind, first, end : numpy.ndarray of int64, shape (k,)
-        Time, kind (`UP`, `DRAIN`, `DOWN`) and nodes of each event, ``end`` excluded; times ascend.
+        Time, kind (`UP`, `DRAIN`, `DOWN`) and node range (``end`` excluded) of each event, in order of time.
     holder : numpy.ndarray of int64, shape (nodes,)
-        Row of the last job on each node; the job still holds the node if it runs.
+        Row of the last job on each node; the job still holds the node if it is running.
     is_out : numpy.ndarray of bool, shape (nodes,)
-        Whether the node is unavailable to new jobs.
+        Whether each node is unavailable to new jobs.
     width : numpy.ndarray of int64, shape (n,)
         Width of each job.
     new_key : numpy.ndarray of float64, shape (n,)
-        Sort key of each job if it were submitted at time 0.
+        Sort key that each job would have if it were submitted at time 0.
     ages : bool
         Whether sort keys grow with the submit time.
     restarts : numpy.ndarray of int64, shape (n,)
@@ -89,7 +89,7 @@ def take_nodes(outages: Outages, run: RunArrays, row: Int) -> None:
 def change_nodes(
     state: SiteState, work: WorkTable, site: SiteRules, outages: Outages, run: RunArrays, now_ms: Int
 ) -> bool:
-    """Apply the node events at a time; return whether there were any.
+    """Apply the node events that are due now; return whether there were any.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def _lose(
     row: Int,
     now_ms: Int,
 ) -> None:
-    """Stop a job that has lost a node, and submit it again."""
+    """Stop a job that has lost a node, and resubmit it."""
     job = state.jobs[row]
     finish(state, running_place(state, run.start_ms[row] + job.estimate_ms, job.job_id))
     take_end(run.ends, work, work[row].place)

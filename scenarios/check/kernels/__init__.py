@@ -1,1 +1,1 @@
-"""Compiled replay of a schedule, with the promises that disciplines would have made."""
+"""Compiled code that replays a schedule and records the promises that disciplines would have made."""

@@ -36,18 +36,18 @@ _CLOCK = np.dtype([(name, np.int64) for name in ("submitted", "ended", "started"
 
 
 class ReplayedSchedule(NamedTuple):
-    """A schedule that is being replayed, one row per job, in the order of submission; rows are the slots of the site.
+    """A schedule that is being replayed, with one row per job in submit order; rows are also the site's slots.
 
     Attributes
     ----------
     clock : numpy.ndarray of records, shape (1,)
-        How many jobs have been ``submitted``, have ``ended`` and have ``started``.
+        Number of jobs that have been ``submitted``, have ``ended`` and have ``started``.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        Every end is after its start, every start at or after its submission, and no more nodes are in use than exist.
+        Each job ends after it starts and starts no earlier than it is submitted; no node is overused.
     by_start, by_end : numpy.ndarray of int64, shape (n,)
-        The rows sorted by start, and by end.
+        The rows sorted by start time, and the rows sorted by end time.
     shown_ms : numpy.ndarray of int64, shape (n,)
-        Output: the earliest start that each job was promised; `NEVER_MS` without a promise.
+        Output: the earliest start that each job was promised; `NEVER_MS` if it was promised none.
     """
 
     clock: npt.NDArray[np.void]
@@ -59,7 +59,7 @@ class ReplayedSchedule(NamedTuple):
 
 
 def start_replay(start_ms: npt.NDArray[np.int64], end_ms: npt.NDArray[np.int64]) -> ReplayedSchedule:
-    """Return a schedule at its beginning."""
+    """Prepare a schedule for replay from its beginning."""
     by_start, by_end = (np.argsort(times, kind="stable").astype(np.int64) for times in (start_ms, end_ms))
     return ReplayedSchedule(np.zeros(1, _CLOCK), start_ms, end_ms, by_start, by_end, np.full(len(start_ms), NEVER_MS))
 
@@ -71,9 +71,9 @@ def replay(state: SiteState, promises: Plan | None, schedule: ReplayedSchedule, 
     Parameters
     ----------
     state : SiteState
-        Its table of jobs is filled.
+        State of the site; its job table must be filled.
     promises : Plan or None
-        The plan for the promises of conservative backfilling; without it, record those of EASY.
+        The plan with which conservative backfilling makes promises; None to record the promises of EASY.
     schedule : ReplayedSchedule
     until_ms : int
     """
@@ -89,7 +89,7 @@ def replay(state: SiteState, promises: Plan | None, schedule: ReplayedSchedule, 
 
 @kernel_part
 def _next_instant(state: SiteState, schedule: ReplayedSchedule) -> Int:
-    """Return the instant of the next submission, start or end."""
+    """Return the time of the next submission, start or end."""
     clock, now_ms = schedule.clock[0], NEVER_MS
     if clock.submitted < len(schedule.start_ms):
         now_ms = min(now_ms, state.jobs[clock.submitted].submit_ms)
@@ -102,7 +102,7 @@ def _next_instant(state: SiteState, schedule: ReplayedSchedule) -> Int:
 
 @kernel
 def take_in(state: SiteState, promises: Plan | None, schedule: ReplayedSchedule, now_ms: Int) -> None:
-    """Replay the ends and the submissions of an instant.
+    """Replay the job ends and submissions at ``now_ms``.
 
     Parameters
     ----------
@@ -135,9 +135,9 @@ def take_in(state: SiteState, promises: Plan | None, schedule: ReplayedSchedule,
 
 @kernel_part
 def _start_under_easy(state: SiteState, schedule: ReplayedSchedule, now_ms: Int) -> None:
-    """Start the jobs of an instant; record the promise to the first job that keeps waiting.
+    """Start the jobs that start at ``now_ms``; record the promise to the first job that remains in the queue.
 
-    This promise does not count later jobs in the queue, although they may start now.
+    The promise ignores jobs behind it in the queue, even those that start now.
     """
     counters = state.counters[0]
     head, first = NO_PLACE, counters.n_waiting
@@ -156,7 +156,7 @@ def _start_under_easy(state: SiteState, schedule: ReplayedSchedule, now_ms: Int)
 
 @kernel_part
 def _start_under_conservative(state: SiteState, promises: Plan, schedule: ReplayedSchedule, now_ms: Int) -> None:
-    """Start the jobs of an instant; if one of them was promised another start, have all promises made again."""
+    """Start the jobs that start at ``now_ms``; if one was promised another start time, request new promises for all."""
     counters = state.counters[0]
     first, next_start_ms = counters.n_waiting, NEVER_MS
     for index in range(counters.n_waiting):
@@ -173,7 +173,7 @@ def _start_under_conservative(state: SiteState, promises: Plan, schedule: Replay
             counters.stale = REPLAN
         begin(state, index, now_ms)
         first = min(first, index)
-    counters.next_start_ms = next_start_ms  # if it passes, a promise was broken and all are made again
+    counters.next_start_ms = next_start_ms  # if it passes, a promise was broken and all promises are renewed
     _drop(state, schedule, first)
 
 
@@ -189,12 +189,12 @@ def _drop(state: SiteState, schedule: ReplayedSchedule, first: Int) -> None:
 def chance_under_easy(
     state: SiteState, schedule: ReplayedSchedule, slot: Int, now_ms: Int
 ) -> tuple[Int, Int, Int, bool]:
-    """Return whether EASY would start a waiting job, after the starts of jobs ahead of it in the queue.
+    """Return whether EASY would start a waiting job once the jobs ahead of it in the queue have started.
 
     Parameters
     ----------
     state : SiteState
-        After `take_in` of this instant; it cannot be used further.
+        The state after `take_in` for ``now_ms``. It is modified; do not use it afterwards.
     schedule : ReplayedSchedule
     slot : int
         The job's slot.
@@ -203,13 +203,13 @@ def chance_under_easy(
     Returns
     -------
     head : int
-        The slot of the first job in the queue then.
+        The slot of the first job that is then left in the queue.
     shadow_ms : int
-        When the head can start by the estimates of the running jobs; now if it fits.
+        Time at which the head can start, according to the running jobs' estimates; ``now_ms`` if it fits now.
     extra : int
-        The nodes that are spare then.
+        The number of nodes left over when the head starts.
     starts : bool
-        Whether EASY starts the job.
+        Whether EASY would start the job.
     """
     head = slot
     for index in range(state.counters[0].n_waiting):

@@ -1,1 +1,1 @@
-"""Compiled code of bounds and metrics."""
+"""Compiled code for bounds and metrics."""

@@ -1,8 +1,8 @@
-"""Whether jobs can meet their deadlines, found as a maximum flow from jobs through intervals of time.
+"""Decide whether jobs can meet their deadlines, by computing a maximum flow from jobs through time intervals.
 
-The network is that of Stillwell, Theorem 1: a job sends its work to the intervals between its release and its deadline,
-to each at most the work it can do in that time; the capacity of an interval is the work of all nodes. All numbers are
-integers. The flow is found by Dinic's algorithm: repeatedly fill all shortest paths, by their number of arcs.
+The network follows Stillwell, section 3, Theorem 1: a job sends its work to the intervals between its release and its
+deadline, and no interval receives more than the job can do in that time or than all nodes can do together. All numbers
+are integers. Dinic's algorithm finds the flow: it repeatedly saturates all paths with the fewest arcs.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _UNSEEN = -1
 
 
 class WorkFlow(NamedTuple):
-    """Jobs, intervals, and an arc from each job to each interval in which it may work.
+    """A flow network with an arc from each job to each interval in which the job may run.
 
     Attributes
     ----------
     weight, lacking : numpy.ndarray of int64, shape (n,)
-        Work that a job can do in a millisecond, and its work that no interval has taken yet.
+        Work that each job can do per millisecond, and work that is not yet placed in an interval.
     first, arcs : numpy.ndarray of int64, shape (n,) and (n + 1,)
-        The first interval of each job, and the index of its first arc; its arcs lead to consecutive intervals.
+        Each job's first interval, and the index of its first arc; a job's arcs lead to consecutive intervals.
     length_ms, spare : numpy.ndarray of int64, shape (m,)
         Length and remaining capacity of each interval.
     sent : numpy.ndarray of int64, shape (k,)
         Flow on each arc.
     owner : numpy.ndarray of int32, shape (k,)
-        The job of each arc.
+        The job from which each arc starts.
     into, into_from : numpy.ndarray of int32, shape (k,), and of int64, shape (m + 1,)
         The arcs into each interval, and the index in ``into`` of its first arc.
     job_level, interval_level : numpy.ndarray of int64, shape (n,) and (m,)
-        Distance in arcs from a job with unplaced work.
+        Distance, in arcs, from the nearest job with unplaced work.
     job_next, interval_next : numpy.ndarray of int64, shape (n,) and (m,)
-        The next arc to try.
+        The next arc to try from each job and into each interval.
     line, taken, back : numpy.ndarray of int64, shape (n,)
-        Scratch: the queue of jobs in the search, or the jobs of a path, and the forward and backward arcs of a path.
+        Scratch: the search queue of jobs, later the jobs on a path; the forward and the backward arcs of that path.
     """
 
     weight: Ints
@@ -63,12 +63,12 @@ class WorkFlow(NamedTuple):
 
 @kernel
 def is_feasible(flow: WorkFlow) -> bool:
-    """Place all work in the intervals; return whether that is possible.
+    """Place the jobs' work in the intervals; return whether all work could be placed.
 
     Parameters
     ----------
     flow : WorkFlow
-        A network without flow. The jobs may be in any order; the first guess is best if they are sorted by deadline.
+        A network without flow. Jobs may be in any order, but the initial flow is best if they are sorted by deadline.
 
     Notes
     -----
@@ -109,7 +109,7 @@ def _connect(flow: WorkFlow) -> None:
 
 @kernel
 def _guess(flow: WorkFlow) -> None:
-    """Make a first guess, interval by interval: first the work that must be done in it, then work by deadline."""
+    """Find an initial flow, interval by interval: place work that cannot be done later, then more work in job order."""
     for interval in range(len(flow.length_ms)):
         begin, end = flow.into_from[interval], flow.into_from[interval + 1]
         for entry in range(begin, end):
@@ -123,7 +123,7 @@ def _guess(flow: WorkFlow) -> None:
 
 @kernel_part
 def _later(flow: WorkFlow, job: Int, interval: Int) -> Int:
-    """Return how much work a job can do after an interval."""
+    """Return the work that a job can do after an interval."""
     last = flow.first[job] + flow.arcs[job + 1] - flow.arcs[job] - 1
     return flow.weight[job] * (flow.interval_level[last] - flow.interval_level[interval])
 
@@ -145,7 +145,7 @@ def _put(flow: WorkFlow, arc: Int, interval: Int, amount: Int) -> None:
 
 @kernel
 def _find_levels(flow: WorkFlow) -> bool:
-    """Set the distance in arcs of each job and interval from a job with unplaced work.
+    """Compute the distance, in arcs, of each job and interval from the nearest job with unplaced work.
 
     Return whether an interval with spare capacity can be reached.
     """
@@ -178,7 +178,7 @@ def _find_levels(flow: WorkFlow) -> bool:
 
 @kernel_part
 def _append_jobs(flow: WorkFlow, interval: Int, n_line: Int) -> Int:
-    """Append the jobs that could withdraw work from an interval to the search queue; return its new length."""
+    """Append the jobs that could withdraw work from an interval to the search queue; return the queue's new length."""
     for entry in range(flow.into_from[interval], flow.into_from[interval + 1]):
         arc = flow.into[entry]
         job = flow.owner[arc]
@@ -218,7 +218,7 @@ def _send(flow: WorkFlow, start: Int) -> bool:
 
 @kernel_part
 def _next_arc(flow: WorkFlow, job: Int) -> Int:
-    """Return the next arc of a job that leads one level further and can carry more, or -1."""
+    """Return a job's next arc that leads one level further and can carry more flow, or -1."""
     while flow.job_next[job] < flow.arcs[job + 1]:
         arc = flow.job_next[job]
         interval = flow.first[job] + arc - flow.arcs[job]
@@ -230,7 +230,7 @@ def _next_arc(flow: WorkFlow, job: Int) -> Int:
 
 @kernel_part
 def _next_back(flow: WorkFlow, interval: Int) -> Int:
-    """Return the next arc into an interval from which a job one level further can withdraw work, or -1."""
+    """Return the next arc through which a job one level further can withdraw work from an interval, or -1."""
     while flow.interval_next[interval] < flow.into_from[interval + 1]:
         arc = flow.into[flow.interval_next[interval]]
         if flow.job_level[flow.owner[arc]] == flow.interval_level[interval] + 1 and flow.sent[arc] > 0:
