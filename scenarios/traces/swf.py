@@ -179,8 +179,7 @@ def read_swf(
     path : str or pathlib.Path
         Plain, gzip or xz.
     nodes : int, optional
-        Number of nodes of the machine. Defaults to MaxProcs in the header (SWF counts widths in processors), or else
-        to MaxNodes.
+        Number of nodes of the machine; defaults to the header's MaxProcs (SWF counts processors), or else its MaxNodes.
     columns : sequence of str, optional
         Optional columns of the workload to read: ``user``, ``group``, ``job_class`` (SWF's queue), ``partition``.
     cancelled : bool, optional
