@@ -150,12 +150,12 @@ def _rows_by_time(workload: Workload, start_ms: int, end_ms: int | None) -> slic
 def split(workload: Workload, max_width: int | IntArray) -> Workload:
     """Split jobs that are too wide into parts with the same total area (thesis section 7.2).
 
-    A job of width w becomes ceil(w / max_width) jobs: as many of the maximum width as fit, and one for the rest. Each
-    part has the submit time, run time, estimate and optional columns of the job; parts are independent of each other.
+    A job of width w becomes ceil(w / max_width) jobs: as many as possible of the maximum width, and one for the rest.
+    Each part has the job's submit time, run time, estimate and optional columns, and is scheduled independently.
 
     All jobs get new ids: part k = 0, 1, ... of job i gets ``i * split_stride(workload, max_width) + k``. So ``id //
-    stride`` is the original id, and the job order is kept. The stride is a power of ten, so the last digits of an id
-    are the part number.
+    stride`` is the original id, and the order of jobs does not change. The stride is a power of ten, so the last digits
+    of an id are the part number.
 
     Parameters
     ----------

@@ -194,10 +194,9 @@ _NO_LINKS = _Way(exists=True, latency_ms=0.0, jitter_ms=np.zeros(0), loss=0.0, m
 class Routes:
     """Message routes between the meta-scheduler and the sites: through a `Network`, and over links if there are any.
 
-    The delays and losses of network and links are combined. Messages cross links if the meta-scheduler has a ``node``
-    in the topology. ``keeps_order`` says whether every message of the whole run arrives exactly once and in order.
-    ``margin_ms`` is how far in advance sites agree on a multi-site start: the time for request, answer and commitment,
-    if two messages are lost.
+    Delays and losses of network and links add up. Messages cross links if the meta-scheduler has a ``node`` in the
+    topology. ``keeps_order`` says whether every message of the run arrives exactly once and in order. ``margin_ms``,
+    the lead time of a multi-site start, covers request, answer and commitment even if two of these messages are lost.
     """
 
     def __init__(

@@ -69,8 +69,7 @@ def simulate_world(
     home : array_like of int, shape (n,), optional
         Index of each job's home site; by default, jobs are assigned round robin in submit order.
     to_grid : array_like of bool, shape (n,), optional
-        Whether each job is submitted to the grid rather than to its home site; defaults to all jobs, in mode ``local``
-        to none.
+        Whether each job is submitted to the grid or to its home site; by default all jobs, none in mode ``local``.
     network : Network, optional
         The network that carries messages; by default, messages take no time and none are lost.
     faults : Faults, optional

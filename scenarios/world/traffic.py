@@ -99,14 +99,14 @@ class _Sender:
 
 
 class LinkTraffic:
-    """The true state of a workload's jobs and data on a network; the grid may use ``nodes`` of each site.
+    """The actual state of a workload's jobs and data on a network; the grid may use ``nodes`` nodes of each site.
 
-    The factor of a job and, without contention, the time of its data depend on the links as they were when the grid
-    placed it. With static or dynamic contention, its data moves in flows (docs/grid.md, "Transfers under contention").
+    A job's factor and, without contention, its transfer time depend on the state of the links when the grid placed the
+    job. With static or dynamic contention, its data moves in flows (docs/grid.md, "Transfers under contention").
 
-    For every job, ``factor`` is how much longer it works on idle links than on one site, ``length_ms`` how long it
-    takes on idle links with its data, and ``transfer_ms`` how long its data moved while it held nodes. ``stirred`` is
-    whether an event of this instant may change the rates of jobs.
+    For each job, ``factor`` is its run time on idle links relative to one site, ``length_ms`` its run and transfer
+    time on idle links, and ``transfer_ms`` the time for which its data moved while it held nodes. ``stirred`` says
+    whether an event at this instant may change the rates of jobs.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class LinkTraffic:
 
     def _stop_sending(self, row: np.int64) -> None:
         if drop_flows(self._flows, row) > 0:
-            # With static contention, a job's rate is fixed at its start, so dropping flows does not speed up other jobs.
+            # With static contention, a job's rate is fixed at its start; dropping flows does not speed up other jobs.
             self.stirred = self.stirred or self._contention == "dynamic"
 
     def rates(self, now_ms: int) -> list[JobRate]:
