@@ -59,7 +59,7 @@ class Traits:
     counts_work : bool
         Limits apply to the work done rather than to elapsed time (`Discipline.progress`).
     elastic : bool
-        Nodes may be added and removed at any time, so the discipline can schedule jobs in the pilots of a Slurm cluster.
+        Nodes may be added and removed at any time, so the discipline can schedule jobs in a Slurm cluster's pilots.
     week : bool
         Decisions depend on the local time of the week.
     uses_resources : bool
@@ -304,7 +304,7 @@ class Discipline(ABC):
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return how a job would run if it were submitted now and no job came after it; None if it would never start.
 
-        The default submits the job to a copy and runs the copy until the job starts, with jobs ending at their estimate.
+        The default submits the job to a copy and runs the copy until the job starts; jobs end at their estimates.
         """
         if self.why_never(job) is not None:
             return None

@@ -50,7 +50,7 @@ class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
     switched_ms, switched_to : numpy.ndarray of int64, shape (switches,)
         The time and the new candidate of each switch.
     started_by : numpy.ndarray of int64, shape (n,)
-        The candidate that was in force when each job of the workload started; -1 if the job never started.
+        The candidate that was active when each job of the workload started; -1 if the job never started.
     """
 
     policies: tuple[str, ...]
@@ -100,7 +100,7 @@ def tuning_use(
     switches : sequence of (int, int)
         All switches, as (time in ms, candidate) pairs.
     started_by : numpy.ndarray of int64, shape (n,)
-        The candidate that was in force when each job of the workload started; -1 if the job never started.
+        The candidate that was active when each job of the workload started; -1 if the job never started.
     """
     switched = np.array(switches, np.int64).reshape(-1, 2)
     return TuningUse(

@@ -150,8 +150,7 @@ def _nth_tried(active: Int, k: Int) -> Int:
 def _leave_list(state: SiteState, tuning: Tuning, c: Int, now_ms: Int) -> None:
     """Sort the shared list of waiting jobs for a candidate or, for FCFS, make the plan from the list as it is.
 
-    Used only in the reading ``thesis``: the tables in the thesis suggest that the scheduler sorted a single list in
-    place, but never for FCFS.
+    Used only in the reading ``thesis``, whose tables suggest that a single list was sorted in place, except for FCFS.
     """
     listed, candidates = tuning.memory.listed, tuning.candidates
     n_waiting = state.counters[0].n_waiting
