@@ -29,13 +29,13 @@ from gridweave.site.kernels.work import RunArrays, WorkTable
 # mypy: disable-error-code="no-any-return"
 
 NOTHING, GREEDY, GREEDY_P, GREEDY_PM, MCB8 = 0, 1, 2, 3, 4
-"""How a new job is placed; NOTHING: not before the period ends."""
+"""How a new job is placed; with NOTHING, it is not placed before the period ends."""
 
 PER, STRETCH_PER = 1, 2
-"""How all jobs are placed at the end of each period; NOTHING: there are no periods."""
+"""How all jobs are placed at the end of each period; with NOTHING, there are no periods."""
 
 LEVEL, OPT_MIN, OPT_MAX = 0, 1, 2
-"""Which yields `give_yields` computes; LEVEL: those from which a linear program starts."""
+"""Which yields `give_yields` computes; LEVEL yields are the starting point of a linear program."""
 
 
 class FractionalCodes(NamedTuple):
