@@ -1,4 +1,4 @@
-"""Allocate the nodes of a site and the ports of its machines."""
+"""Allocate a site's nodes and its machines' ports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NodePool:
         return self.take(width)[0]
 
     def take(self, width: int) -> tuple[tuple[Interval, ...], int]:
-        """Allocate nodes like `allocate`; also return them as the bits of an integer, for `give_back`."""
+        """Allocate nodes like `allocate`; also return them as a bit mask, for `give_back`."""
         if not 1 <= width <= self.free:
             raise AssertionError(f"{width} nodes requested; {self.free} of {self.nodes} are free")
         free = self._free
@@ -82,14 +82,14 @@ class NodePool:
         self.give_back(mask)
 
     def give_back(self, taken: int) -> None:
-        """Free nodes like `release`, given as the bits of an integer."""
+        """Free nodes like `release`, given as a bit mask."""
         if taken & self._free or taken > self._all:
             raise AssertionError("nodes released, but some of them are already free, or not at this site")
         self._free |= taken
         self.free += taken.bit_count()
 
     def occupy(self, taken: int) -> None:
-        """Allocate specific free nodes, given as the bits of an integer."""
+        """Allocate specific free nodes, given as a bit mask."""
         if taken & ~self._free:
             raise AssertionError("nodes allocated, but some of them are not free, or not at this site")
         self._free ^= taken
@@ -104,7 +104,7 @@ class NodePool:
 
 
 def bits_of(intervals: Iterable[Interval]) -> int:
-    """Return nodes as the bits of one integer."""
+    """Convert node intervals to a bit mask."""
     bits = 0
     for start, stop in intervals:
         bits |= (1 << stop) - (1 << start)
@@ -124,12 +124,12 @@ def nodes_of_groups(intervals: Iterable[Interval], counts: Iterable[int]) -> lis
 
 
 def intervals_of(bits: int) -> tuple[Interval, ...]:
-    """Return the positions of the set bits of an integer as maximal intervals, ascending."""
+    """Convert a bit mask of nodes to maximal intervals, ascending."""
     return _lowest(bits, bits.bit_count())[0] if bits else ()
 
 
 def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
-    """Return the lowest ``width`` (>= 1) set bits, as maximal intervals and as an integer."""
+    """Return the ``width`` (>= 1) lowest set bits of a bit mask, as maximal intervals and as a bit mask."""
     node_tasks: list[Interval] = []
     every = free
     while True:
@@ -189,7 +189,7 @@ class Ports:
         return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts, self._secrets
 
     def restore(self, taken: dict[str, list[int]], hosts: dict[str, str], secrets: dict[str, str]) -> None:
-        """Restore the result of `state` for the same machines."""
+        """Restore a state returned by `state`; the machines must be the same."""
         self._taken = {machine: set(numbers) for machine, numbers in taken.items()}
         self._hosts, self._secrets = hosts, secrets
 
@@ -202,7 +202,7 @@ class Ports:
         return self._hosts.get(machine, "")
 
     def take(self, machine: str, job_id: int, attempt: int) -> Port:
-        """Allocate the lowest free port of a machine to an attempt of a job; return `NO_PORT` if none is free."""
+        """Allocate a machine's lowest free port to a job's attempt; return `NO_PORT` if no port is free."""
         taken = self._taken[machine]
         number = next((port for port in self._ranges[machine] if port not in taken), 0)
         if not number:

@@ -53,7 +53,7 @@ def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]
 
     Slurm nodes are numbered from 0 in the order of their names, counting only nodes in the log. `system` selects a
     system of the Los Alamos data and is optional if there is only one. Raises TraceError, with the line number, if the
-    file cannot be read, its format is unknown, `system` is needed or unknown, or a line is invalid.
+    file cannot be read, its format is unknown, `system` is missing or unknown, or a line is invalid.
     """
     with open_trace(path) as stream:
         lines = stream.read().decode("utf-8-sig", "replace").splitlines()

@@ -37,7 +37,7 @@ Range = float | Sequence[float]
 """One value for all jobs, or the bounds between which each job's value is drawn."""
 
 Shares = str | Mapping[str, float]
-"""One name for all jobs, or the share of jobs for each name."""
+"""One name for all jobs, or names with the share of jobs for each."""
 
 
 def with_communication(
@@ -303,9 +303,9 @@ MIXES: Mapping[str, ResourceMix] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Ranges of the fractions of jobs bound by one resource (``own``).
+    """Ranges of a job's time fractions if the job is bound by one resource (``own``).
 
-    The ranges limit its fraction, a second fraction, and the sum of both; the third fraction is the rest.
+    The ranges limit this resource's fraction, a second fraction, and the sum of both; the third fraction is the rest.
     """
 
     own: str

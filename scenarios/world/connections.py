@@ -79,7 +79,7 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """Random faults, with exponentially distributed times between and lengths, and planned faults.
+    """Planned faults, and random faults with exponentially distributed intervals and lengths.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
     end_ms : int
         Time from the end of a job's processes until the grid is notified and can use the nodes again.
     margin_ms : int
-        Minimum time by which sites agree on a multi-site start in advance; increased if messages take longer.
+        Minimum lead time with which a multi-site start is agreed; increased if messages take longer.
 
     Raises
     ------

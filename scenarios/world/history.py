@@ -220,7 +220,7 @@ class History:
             self._busy[site] ^= run.held
 
     def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:
-        """Record that a fragment left its nodes since the other fragments did not start within ``rendezvous_ms``."""
+        """Record that a fragment left its nodes because the other fragments did not start within ``rendezvous_ms``."""
         run = self._runs[site].get(job_id)
         if run is not None and now_ms > run.start_ms + rendezvous_ms:
             raise ViolationError(

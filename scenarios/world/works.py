@@ -186,7 +186,7 @@ class Works:
                 self._history.extended(site, job_id, attempt, request.until_ms)
 
     def granted(self, site: int, job_id: int, attempt: int) -> None:
-        """Record that a site has reserved the nodes of a fragment until the agreed start."""
+        """Record that a site has reserved a fragment's nodes until the agreed start."""
         start_ms = self._attempts[job_id, attempt].start_ms
         assert start_ms is not None, "a site reserves nodes for a job that starts at once"
         self._history.reserved(site, job_id, attempt, start_ms)

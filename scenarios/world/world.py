@@ -208,7 +208,7 @@ class World:
         return False
 
     def _next_ms(self) -> int:
-        """Return the instant of the next event, or `_NEVER`."""
+        """Return the time of the next event, or `_NEVER`."""
         next_ms = min(self.works.next_ms(), *self._wake_ms)
         if self._heap:
             next_ms = min(next_ms, self._heap[0][0])
@@ -420,7 +420,7 @@ class World:
         self._parked[site] += [event for event in events if isinstance(event, (JobFinished, JobSubmitted))]
 
     def _bring_back(self, site: int) -> None:
-        """Bring a site back, and deliver the events that waited while it was down."""
+        """Bring a site back up, and deliver the events that were held back while it was down."""
         self._failed[site] -= 1
         if self._failed[site]:
             return

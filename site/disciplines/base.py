@@ -452,7 +452,7 @@ class Discipline(ABC):
         return ()
 
     def totals(self) -> Mapping[str, float]:
-        """Return the totals so far by name, for `Entry.metrics`."""
+        """Return the totals so far, by name, for `Entry.metrics`."""
         return {}
 
     def switches_after(self, count: int) -> Sequence[tuple[int, int]]:

@@ -111,7 +111,7 @@ class CompiledSite:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What the compiled loop needs to know about a discipline.
+    """A discipline's description for the compiled loop.
 
     Attributes
     ----------

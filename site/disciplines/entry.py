@@ -115,7 +115,7 @@ class Entry:
         Takes the number of nodes, the options given for the site, and default options; returns the `Policy`. It rejects
         given options that it does not know (`refuse_unknown`), and ignores unknown defaults.
     traits : Traits
-        Capabilities of the discipline that do not depend on the policy. If there is a policy, use `traits_of`.
+        Capabilities of the discipline, for use without a policy. If there is a policy, use `traits_of` instead.
     traits_by : callable, optional
         Takes a policy; returns the traits under this policy. Required if the traits depend on the policy. The traits in
         `Traits.of_any_policy` must not, because configuration files are checked before there is a policy.

@@ -116,7 +116,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
             self._grow_pools(self._slots.count, *most)
 
     def _pack_pools(self) -> None:
-        """Move the groups and tasks of all present jobs to the beginning of the pools, without gaps."""
+        """Move the groups and tasks of all jobs at the site to the beginning of the pools, without gaps."""
         state, n_groups, used = self._state, 0, 0
         for slot in sorted(self._here().tolist(), key=lambda slot: int(state.jobs["first"][slot])):
             row = state.jobs[slot]
@@ -382,5 +382,5 @@ def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
 
 
 def pools_of(arrays: Arrays) -> dict[str, int]:
-    """Return the capacity of saved arrays, as arguments of `empty_fractional`."""
+    """Return the capacity of saved arrays, as arguments for `empty_fractional`."""
     return {"groups": arrays["listed"].shape[0], "pool": arrays["tasks"].shape[0]}

@@ -30,7 +30,7 @@ SELF_TUNING, BOUNDS, CALENDAR = 0, 1, 2
 """How a policy is chosen: by comparing plans, by the average estimate, or by the time of the week."""
 
 SIMPLE, ADVANCED, PREFERRED = 0, 1, 2
-"""The deciders."""
+"""The deciders, which choose a candidate by comparing plans."""
 
 ART, ARTWA, ARTWW, MAKESPAN, SLD, SLDWW, PPSLD_60 = 0, 1, 2, 3, 4, 5, 6
 """The self-tuning metrics."""
@@ -39,7 +39,7 @@ SUBMITTED, ENDED, STARTED = 1, 2, 4
 """The events that can cause a tuning step, as bits."""
 
 NO_CANDIDATE = np.int64(-1)
-"""Stands for no candidate."""
+"""Value that stands for no candidate."""
 
 N_CASES = 18
 """Number of cases of Table 4.3, in `gridweave.site.disciplines.dynp.kernels.deciding.CASES`."""
@@ -60,7 +60,7 @@ TUNING = np.dtype(
 numbers of waiting jobs, decisions, logged switches and jobs that have arrived so far."""
 
 SWITCH = np.dtype([("when_ms", np.int64), ("candidate", np.int64)], align=True)
-"""A switch to a candidate."""
+"""A switch to a candidate, and its time."""
 
 
 class TuningCodes(NamedTuple):
@@ -240,7 +240,7 @@ def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
 
 @kernel_part
 def site_of(state: SiteState, candidates: Candidates, c: Int) -> SiteState:
-    """Return a candidate as a site with the real site's running jobs; update its counts of these and reservations."""
+    """Return a candidate as a site that shares the real site's running jobs; update its counters from the real site."""
     counters = candidates.counters[c, 0]
     counters.n_running = state.counters[0].n_running
     counters.n_reservations = state.counters[0].n_reservations

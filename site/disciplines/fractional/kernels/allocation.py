@@ -160,7 +160,7 @@ def yield_for_stretch(job: Record, inverse: Int, horizon_ms: Int, now_ms: Int) -
     Returns
     -------
     int
-        From 0, if the stretch is lower even without any CPU, to `RATE_ONE`, also if no yield is high enough.
+        0 if the stretch is lower even without any CPU, `RATE_ONE` if no yield is high enough, otherwise in between.
     """
     flow_ms = float(now_ms - job.submit_ms + horizon_ms)
     target = (inverse / INVERSE_ONE * flow_ms - job.virtual / 65536.0) / horizon_ms * RATE_ONE

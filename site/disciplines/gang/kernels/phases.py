@@ -414,7 +414,7 @@ def tasks_of(job: Record) -> Int:
 
 @kernel_part
 def may_move(state: GangSite, job: Record) -> bool:
-    """Whether this decision has not moved the job yet."""
+    """Whether this decision may still move the job; each decision moves a job at most once."""
     return job.moved != state.counters[0].decisions
 
 
@@ -488,7 +488,7 @@ def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlap
 
 @kernel_part
 def _pay(state: GangSite, job: Record, cost_ms: Int) -> None:
-    """Make a job that has begun lose ``cost_ms`` before it continues."""
+    """Charge a job ``cost_ms``, which it loses before it continues; a job that has not begun pays nothing."""
     if tasks_of(job) > 0:
         job.owed_ms += cost_ms
         state.counters[0].migrated += 1.0 * cost_ms * job.width

@@ -25,7 +25,7 @@ MAX_ROWS = 62
 """Maximum number of rows of a matrix, because sets of rows are stored as the bits of an int64."""
 
 NO_ROW = np.int64(-1)
-"""Stands for no row: the home of a job that is not placed, and ``last_row`` before the first slice."""
+"""Value that stands for no row: the home of a job that is not placed, and ``last_row`` before the first slice."""
 
 NO_MEMORY = np.int64(-2)
 """Returned instead of a row if some rows have enough free nodes for the job, but none has enough memory."""
