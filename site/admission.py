@@ -208,7 +208,7 @@ class AdmissionQueue:
         self._moved.update(group_set)
 
     def step_out(self, job_id: int) -> None:
-        """Remove a job from the admission queue, if it is there."""
+        """Remove a job from the admission queue; do nothing if the job is not in the queue."""
         entry = self._asks.pop(job_id, None)
         if entry is not None:
             self._moved.update(entry[0])

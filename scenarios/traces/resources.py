@@ -275,7 +275,7 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
     TraceError
         If the file cannot be read.
     InputError
-        If the file is not such a table, or a slowdown is below 1; the message names the file and the cell.
+        If the file is not a table of slowdowns, or a slowdown is below 1; the message names the file and the cell.
     """
     return parse_table(read_text(path), str(path))
 

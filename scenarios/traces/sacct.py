@@ -42,7 +42,7 @@ _TASKS = re.compile(r"\d+_\[([\d,:-]+)(?:%\d+)?\]", re.ASCII)
 _SPAN = re.compile(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", re.ASCII)  # first, last, and the step from one to the next
 _NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _RAN_ONCE = ("REQUEUED", "RESIZING")
-"""States of a run that ended before its job did; it used nodes if its line has both a start and an end time."""
+"""States of a run that ended before its job did; the run used nodes if its line has a start and an end time."""
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)", re.ASCII)
 _FREE_TEXT = ("JobName", "Comment", "AdminComment", "SystemComment", "WorkDir", "SubmitLine", "Extra")

@@ -65,7 +65,7 @@ def sharing_problem(jobs: Sequence[LoggedJob], nodes: int | None) -> str | None:
 
 
 def _overlap(jobs: Sequence[LoggedJob]) -> str | None:
-    """Return a message if jobs overlapped on a node; it names two of them and the minimum number of such jobs."""
+    """Return a message with two jobs that overlapped on a node and a lower bound on how many jobs did, or None."""
     numbers: dict[str, int] = {}
     lists = [[numbers.setdefault(name, len(numbers)) for name in read_names(job.node_list)] for job in jobs]
     row = np.repeat(np.arange(len(jobs)), [len(node_numbers) for node_numbers in lists])

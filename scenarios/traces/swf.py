@@ -154,7 +154,7 @@ def read_records(
     TraceError
         If the file cannot be read or a record is invalid; the message names the file, line and field.
     OptionError
-        If SWF has no such field.
+        If a name is not that of an SWF field.
     """
     names = _NAMES if fields is None else tuple(dict.fromkeys(fields))
     for name in names:

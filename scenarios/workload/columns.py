@@ -28,7 +28,7 @@ from gridweave.site.job import SUM_TOLERANCE
 from gridweave.site.service.zones import load_zone
 
 AT_HOME: Final = "home"
-"""Used instead of a site name for the job's home site."""
+"""Stands for the job's home site, instead of a site name."""
 
 PATTERN_NAMES = tuple(PATTERNS)
 """Pattern names; the column ``pattern`` holds indices into this tuple."""

@@ -50,7 +50,7 @@ def check_requests(requests: Sequence[Request]) -> None:
     Raises
     ------
     OptionError
-        If there is such a request; the message names the first.
+        If a request has a repeated id or comes before time zero; the message names the first such reservation.
     """
     seen: set[int] = set()
     for when_ms, request in requests:

@@ -458,7 +458,7 @@ class Discipline(ABC):
     def switches_after(self, count: int) -> Sequence[tuple[int, int]]:
         """Return the policy switches after the first `count`, as (time in ms, index of the policy) pairs.
 
-        A simulation of a discipline with `Traits.columns` calls this after every step, so older ones may be dropped.
+        A simulation of a discipline with `Traits.columns` calls this after every step, so old switches may be dropped.
         """
         return ()
 

@@ -17,7 +17,7 @@ COLUMNS = ("policy",)
 
 
 class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a policy was used.
+    """The use of a policy in a simulation.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
     started_by: Ints
 
     def uses(self, from_ms: int, to_ms: int) -> list[PolicyUse]:
-        """Return how much each policy was used.
+        """Return the use of each policy.
 
         Parameters
         ----------

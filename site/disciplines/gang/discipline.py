@@ -291,7 +291,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def _grow(self) -> None:
-        """Double the number of slots; old vacant rows of ``columns`` are used before new ones."""
+        """Double the number of slots; old vacant rows of ``columns`` are used before new rows."""
         old = self._state
         self._state = self._empty(self._slots.double())
         vacant = self._state.vacant[: len(self._state.vacant) - len(old.vacant)].copy()
