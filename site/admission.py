@@ -1,8 +1,8 @@
 """Admit jobs to the queue within the limits of arrays and the quotas of users and accounts.
 
-Each array, user and account is a *group* with a limited capacity. A job belongs to several groups and is admitted when
-each has capacity, in the order of job numbers: no job overtakes another that waits for the same group. No clock, no
-I/O.
+Each array, user and account is a *group* with limited capacity. A job belongs to several groups and is admitted when
+all of them have capacity. Jobs are admitted in order of their ids: a job never overtakes another job that is waiting
+for the same group. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GroupSet = tuple[GroupName, ...]
 """The groups of a job; jobs with the same groups wait in one first-in-first-out queue."""
 
 PARTS_OF_WINDOW = 100
-"""Resolution of the window of node-hours: use leaves the window late, by up to a hundredth of its length."""
+"""Resolution of the node-hours window: use expires late, by up to a hundredth of the window's length."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -32,17 +32,17 @@ class Ask(msgspec.Struct, frozen=True):
 
     nodes: int
     node_s: int  # node-seconds up to its wall time limit
-    at_once: int  # most jobs of its array that can be admitted at one time; 0: all
+    at_once: int  # maximum number of jobs of its array that may be admitted at the same time; 0: no maximum
 
 
 class JobGroup(msgspec.Struct):
-    """Use of a group: its admitted jobs (queued or running), and its ended jobs in the window."""
+    """A group's use: its admitted jobs (queued or running), and the use within the window by jobs that have ended."""
 
     inside: int = 0
     nodes: int = 0
-    promised_s: int = 0  # node-seconds of the admitted jobs up to their limits
+    promised_s: int = 0  # node-seconds that the admitted jobs use if they run until their limits
     unstarted: int = 0  # jobs that have not started, admitted or not
-    used: list[tuple[int, int]] = []  # (instant at which they leave the window, node-seconds used), ascending
+    used: list[tuple[int, int]] = []  # (time at which the use leaves the window, node-seconds used), ascending
 
     def used_s(self, now_ms: int) -> int:
         """Return the node-seconds used within the window."""
@@ -55,7 +55,7 @@ class JobGroup(msgspec.Struct):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A limit of a group that a job would exceed."""
+    """A group's limit that a job would exceed."""
 
     group: GroupName
     what: str  # ``jobs``, ``nodes`` or ``node-hours``
@@ -63,16 +63,16 @@ class Bound(msgspec.Struct, frozen=True):
     there: int
     asked: int
     window_ms: int = 0
-    until_ms: int | None = None  # of node-hours: when there is capacity if no job ends
+    until_ms: int | None = None  # for node-hours: when there will be capacity if no job ends
 
     @property
     def missing(self) -> int:
-        """By how much the job exceeds the limit."""
+        """Amount by which the job exceeds the limit."""
         return self.there + self.asked - self.most
 
     @property
     def words(self) -> str:
-        """The limit and the excess, in one line."""
+        """A one-line message with the limit and the excess."""
         kind, name, _ = self.group
         if kind == "array":
             are = "is" if self.most == 1 else "are"
@@ -117,7 +117,7 @@ class AdmissionQueue:
     def __init__(self) -> None:
         self.quotas = NO_QUOTAS
         self._groups: dict[GroupName, JobGroup] = {}
-        # The ids of the jobs with each set of groups, as a heap; some may have left.
+        # A heap of job ids for each set of groups; some of the jobs may have left the queue.
         self._lanes: dict[GroupSet, list[int]] = {}
         self._asks: dict[int, tuple[GroupSet, Ask]] = {}
         self._sets_of: dict[GroupName, set[GroupSet]] = {}
@@ -134,7 +134,7 @@ class AdmissionQueue:
         self._moved.update(self._sets_of)
 
     def refusal(self, request: JobRequest) -> str | None:
-        """Return why a job may not be submitted, in one line, or None."""
+        """Return the one-line reason why a job may not be submitted, or None."""
         for kind, name in (("user", request.user), ("account", request.account)):
             maximum = self._maximum((kind, name, ""))
             if maximum is NO_QUOTA or (kind == "account" and not name):
@@ -154,7 +154,7 @@ class AdmissionQueue:
             self._groups.setdefault(name, JobGroup()).unstarted += 1
 
     def started(self, job_id: int, group_set: GroupSet) -> None:
-        """Record that a job runs; a second start changes nothing."""
+        """Record that a job has started; a second start has no effect."""
         if job_id not in self._started:
             self._started.add(job_id)
             for name in group_set:
@@ -183,7 +183,7 @@ class AdmissionQueue:
             group.promised_s += ask.node_s
 
     def leave(self, group_set: GroupSet, ask: Ask, now_ms: int, used_s: int = 0) -> None:
-        """Record that an admitted job has left its groups, after using ``used_s`` node-seconds."""
+        """Record that an admitted job has left its groups after using ``used_s`` node-seconds."""
         for name in group_set:
             group = self._groups[name]
             group.inside -= 1
@@ -193,7 +193,7 @@ class AdmissionQueue:
         self.used(group_set, now_ms, used_s)
 
     def used(self, group_set: GroupSet, now_ms: int, used_s: int) -> None:
-        """Record node-seconds of a job that is or was admitted."""
+        """Record node-seconds used by a job that is or was admitted."""
         for name in group_set:
             maximum = self._maximum(name)
             if used_s and maximum.node_hours is not None:
@@ -208,13 +208,13 @@ class AdmissionQueue:
         self._moved.update(group_set)
 
     def step_out(self, job_id: int) -> None:
-        """Remove a job from the admission queue, if it is there."""
+        """Remove a job from the admission queue; do nothing if the job is not in the queue."""
         entry = self._asks.pop(job_id, None)
         if entry is not None:
             self._moved.update(entry[0])
 
     def move(self, now_ms: int) -> list[int]:
-        """Admit all jobs that can be admitted; return them in that order."""
+        """Admit all jobs that can be admitted; return their ids in the order of admission."""
         for name in [name for name in self._sets_of if name in self._groups]:
             used = self._groups[name].used
             while used and used[0][0] <= now_ms:
@@ -231,9 +231,9 @@ class AdmissionQueue:
         return {group_set for name in names for group_set in self._sets_of.get(name, ())}
 
     def _move(self, now_ms: int, lanes: set[GroupSet]) -> list[int]:
-        """Admit jobs from the heads of the queues of several sets of groups, lowest number first.
+        """Admit jobs from the heads of several queues, one per set of groups, lowest job id first.
 
-        A head that has to wait blocks all of its full groups: no later job is admitted to them.
+        A head that has to wait blocks its full groups: no later job is admitted to them.
         """
         heads = [(first, group_set) for group_set in lanes if (first := self._first(group_set)) is not None]
         heapq.heapify(heads)
@@ -250,7 +250,7 @@ class AdmissionQueue:
             del self._asks[job_id]
             self.enter(group_set, ask)
             let_in.append(job_id)
-            # Other jobs may have waited behind it.
+            # Other jobs may have been waiting behind this job.
             self._moved.update(group_set)
             following = self._first(group_set)
             if following is None:
@@ -260,7 +260,7 @@ class AdmissionQueue:
         return let_in
 
     def _first(self, group_set: GroupSet) -> int | None:
-        """Return the first job with this set of groups; delete the set if no job is left."""
+        """Return the first waiting job with this set of groups; delete the set if there is none."""
         line = self._lanes.get(group_set)
         while line:
             if line[0] in self._asks:
@@ -278,12 +278,12 @@ class AdmissionQueue:
     # -- full groups --------------------------------------------------------------------------------------------------
 
     def bound(self, now_ms: int, group_set: GroupSet, ask: Ask) -> list[Bound]:
-        """Return the limits of full groups that keep a job out; empty if it only waits behind other jobs."""
+        """Return the limits that keep a job from being admitted; empty if it is only waiting behind other jobs."""
         bounds = (self._bound(now_ms, name, ask) for name in group_set)
         return [bound for bound in bounds if bound is not None]
 
     def ahead(self, job_id: int) -> tuple[int, GroupName] | None:
-        """Return the first job that waits ahead of a job for one of its groups, with that group; None: no such job."""
+        """Return the first job waiting ahead of this job for a common group, and the group; None if there is none."""
         group_set, _ = self._asks[job_id]
         candidates = []
         for name in group_set:
@@ -292,7 +292,7 @@ class AdmissionQueue:
         return min(candidates, default=None)
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when node-hours next leave the window of a group with waiting jobs, or None."""
+        """Return the next time when node-hours leave the window of a group with waiting jobs, or None."""
         windows = (self._groups[name].used for name in self._sets_of if name in self._groups)
         return min((used[0][0] for used in windows if used), default=None)
 
@@ -301,7 +301,7 @@ class AdmissionQueue:
         return NO_QUOTA if kind == "array" else self.quotas.of(kind, who)
 
     def _bound(self, now_ms: int, name: GroupName, ask: Ask) -> Bound | None:
-        """Return the limit of a group that a job exceeds; a job that exceeds the whole quota enters an empty group."""
+        """Return the group's limit that a job exceeds; a job larger than the quota is admitted to an empty group."""
         group = self._groups.get(name)
         if group is None:
             return None
@@ -320,7 +320,7 @@ class AdmissionQueue:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def state(self) -> AdmissionState:
-        """Return the admitted and the waiting jobs."""
+        """Return the state, which `restore` accepts."""
         standing: dict[GroupSet, dict[int, Ask]] = {}
         for job_id, (group_set, ask) in self._asks.items():
             standing.setdefault(group_set, {})[job_id] = ask
@@ -335,7 +335,7 @@ class AdmissionQueue:
         self._moved = set()
 
     def check_invariants(self, now_ms: int) -> None:
-        """Raise AssertionError if the state is inconsistent, e.g. a job waits for no reason."""
+        """Raise AssertionError if the state is inconsistent, e.g. a job is waiting for no reason."""
         for name, group in self._groups.items():
             least = min(group.inside, group.nodes, group.promised_s, group.unstarted)
             assert least >= 0, f"{name} has a negative count"
@@ -345,7 +345,7 @@ class AdmissionQueue:
 
 
 def group_set_of(request: JobRequest) -> tuple[GroupSet, Ask]:
-    """Return the groups of a job, and its demand on them."""
+    """Return a job's groups and its demand on them."""
     return tuple(_groups_of(request)), Ask(
         request.nodes,
         node_s_of(request.nodes, request.limit_ms),
@@ -362,7 +362,7 @@ def _groups_of(request: JobRequest) -> Iterator[GroupName]:
 
 
 def whose_text(kind: str, name: str) -> str:
-    """Return the holder of a quota in words.
+    """Return the holder of a quota as text for messages.
 
     Examples
     --------
@@ -377,7 +377,7 @@ def _jobs(count: int) -> str:
 
 
 def _less_used_ms(group: JobGroup, now_ms: int, node_s: int) -> int | None:
-    """Return when at least ``node_s`` used node-seconds have left the window; None if fewer were used."""
+    """Return the time by which at least ``node_s`` node-seconds will have left the window; None if fewer were used."""
     for until_ms, used_s in group.used:
         node_s -= used_s if until_ms > now_ms else 0
         if node_s <= 0:
@@ -386,7 +386,7 @@ def _less_used_ms(group: JobGroup, now_ms: int, node_s: int) -> int | None:
 
 
 def _charge(group: JobGroup, node_s: int, now_ms: int, window_ms: int) -> None:
-    """Add used node-seconds to a group until they leave the window, at the window's resolution."""
+    """Add used node-seconds to a group; round the time when they leave the window up to the window's resolution."""
     part_ms = max(1, window_ms // PARTS_OF_WINDOW)
     until_ms = -(-now_ms // part_ms) * part_ms + window_ms
     group.used = [used for used in group.used if used[0] > now_ms]

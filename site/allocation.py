@@ -1,4 +1,4 @@
-"""Allocate the nodes of a site and the ports of its machines."""
+"""Allocate a site's nodes and its machines' ports."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Interval = tuple[int, int]
 
 
 class NodePool:
-    """The nodes of one site, numbered from 0, and which of them are free.
+    """The free and allocated nodes of one site, numbered from 0.
 
-    A request for w nodes gets the w free nodes with the lowest numbers, in one or several intervals. The result depends
+    A request for w nodes gets the w free nodes with the lowest numbers, in one or more intervals. The result depends
     only on the sequence of calls, so replaying a schedule gives every job the same nodes again.
 
     The free nodes are the bits of one integer, so all nodes of a job are allocated, freed or compared in one operation.
     `take` and `give_back` work on these bits directly. The time of a call grows with the number of intervals and the
     number of nodes: about 2 µs for 128 nodes, 30 µs for 100,000. Allocating more nodes than are free, or freeing a free
-    node, is an error of the caller; it raises AssertionError, also under ``python -O``, and leaves the pool unchanged.
+    node, is a bug in the caller; it raises AssertionError, even under ``python -O``, and leaves the pool unchanged.
 
     Examples
     --------
@@ -51,11 +51,11 @@ class NodePool:
         return f"NodePool({self.free} of {self.nodes} nodes free)"
 
     def allocate(self, width: int) -> tuple[Interval, ...]:
-        """Allocate the lowest ``width`` free nodes; return them as maximal half-open intervals, ascending."""
+        """Allocate the ``width`` lowest free nodes; return them as maximal half-open intervals, ascending."""
         return self.take(width)[0]
 
     def take(self, width: int) -> tuple[tuple[Interval, ...], int]:
-        """Allocate nodes like `allocate`; also return them as the bits of an integer, for `give_back`."""
+        """Allocate nodes like `allocate`; also return them as a bit mask, for `give_back`."""
         if not 1 <= width <= self.free:
             raise AssertionError(f"{width} nodes requested; {self.free} of {self.nodes} are free")
         free = self._free
@@ -70,7 +70,7 @@ class NodePool:
         return node_tasks, taken
 
     def release(self, intervals: Iterable[Interval]) -> None:
-        """Free allocated nodes: those of one or several allocations, or parts of them."""
+        """Free nodes, which may be all or some of the nodes of one or more allocations."""
         mask = count = 0
         for start, stop in intervals:
             if not 0 <= start < stop <= self.nodes:
@@ -82,14 +82,14 @@ class NodePool:
         self.give_back(mask)
 
     def give_back(self, taken: int) -> None:
-        """Free nodes like `release`, given as the bits of an integer."""
+        """Free nodes like `release`, given as a bit mask."""
         if taken & self._free or taken > self._all:
             raise AssertionError("nodes released, but some of them are already free, or not at this site")
         self._free |= taken
         self.free += taken.bit_count()
 
     def occupy(self, taken: int) -> None:
-        """Allocate specific free nodes, given as the bits of an integer."""
+        """Allocate specific free nodes, given as a bit mask."""
         if taken & ~self._free:
             raise AssertionError("nodes allocated, but some of them are not free, or not at this site")
         self._free ^= taken
@@ -104,7 +104,7 @@ class NodePool:
 
 
 def bits_of(intervals: Iterable[Interval]) -> int:
-    """Return nodes as the bits of one integer."""
+    """Convert node intervals to a bit mask."""
     bits = 0
     for start, stop in intervals:
         bits |= (1 << stop) - (1 << start)
@@ -112,7 +112,7 @@ def bits_of(intervals: Iterable[Interval]) -> int:
 
 
 def nodes_of_groups(intervals: Iterable[Interval], counts: Iterable[int]) -> list[list[int]]:
-    """Return the nodes of the tasks of each group, ascending; the intervals list the groups one after the other.
+    """Return the nodes of each group's tasks, ascending; the intervals list the tasks group by group.
 
     Examples
     --------
@@ -124,12 +124,12 @@ def nodes_of_groups(intervals: Iterable[Interval], counts: Iterable[int]) -> lis
 
 
 def intervals_of(bits: int) -> tuple[Interval, ...]:
-    """Return the nodes that are set bits of an integer as maximal intervals, ascending."""
+    """Convert a bit mask of nodes to maximal intervals, ascending."""
     return _lowest(bits, bits.bit_count())[0] if bits else ()
 
 
 def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
-    """Return the lowest ``width`` (>= 1) set bits, as maximal intervals and as an integer."""
+    """Return the ``width`` (>= 1) lowest set bits of a bit mask, as maximal intervals and as a bit mask."""
     node_tasks: list[Interval] = []
     every = free
     while True:
@@ -146,7 +146,7 @@ def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port allocated to a job; number 0: no port was free."""
+    """A port allocated to a job; number 0 means that no port was free."""
 
     machine: str = ""
     number: int = 0
@@ -157,7 +157,7 @@ NO_PORT = Port()
 
 
 def _key_of(secret: str, job_id: int, attempt: int) -> str:
-    """Return the key of an attempt of a job, which cannot be guessed without the secret."""
+    """Return the key of a job's attempt, which cannot be guessed without the secret."""
     if not secret:
         return ""
     return hashlib.blake2b(f"{job_id}.{attempt}".encode(), key=secret.encode(), digest_size=16).hexdigest()
@@ -189,20 +189,20 @@ class Ports:
         return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts, self._secrets
 
     def restore(self, taken: dict[str, list[int]], hosts: dict[str, str], secrets: dict[str, str]) -> None:
-        """Restore the result of `state` for the same machines."""
+        """Restore a state returned by `state`; the machines must be the same."""
         self._taken = {machine: set(numbers) for machine, numbers in taken.items()}
         self._hosts, self._secrets = hosts, secrets
 
     def reached_by(self, machine: str, host: str, secret: str = "") -> None:
-        """Set the address of a machine and the secret for the keys, for the ranks of later jobs."""
+        """Set a machine's address and the secret of its keys, which the ranks of later jobs will use."""
         self._hosts[machine], self._secrets[machine] = host, secret
 
     def host_of(self, machine: str) -> str:
-        """Return the address of a machine; empty if it never connected."""
+        """Return a machine's address; "" if the machine has never connected."""
         return self._hosts.get(machine, "")
 
     def take(self, machine: str, job_id: int, attempt: int) -> Port:
-        """Allocate the lowest free port of a machine to an attempt of a job; return `NO_PORT` if none is free."""
+        """Allocate a machine's lowest free port to a job's attempt; return `NO_PORT` if no port is free."""
         taken = self._taken[machine]
         number = next((port for port in self._ranges[machine] if port not in taken), 0)
         if not number:
@@ -219,7 +219,7 @@ class Ports:
             self._taken[port.machine].discard(port.number)
 
     def taken(self) -> Iterator[tuple[str, int]]:
-        """Yield machine and number of each allocated port."""
+        """Yield the machine and number of each allocated port."""
         for machine, numbers in self._taken.items():
             for number in numbers:
                 yield machine, number

@@ -1,6 +1,6 @@
-"""Represent the tasks of a packed array, and their results.
+"""Represent the tasks of a packed array and their results.
 
-A packed array runs many tasks inside one job, one after the other on each node. Ranges list the indexes of the tasks to
+A packed array runs many tasks within one job, one after the other on each node. Ranges list the indexes of the tasks to
 run as half-open intervals; `ArrayTask` is the result of one task.
 """
 
@@ -13,13 +13,13 @@ import msgspec
 from gridweave.ranges import ranges_of
 
 Ranges = tuple[tuple[int, int], ...]
-"""Indexes as half-open intervals, ascending and not empty."""
+"""Task indexes as half-open intervals, ascending and not empty."""
 
 MAX_ARRAY_TASKS = 10_000
-"""Most tasks in one job; one message reports the results of all of them."""
+"""Maximum number of tasks in one job; a single message reports the results of all of them."""
 
 MAX_LISTED = 5
-"""Most failed tasks that an error names."""
+"""Maximum number of failed tasks listed in an error message."""
 
 
 class ArrayTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -30,17 +30,17 @@ class ArrayTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
     index : int
         Index in the array.
     exit_code, signal : int, optional
-        How its process ended; exactly one of the two is set.
+        Exit code of the task's process, or the signal that killed it; exactly one of the two is set.
     start_ms, wall_ms, cpu_ms : int
         Start (Unix time), run time, and CPU time.
     peak_memory_bytes : int
-        Peak memory of its largest process; never less than the memory of the process that started it.
+        Peak memory of the task's largest process; never less than the memory of the process that started the task.
     rank : int
-        Rank of the job that ran it.
+        Rank of the job that ran the task.
     out, err : tuple of (int, int)
-        Offset of its output in the output of the rank, and number of bytes.
+        Offset of the task's output in the rank's output, and its length in bytes.
     attempt : int
-        Attempt of the job that ran it; 0 if the attempt is clear from the context.
+        Attempt of the job that ran the task; 0 if the attempt is clear from the context.
     """
 
     index: int
@@ -57,7 +57,7 @@ class ArrayTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def failed(self) -> bool:
-        """Whether it ended other than with exit code 0."""
+        """Whether the task ended in any way other than with exit code 0."""
         return self.exit_code != 0
 
 
@@ -78,10 +78,10 @@ def count_of(ranges: Ranges) -> int:
 
 
 def share_of(ranges: Ranges, first: int, count: int, size: int) -> Ranges:
-    """Return the ranges for ``count`` ranks from ``first`` on, of a job with ``size`` ranks.
+    """Return the ranges for ``count`` consecutive ranks, beginning with rank ``first``, of a job with ``size`` ranks.
 
-    The shares of all ranks cover every index exactly once; the shares of two single ranks differ in size by at most
-    one.
+    The shares of all ranks together contain every index exactly once; their sizes differ by at most one from rank to
+    rank.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def without(ranges: Ranges, done: Collection[int]) -> Ranges:
 
 
 def ranges_problem(ranges: Ranges) -> str | None:
-    """Return why ranges cannot be the tasks of a job, or None.
+    """Return the reason why ranges cannot be the tasks of a job, or None.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def ranges_problem(ranges: Ranges) -> str | None:
 
 
 def tasks_problem(array_tasks: Iterable[ArrayTask]) -> str:
-    """Return which tasks failed, in one line; empty if none did."""
+    """Return a one-line message that lists the failed tasks; "" if no task failed."""
     failed = sorted((element for element in array_tasks if element.failed), key=lambda element: element.index)
     if not failed:
         return ""

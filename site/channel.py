@@ -1,7 +1,7 @@
 """Exchange messages between a site and the grid in order and exactly once, over an unreliable network.
 
-A `Channel` is one end of a connection. It does no I/O; its owner transports the packets. The owner's journal stores
-what the channel has sent and received, so that the channel can continue after a crash.
+A `Channel` is one end of a connection. It does no I/O; its owner transports the packets. The owner records in its
+journal what the channel has sent and received, so that the channel can continue after a crash.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 M = TypeVar("M")
 
 WINDOW = 1_000
-"""Most unacknowledged messages in transit in one direction, and so in one packet."""
+"""Maximum number of unacknowledged messages in transit in one direction, and therefore in one packet."""
 
 
 class Packet(msgspec.Struct, Generic[M], frozen=True):
@@ -21,23 +21,23 @@ class Packet(msgspec.Struct, Generic[M], frozen=True):
 
     first: int  # number of the first message
     messages: tuple[M, ...]
-    received: int  # number of messages received from the other end without a gap, which acknowledges them
-    journal: str = ""  # id of the sender's journal; empty: the sender is an older release
-    other: str = ""  # id of the receiver's journal at the start of this connection; empty: unknown yet
+    received: int  # number of messages received from the other end without a gap; acknowledges these messages
+    journal: str = ""  # id of the sender's journal; "" if the sender is an older release
+    other: str = ""  # id of the receiver's journal at the start of this connection; "" if not known yet
 
 
 class Channel:
     """One end of a connection.
 
-    A message is sent again after ``resend_ms`` without an acknowledgement. An acknowledgement waits at most half of
-    that for a message to travel with. An end that does not know the other end's journal yet sends empty packets until
-    it does.
+    A message is sent again after ``resend_ms`` without an acknowledgement. An acknowledgement is delayed by up to half
+    of this time so that it can travel with a message. An end sends empty packets until it knows the other end's
+    journal.
 
     The protocol is a sliding window with go-back-N: the receiver drops a packet that leaves a gap, and the sender
     repeats from the first missing message. Numbers start at 0 and are never reset.
 
-    The window limits the number of unacknowledged messages in transit. So packets stay small after a long
-    disconnection, and no message is repeated that the other end cannot accept yet.
+    The window limits the number of unacknowledged messages in transit. This keeps packets small after a long
+    disconnection, and avoids repeating messages that the other end cannot accept yet.
     """
 
     def __init__(self, resend_ms: int, *, window: int = WINDOW, journal: str = "", other: str = "") -> None:
@@ -45,7 +45,7 @@ class Channel:
         self._journal, self.other = journal, other
         self._unacknowledged: list[Any] = []
         self._first = 0
-        # Number of unacknowledged messages in transit, from the first on.
+        # Number of unacknowledged messages in transit, counted from the first.
         self._under_way = 0
         self._received = 0
         self._owed_since_ms: int | None = None
@@ -64,10 +64,10 @@ class Channel:
         journal: str = "",
         other: str = "",
     ) -> Channel:
-        """Return a channel that continues from the state in a journal.
+        """Return a channel that continues from the state recorded in a journal.
 
-        The unacknowledged messages, from number ``first`` on, are sent again. Packets carry the ids of this ``journal``
-        and of the ``other`` end's journal.
+        The unacknowledged messages, the first of which has number ``first``, are sent again. Packets carry the ids of
+        this end's ``journal`` and the ``other`` end's journal.
         """
         channel = cls(resend_ms, journal=journal, other=other)
         channel._first, channel._received = first, received
@@ -86,11 +86,11 @@ class Channel:
 
     @property
     def _greets(self) -> bool:
-        """Whether to send empty packets, too: the other end may still know an earlier journal of this end."""
+        """Whether to send even empty packets, because the other end may still know an older journal of this end."""
         return bool(self._journal) and not self.other and not self.heard_ms
 
     def send(self, message: Any) -> None:
-        """Append a message to the outgoing messages."""
+        """Queue a message for the next packets."""
         self._unacknowledged.append(message)
 
     def packet(self, now_ms: int) -> Packet[Any] | None:
@@ -105,23 +105,23 @@ class Channel:
             return None
         self._greets_at_ms = now_ms + self._resend_ms
         if new and not count:
-            # The timer belongs to the first unacknowledged message; later messages must not delay its repetition.
+            # The timer belongs to the first unacknowledged message; later messages must not delay its resend.
             self._sent_ms = now_ms
         self._under_way = count + len(new)
         self._owed_since_ms = None
         return Packet(self._first + count, new, self._received, self._journal, self.other)
 
     def shortened(self, packet: Packet[Any], count: int) -> Packet[Any]:
-        """Return the packet of this instant with its first ``count`` messages; later packets send the others."""
+        """Shorten the packet of this instant to its first ``count`` messages; later packets send the rest."""
         assert packet.first + len(packet.messages) == self._first + self._under_way, "not the packet of this instant"
         assert 0 < count <= len(packet.messages), "a packet that was shortened has some of its messages"
         self._under_way -= len(packet.messages) - count
         return msgspec.structs.replace(packet, messages=packet.messages[:count])
 
     def is_stranger(self, packet: Packet[Any]) -> str:
-        """Return whose journal has changed since the connection began: ``mine``, ``other``, or empty.
+        """Return whose journal has changed since the connection began: ``mine``, ``other``, or "".
 
-        An end with a new journal counts from 0 again, so its numbers do not belong to this connection.
+        An end with a new journal numbers its messages from 0 again, so its packets do not belong to this connection.
         """
         if packet.other and self._journal and packet.other != self._journal:
             return "mine"
@@ -138,14 +138,14 @@ class Channel:
             self._under_way = max(0, self._under_way - n_acknowledged)
             self._sent_ms = now_ms
         if packet.journal and not packet.other:
-            # The other end needs the id of this journal; answer at once.
+            # The other end needs the id of this journal; answer immediately.
             self._owed_since_ms = now_ms - self._resend_ms
         if not packet.messages:
             return ()
         if self._owed_since_ms is None:
             self._owed_since_ms = now_ms
         if 2 * len(packet.messages) >= self._window:
-            # The other end's window may be full until it gets this acknowledgement.
+            # The other end's window may be full until it receives this acknowledgement.
             self._owed_since_ms = now_ms - self._resend_ms
         new = self._received - packet.first
         if new < 0 or new >= len(packet.messages):
@@ -154,7 +154,7 @@ class Channel:
         return packet.messages[new:]
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when to call `packet` next if nothing is sent or received, or None."""
+        """Return the time of the next call to `packet` if nothing is sent or received before, or None."""
         times_ms = [self._sent_ms + self._resend_ms] if self._unacknowledged else []
         if self._owed_since_ms is not None:
             times_ms.append(self._owed_since_ms + self._resend_ms // 2)

@@ -1,4 +1,4 @@
-"""Load a workload from a file of any supported format, or a fetched trace by its name."""
+"""Load a workload from a file in any supported format, or a downloaded trace by its name."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def load_workload(
 ) -> tuple[Workload, ConversionReport]:
     """Load a workload from an SWF or MuPSiE file, or a trace by name.
 
-    The format is detected from the first line that is not blank: a comment of SWF (``;``) or MuPSiE (``#``), or a
-    record with the five fields of MuPSiE. Anything else is read as SWF.
+    The format is detected from the first non-blank line: ``;`` starts an SWF comment and ``#`` a MuPSiE comment, and a
+    record with five fields is MuPSiE. Anything else is read as SWF.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        A file. If it does not exist, the name of a trace (as in `gridweave.scenarios.traces.fetch.resolve_name`, or a
-        file name without suffixes), which is looked up in ``$GRIDWEAVE_TRACES`` and then in the user's cache.
+        A file, or the name of a trace (as in `gridweave.scenarios.traces.fetch.resolve_name`, or a file name without
+        suffixes). A trace is looked up in ``$GRIDWEAVE_TRACES`` and then in the user's cache.
     nodes : int, optional
-        Nodes of the machine; defaults to the number in the file.
+        Number of nodes of the machine; defaults to the number in the file.
     columns : sequence of str, optional
         Optional columns to read, as in `gridweave.scenarios.traces.swf.read_swf`; each takes 8 bytes per job. Defaults
         to all columns of the format, so that policies can use users and classes.
@@ -45,7 +45,7 @@ def load_workload(
     Raises
     ------
     TraceError
-        If there is no such file or trace, or the file is invalid.
+        If the file or trace does not exist, or the file is invalid.
     OptionError
         If `nodes` or `columns` is invalid.
     """
@@ -62,7 +62,7 @@ def columns_of(path: str | Path) -> tuple[str, ...]:
 
 
 def find_trace(path: str | Path) -> Path:
-    """Return the file for a path or the name of a trace, as in `load_workload`."""
+    """Find the file for a path or trace name, as in `load_workload`; TraceError if there is none."""
     try:
         if Path(path).exists():
             return Path(path)
@@ -84,7 +84,7 @@ def find_trace(path: str | Path) -> Path:
 
 
 def trace_folders() -> list[Path]:
-    """Return the folders in which traces are looked up by name, in search order."""
+    """Return the folders searched for a trace by name, in search order."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return [Path(folder), cache_folder()] if folder else [cache_folder()]
 
@@ -119,7 +119,7 @@ def _is_mupsie(path: Path) -> bool:
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
-    """Return the first line that is not blank, and the first such line that is not a comment; empty if missing."""
+    """Return the first non-blank line and the first record, i.e. non-comment line; "" if there is none."""
     first = ""
     with open_trace(path) as stream:
         while line := stream.readline(_SNIFF_BYTES):
@@ -131,7 +131,7 @@ def _first_lines(path: Path) -> tuple[str, str]:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the format of `FORMATS` that a file's suffix names, compressed or not, or None.
+    """Return the format (one of `FORMATS`) for a file's suffix, ignoring ``.gz`` and ``.xz``; None if unknown.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def format_of(path: str | Path) -> str | None:
 
 
 def save_workload(workload: Workload, path: str | Path, *, file_format: str | None = None) -> str:
-    """Write a workload in the format that the file's suffix names.
+    """Write a workload to a file, in the format given by the file's suffix.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def save_workload(workload: Workload, path: str | Path, *, file_format: str | No
     OptionError
         If `file_format` is unknown.
     InputError
-        If the suffix names no format, or the file cannot be written.
+        If the suffix is not that of a known format, or the file cannot be written.
     """
     if file_format is not None and file_format not in FORMATS:
         raise OptionError("file_format", f"{file_format!r} is not a format; one of {', '.join(FORMATS)}")

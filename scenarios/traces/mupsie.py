@@ -1,13 +1,13 @@
 """Read and write the job format of the MuPSiE simulation environment (thesis section 3.8).
 
 A file has comment lines, which start with ``#``, and one job per line: job number, submit time, requested resources,
-actual run time and estimated run time, with times in seconds. Two comments carry information::
+actual run time and estimated run time, with times in seconds. Two kinds of comments are parsed::
 
     # Machine Size: 96
     # Start Time: Tuesday, 2 Jan 01, 08:15:43
 
-The format has no time zone. A start time is read as UTC, so that dates are printed as in the file, unless the comments
-``# Time Zone:`` and ``# Unix Start Time:`` are present, which `write_mupsie` adds.
+The format has no time zone. A start time is read as UTC, so that dates are printed as in the file, unless the file has
+the comments ``# Time Zone:`` and ``# Unix Start Time:``, which `write_mupsie` adds.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_mupsie(
 
 
 def _start(unix_text: str, local_text: str, zone: str | None) -> int | None:
-    """Return the date of time zero from the comments, in seconds since 1970 (UTC); None if missing or invalid."""
+    """Return the Unix time of the trace's time zero, from the comments; None if missing or invalid."""
     unix = leading_number(unix_text)
     if unix is not None and abs(unix) <= MAX_TIME_S:
         return unix

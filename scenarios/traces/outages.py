@@ -1,7 +1,7 @@
-"""Read node events for a simulation, from a file of our own or from logs of machines (docs/traces.md).
+"""Read node events for a simulation, from our own file format or from a machine's log (docs/traces.md).
 
 Two kinds of logs are recognised by their headers: the output of Slurm's ``sacctmgr --parsable2 show event``, and the
-failure data of Los Alamos (LA-UR-05-7318, 1996 to 2005), with one line per node failure.
+Los Alamos failure data (LA-UR-05-7318, 1996 to 2005), with one line per node failure.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from gridweave.scenarios.workload.site_events import NodeEvent
 from gridweave.scenarios.workload.table import MS_PER_S
 
 SLURM = ("NodeName", "TimeStart", "TimeEnd", "State")
-"""Columns of Slurm's node events, separated by bars."""
+"""Columns of Slurm's node events, separated by ``|``."""
 
 LOS_ALAMOS = ("System", "nodenumz", "Prob Started", "Prob Fixed")
-"""Columns of the failure data of Los Alamos; ``nodenumz`` numbers the nodes of a system from 0."""
+"""Columns of the Los Alamos failure data; ``nodenumz`` is a node's number within its system, from 0."""
 
 _LOS_ALAMOS_DATE = "%m/%d/%Y %H:%M"
 _NO_DATE = ("", "Unknown", "None")
 _NODE = re.compile(r"\d{1,9}", re.ASCII)
 
 HEADER = NodeEvent.__struct_fields__
-"""Columns of a file of node events."""
+"""Columns of our CSV files of node events."""
 
 _Rows = Iterable[tuple[int, Mapping[str, str]]]
-"""Lines of a log with their numbers, as dictionaries by column."""
+"""Line numbers of a log, each with the line's values by column name."""
 
 
 class Outage(NamedTuple):
     """A period in which a node was unavailable; times are in seconds since 1970 on the clock of the log."""
 
     node: int
-    kind: str  # ``down``: its jobs were lost; ``drain``: its jobs could end
+    kind: str  # ``down``: the node's jobs were lost; ``drain``: they could finish
     start_s: float
-    end_s: float  # infinite if the log has no end
+    end_s: float  # infinite if the log has no end time
 
 
 def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]:
-    """Read from a log when nodes were down or drained, sorted by start; plain, gzip or xz.
+    """Read the times at which nodes were down or drained from a log (plain, gzip or xz), sorted by start.
 
-    Slurm's nodes are numbered from 0 in the order of their names, counting only nodes in the log. For the data of Los
-    Alamos, `system` selects the system; it is optional if there is only one. TraceError, with the line number, if the
-    file cannot be read, is of neither kind, has several systems, or has an invalid line.
+    Slurm nodes are numbered from 0 in the order of their names, counting only nodes in the log. `system` selects a
+    system of the Los Alamos data and is optional if there is only one. Raises TraceError, with the line number, if the
+    file cannot be read, its format is unknown, `system` is missing or unknown, or a line is invalid.
     """
     with open_trace(path) as stream:
         lines = stream.read().decode("utf-8-sig", "replace").splitlines()
@@ -92,7 +92,7 @@ def _of_slurm(path: str | Path, rows: _Rows) -> list[Outage]:
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders the numbers in names by value; names that differ in leading zeros sort as text.
+    """Return a sort key that orders numbers within names by value; leading zeros only break ties.
 
     Examples
     --------
@@ -100,13 +100,13 @@ def natural_order(name: str) -> list[tuple[int, str]]:
     ['m1', 'n09', 'n9', 'n10']
     """
     parts = re.split(r"(\d+)", name)
-    # Without leading zeros, the longer number is larger.
+    # Once leading zeros are stripped, the longer number is larger.
     numbered = [(len(part.lstrip("0")), part.lstrip("0")) if part.isdecimal() else (-1, part) for part in parts]
     return [*numbered, (-1, name)]
 
 
 def _kind_of(state: str) -> str:
-    """Return the kind of outage for a node state of Slurm; empty if the node was available."""
+    """Return the kind of outage for a Slurm node state; "" if the node was available."""
     state = state.upper()
     if any(word in state for word in ("DOWN", "FAIL", "NO_RESPOND", "NOT_RESPONDING")):
         return "down"
@@ -138,7 +138,7 @@ def _of_los_alamos(path: str | Path, rows: _Rows, system: str | None) -> list[Ou
 def _instants(
     path: str | Path, line: int, row: Mapping[str, str], start: str, end: str, read: Callable[[str], dt.datetime]
 ) -> tuple[float, float]:
-    """Return start and end of an outage; the end is infinite if missing."""
+    """Return the start and end of an outage; the end is infinite if missing."""
 
     def instant(name: str) -> float:
         try:
@@ -153,11 +153,11 @@ def _instants(
 
 
 def node_events(outages: Sequence[Outage], *, start_unix_s: int) -> list[NodeEvent]:
-    """Convert outages to node events of a simulation; ``start_unix_s`` is its time 0 on the clock of the log.
+    """Convert outages to a simulation's node events; ``start_unix_s`` is time 0 of the simulation on the log's clock.
 
-    If outages of a node overlap or follow each other immediately, the node recovers after the last one. If it goes down
-    while draining, it goes down at that time. Outages that ended before time 0 are ignored; outages in progress begin
-    at time 0.
+    If a node's outages overlap or follow each other immediately, the node recovers after the last of them. A draining
+    node may also go down. Outages that ended before time 0 are ignored; an outage in progress at time 0 starts at
+    time 0.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def _changes(spans: list[Outage]) -> Iterator[tuple[float, str]]:
 def read_node_events(path: str | Path) -> list[NodeEvent]:
     """Read node events from a CSV file with the columns `HEADER`.
 
-    TraceError if the file cannot be read or a line is invalid; names the line and the problem.
+    Raises TraceError, with the line number and the problem, if the file cannot be read or a line is invalid.
     """
     rows = csv_rows(path, read_text(path).splitlines())
     _, header = next(rows, (1, []))
@@ -215,7 +215,7 @@ def read_node_events(path: str | Path) -> list[NodeEvent]:
 
 
 def node_events_text(events: Sequence[NodeEvent]) -> str:
-    """Format node events as a file for `read_node_events`."""
+    """Format node events as the text of a file that `read_node_events` can read."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)

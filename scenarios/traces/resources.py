@@ -1,6 +1,6 @@
 """Read and write the needs of a trace's jobs in a separate CSV file, with a line per job or group of tasks.
 
-A file holds either the resources of jobs that share nodes, or the needs of tasks (docs/fractional.md, "Needs").
+A file holds either the resources of jobs that share nodes or the needs of tasks (docs/fractional.md, "Needs").
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownTable, pa
 from gridweave.site.kernels.parts import MOST_GROUPS, NeedsOfTasks
 
 FILE_COLUMNS = (*RESOURCE_COLUMNS, "message_bytes")
-"""Workload columns that a resource file can hold, next to ``job_id``; the first four are required."""
+"""Workload columns that a resource file can hold, in addition to ``job_id``; the first four are required."""
 
 SUM_TOLERANCE = 1e-3
-"""Maximum deviation of a job's three fractions from a sum of 1, so that thirds with three decimals are accepted."""
+"""Maximum deviation from 1 of the sum of a job's three fractions; accepts thirds written with three decimals."""
 
 MAX_KIND = 2**31 - 1
 
 TIME_FRACTIONS = RESOURCE_COLUMNS[:3]
 
-# A deviation below this is rounding error; such fractions are kept as written.
+# A smaller deviation is a rounding error; the fractions are then kept as written.
 _EXACT_SUM = 1e-9
 
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -52,7 +52,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CsvColumn:
-    """The values allowed in a column of a file of resources or needs; ``right`` describes them in messages."""
+    """The values allowed in a column of a resource or needs file; ``right`` describes them in error messages."""
 
     whole: bool
     high: int
@@ -86,19 +86,19 @@ def read_resources(path: str | Path, workload: Workload) -> Workload:
         ``cpu_fraction``, ``network_fraction``, ``disk_fraction``, ``memory_fraction``, and optionally ``cpu_kind`` (0
         for integer, 1 for floating point), ``cache_bytes`` and ``message_bytes``. One line per job, in any order.
     workload : Workload
-        Its columns in `FILE_COLUMNS` are replaced, or dropped if the file lacks them.
+        The jobs; their columns in `FILE_COLUMNS` are replaced, or dropped if the file does not have them.
 
     Returns
     -------
     Workload
-        The CPU, network and disk fractions of each job sum to 1; sums that deviate by up to `SUM_TOLERANCE` are
-        normalized.
+        With these resources. The CPU, network and disk fractions of each job sum to 1; they are normalized if the sum
+        in the file deviates from 1 by up to `SUM_TOLERANCE`.
 
     Raises
     ------
     TraceError
-        If the file cannot be read, a column is missing, unknown or repeated, a value is invalid, the fractions of a job
-        do not sum to 1, or a job is unknown, repeated or missing. Names the line and the field if possible.
+        If the file cannot be read, a column is missing, unknown or repeated, a value is invalid, a job's fractions do
+        not sum to 1, or a job is unknown, repeated or missing. The message names the line and the field if possible.
     """
     table = _read_lines(path, workload)
     columns = {name: values for name, values in workload.columns.items() if name not in FILE_COLUMNS}
@@ -106,17 +106,17 @@ def read_resources(path: str | Path, workload: Workload) -> Workload:
 
 
 def with_mix(workload: Workload, resources: str | Path, rng: np.random.Generator) -> Workload:
-    """Set the resources of a workload's jobs, from a mix or a file.
+    """Set the resources of a workload's jobs, either drawn from a mix or read from a file.
 
     Parameters
     ----------
     resources : str or pathlib.Path
-        A mix to draw from (M1, M2, M3 or percentages), or, with a suffix, a file as written by `write_resources`.
+        A mix to draw from (M1, M2, M3 or percentages), or, if it has a file suffix, the path of a resource file.
 
     Raises
     ------
     InputError
-        If the mix is unknown, or the file is invalid or belongs to other jobs.
+        If the mix is unknown, or the file is invalid or its jobs are not those of the workload.
     """
     if Path(resources).suffix:
         return read_resources(resources, workload)
@@ -126,10 +126,10 @@ def with_mix(workload: Workload, resources: str | Path, rng: np.random.Generator
 def read_csv(
     path: str | Path, columns: Mapping[str, CsvColumn], take: Callable[[int, dict[str, float]], None]
 ) -> list[str]:
-    """Read a CSV file in UTF-8, also compressed (.gz, .xz), with its columns in any order; return the column names.
+    """Read a UTF-8 CSV file (plain, .gz or .xz) with columns in any order; return the file's column names.
 
-    Calls ``take(line, values)`` for each line after the header. TraceError if the file cannot be read, a column is
-    missing, unknown or repeated, or a value is invalid.
+    Calls ``take(line, values)`` for each line after the header. Raises TraceError if the file cannot be read, a column
+    is missing, unknown or repeated, or a value is invalid.
     """
     with open_trace(path) as stream:
         # Invalid UTF-8 becomes part of a value, which is then rejected with its line and field.
@@ -151,7 +151,7 @@ def read_csv(
 
 
 def row_of_job(path: str | Path, line: int, job_id: float, row_of: Mapping[int, int], workload: Workload) -> int:
-    """Return the row of a line's job; TraceError if the workload has no such job."""
+    """Return the workload row of the job on this line; TraceError if the workload does not have the job."""
     row = row_of.get(int(job_id))
     if row is None:
         raise TraceError(path, f"{int(job_id)} is not a job of {workload.name}", line=line, field="job_id")
@@ -189,7 +189,7 @@ def _check_header(path: str | Path, line: int, names: list[str], columns: Mappin
 
 
 def _read_lines(path: str | Path, workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the columns of a resource file, in the order of the workload's jobs."""
+    """Return the columns of a resource file by name, with rows in the order of the workload's jobs."""
     row_of = {job: row for row, job in enumerate(workload.job_id.tolist())}
     line_of = [0] * len(workload)
     table: dict[str, list[float]] = {name: [0.0] * len(workload) for name in FILE_COLUMNS}
@@ -222,7 +222,7 @@ def _value(path: str | Path, line: int, name: str, text: str, column: CsvColumn)
 
 
 def _make_whole(path: str | Path, line: int, job: dict[str, float]) -> None:
-    """Normalize the three fractions of a job if their sum is close to 1; TraceError otherwise."""
+    """Normalize a job's three fractions to a sum of 1; TraceError if their sum is not close to 1."""
     total = math.fsum(job[name] for name in TIME_FRACTIONS)
     if abs(total - 1) > SUM_TOLERANCE:
         problem = (
@@ -235,19 +235,19 @@ def _make_whole(path: str | Path, line: int, job: dict[str, float]) -> None:
 
 
 def write_resources(workload: Workload, path: str | Path) -> None:
-    """Write the resources of all jobs to a file, atomically, in the format of `read_resources`.
+    """Write the resources of all jobs to a file that `read_resources` can read; the write is atomic.
 
     Parameters
     ----------
     workload : Workload
-        Must have the four fractions. Reading normalizes sums that deviate from 1 by more than a billionth.
+        Must have the four fractions. `read_resources` normalizes sums that deviate from 1 by more than 1e-9.
     path : str or pathlib.Path
         An existing file is replaced. The suffixes ``.gz`` and ``.xz`` compress it.
 
     Raises
     ------
     InputError
-        If a fraction is missing, the fractions of a job do not sum to 1, or the file cannot be written.
+        If a fraction is missing, a job's fractions do not sum to 1, or the file cannot be written.
     """
     check_resources(workload)
     names = [name for name in FILE_COLUMNS if name in workload.columns]
@@ -268,14 +268,14 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
     Parameters
     ----------
     path : str or pathlib.Path
-        Row and column labels are in the first column and the first row.
+        The file, with row labels in the first column and column labels in the first row.
 
     Raises
     ------
     TraceError
         If the file cannot be read.
     InputError
-        If it is not such a table, or a slowdown is below 1; the message names the file and the cell.
+        If the file is not a table of slowdowns, or a slowdown is below 1; the message names the file and the cell.
     """
     return parse_table(read_text(path), str(path))
 
@@ -298,14 +298,14 @@ def read_needs(path: str | Path, workload: Workload) -> Workload:
     path : str or pathlib.Path
         CSV in UTF-8, also compressed (.gz, .xz), whose header names the columns in any order: ``job_id``, ``cpu_need``,
         ``memory_fraction``, and ``tasks`` if the tasks of a job differ. With ``tasks``, a job has one line per group of
-        equal tasks; otherwise it has one line.
+        identical tasks; otherwise, a job has one line.
     workload : Workload
         The jobs.
 
     Returns
     -------
     Workload
-        If the file has ``tasks``, the width of a job is the sum over its groups.
+        With these needs. If the file has ``tasks``, the width of a job is the number of tasks in all of its groups.
 
     Raises
     ------
@@ -340,9 +340,9 @@ def read_needs(path: str | Path, workload: Workload) -> Workload:
 
 
 def with_needs_from(workload: Workload, needs: str | Path, rng: np.random.Generator) -> Workload:
-    """Set the needs of a workload's tasks, from an annotation of `with_needs` or a file of `read_needs`.
+    """Set the needs of a workload's tasks, from an annotation (`with_needs`) or a file (`read_needs`).
 
-    A name with a suffix is a file.
+    `needs` is taken as a path if it has a file suffix.
     """
     if Path(needs).suffix:
         return read_needs(needs, workload)

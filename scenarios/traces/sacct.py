@@ -1,4 +1,4 @@
-"""Read Slurm's accounting, as printed by ``sacct --parsable2``, as a workload (docs/traces.md, "Slurm").
+"""Read Slurm's accounting data, as printed by ``sacct --parsable2``, as a workload (docs/traces.md, "Slurm").
 
 Columns are identified by the header line, so their order does not matter. `_one_job` handles the differences between
 versions of Slurm.
@@ -31,7 +31,7 @@ NEEDED = ("JobIDRaw", "Submit", "Start", "End", "State", "Timelimit", "NNodes")
 FURTHER = ("Reason", "NodeList", "AllocCPUS", "ReqCPUS")
 
 STATES_HEADER = ("job_id", "state", "reason", "nodes")
-"""Header of the file, next to a converted trace, that holds what the trace format cannot."""
+"""Header of the CSV file written next to a converted trace, for job data that the trace format cannot hold."""
 
 MOST_TASKS = 4_000_001
 """Maximum size of a job array in Slurm."""
@@ -42,11 +42,11 @@ _TASKS = re.compile(r"\d+_\[([\d,:-]+)(?:%\d+)?\]", re.ASCII)
 _SPAN = re.compile(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", re.ASCII)  # first, last, and the step from one to the next
 _NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _RAN_ONCE = ("REQUEUED", "RESIZING")
-"""States of a run that ended although its job did not; a line with a start and an end used nodes."""
+"""States of a run that ended before its job did; the run used nodes if its line has a start and an end time."""
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)", re.ASCII)
 _FREE_TEXT = ("JobName", "Comment", "AdminComment", "SystemComment", "WorkDir", "SubmitLine", "Extra")
-"""Columns with user text, which may contain the separator."""
+"""Columns of text written by users, which may contain the separator."""
 
 STEPS, NOT_ENDED = "steps of jobs", "jobs that have not ended"
 """Kinds of lines in an export that do not become jobs of the trace."""
@@ -77,13 +77,13 @@ def read_sacct(
 ) -> tuple[Workload, ConversionReport, list[SlurmJob]]:
     """Read the output of ``sacct --parsable2 --format=...``, including its header, as a workload; plain, gzip or xz.
 
-    Time zero is the first submission. The file does not state the machine's size; `nodes` does. Jobs that were
-    cancelled before they started have a ``cancel_ms``; each run of a requeued job is a separate job. The returned list
-    has every job that has ended, including dropped ones; the report counts the lines that were left out. The width of a
-    job is its number of nodes or, with `by_cores`, of cores; `nodes` is then the number of cores of the machine.
+    Time zero is the first submission. `nodes` is the machine's size, which the file does not contain. Jobs cancelled
+    before they started have a ``cancel_ms``; each run of a requeued job is a separate job. The returned list has every
+    job that has ended, including jobs dropped from the workload; the report counts the lines that were left out. A
+    job's width is its number of nodes or, with `by_cores`, cores; `nodes` is then the machine's number of cores.
 
-    Raises TraceError with the line number if the file cannot be read, a column is missing, or a line is invalid. Also
-    raises it if jobs shared nodes and `by_cores` is False: with whole nodes, such jobs would wait for each other.
+    Raises TraceError, with the line number, if the file cannot be read, a column is missing, or a line is invalid, or
+    if jobs shared nodes and `by_cores` is False: on whole nodes, these jobs would have to wait for each other.
     """
     jobs, left_out = _jobs(path)
     if not jobs:
@@ -93,7 +93,7 @@ def read_sacct(
     problem = None if by_cores else sharing_problem(jobs, nodes)
     if problem is not None:
         raise TraceError(path, f"{problem}; convert it by cores (--by-cores), with --nodes as the number of cores")
-    # Slurm lists jobs by id, but requeued runs have a later submit time.
+    # Slurm lists jobs by id, but the later runs of a requeued job have later submit times.
     in_order = sorted(jobs, key=lambda job: (job.submit_s, job.job_id))
     first_s = in_order[0].submit_s
     cancelled = [job.never_started and job.state == "CANCELLED" for job in in_order]
@@ -137,7 +137,7 @@ def _jobs(path: str | Path) -> tuple[list[SlurmJob], dict[str, int]]:
 
 
 def _row(headings: list[str], values: list[str]) -> dict[str, str]:
-    """Return the values of a line by column; extra separators are assigned to the only column with user text.
+    """Return the values of a line by column; attribute extra separators to the only column of user text.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def _tasks(job_id: str) -> int:
 
 
 def _numbered(jobs: list[SlurmJob]) -> list[SlurmJob]:
-    """Give jobs that share an id with an earlier job new ids above all others."""
+    """Give each job whose id is already in use a new id, above all existing ids."""
     seen: set[int] = set()
     last = max((job.job_id for job in jobs), default=0)
     numbered = []
@@ -232,7 +232,7 @@ def _whole(name: str, text: str) -> int:
 
 
 def _instant_s(name: str, text: str, *, is_required: bool = False) -> float:
-    """Parse a date and time on the clock of the export; -1 if unknown, unless it is required."""
+    """Parse a date and time as seconds since 1970 on the clock of the export; -1 if unknown and not required."""
     if text in _UNKNOWN and not is_required:
         return -1.0
     try:
@@ -242,7 +242,7 @@ def _instant_s(name: str, text: str, *, is_required: bool = False) -> float:
 
 
 def _length_s(text: str) -> float:
-    """Parse a time limit of sacct into seconds; -1 if unknown or unlimited.
+    """Convert a time limit printed by sacct to seconds; -1 if unknown or unlimited.
 
     Examples
     --------
@@ -267,7 +267,7 @@ def states_of(jobs: list[SlurmJob]) -> dict[str, int]:
 
 
 def write_states(jobs: list[SlurmJob], path: str | Path) -> None:
-    """Write a CSV file with the final state, the last reason for waiting, and the nodes of each job."""
+    """Write a CSV file with each job's final state, last reason for waiting, and nodes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(STATES_HEADER)

@@ -1,6 +1,6 @@
 """Detect whether the jobs in a log shared nodes. Pure.
 
-With whole nodes, such a log would be a different workload.
+Simulating such a log with whole nodes would change the workload.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from gridweave.slurm.cluster.parse import read_names
 
 _FAILED = ("NODE_FAIL", "BOOT_FAIL")
-"""States whose end is recorded late, when Slurm notices it, so that the job seems to overlap the next one."""
+"""States in which the end time is when Slurm noticed the failure, so the job seems to overlap the next one."""
 
 
 class LoggedJob(Protocol):
@@ -21,7 +21,7 @@ class LoggedJob(Protocol):
 
     @property
     def job_id(self) -> int:
-        """Its id."""
+        """Job id."""
 
     @property
     def start_s(self) -> float:
@@ -49,10 +49,10 @@ class LoggedJob(Protocol):
 
 
 def sharing_problem(jobs: Sequence[LoggedJob], nodes: int | None) -> str | None:
-    """Return one line of evidence that jobs shared nodes, or may have shared them; None without evidence.
+    """Return one line of evidence that jobs shared or may have shared nodes; None if there is no evidence.
 
-    Uses the names of nodes if the log has them. Otherwise jobs may have shared nodes if their numbers of cores per node
-    differ; without cores, if more nodes were in use at the same time than the machine has (``nodes``, if given).
+    Uses node names if the log has them. Otherwise, jobs may have shared nodes if they had different numbers of cores
+    per node; without core counts, if more nodes were in use at the same time than the machine has (``nodes``).
     """
     ran = [job for job in jobs if 0 <= job.start_s < job.end_s and job.state not in _FAILED]
     named = [job for job in ran if job.node_list]
@@ -65,7 +65,7 @@ def sharing_problem(jobs: Sequence[LoggedJob], nodes: int | None) -> str | None:
 
 
 def _overlap(jobs: Sequence[LoggedJob]) -> str | None:
-    """Return two jobs that were on the same node at the same time, and a lower bound on how many jobs shared nodes."""
+    """Return a message with two jobs that overlapped on a node and a lower bound on how many jobs did, or None."""
     numbers: dict[str, int] = {}
     lists = [[numbers.setdefault(name, len(numbers)) for name in read_names(job.node_list)] for job in jobs]
     row = np.repeat(np.arange(len(jobs)), [len(node_numbers) for node_numbers in lists])
@@ -73,7 +73,7 @@ def _overlap(jobs: Sequence[LoggedJob]) -> str | None:
     start_s, end_s = (np.array([getattr(job, name) for job in jobs])[row] for name in ("start_s", "end_s"))
     order = np.lexsort((end_s, start_s, node))
     row, node, start_s, end_s = (values[order] for values in (row, node, start_s, end_s))
-    # If any two jobs of a node overlap, then so do two that are adjacent in start order.
+    # If any two jobs on a node overlap, so do two jobs that are adjacent in start order.
     meets = np.flatnonzero((node[1:] == node[:-1]) & (start_s[1:] < end_s[:-1]))
     if not len(meets):
         return None
@@ -84,7 +84,7 @@ def _overlap(jobs: Sequence[LoggedJob]) -> str | None:
 
 
 def _unlike(jobs: Sequence[LoggedJob]) -> str | None:
-    """Return a line if jobs had different numbers of cores per node."""
+    """Return a message if jobs had different numbers of cores per node."""
     per_node = [job.cores / job.nodes for job in jobs]
     if min(per_node) == max(per_node):
         return None
@@ -93,7 +93,7 @@ def _unlike(jobs: Sequence[LoggedJob]) -> str | None:
 
 
 def _too_many(jobs: Sequence[LoggedJob], nodes: int) -> str | None:
-    """Return a line if more nodes were in use at some time than the machine has."""
+    """Return a message if, at some time, more nodes were in use than the machine has."""
     instants = np.array([*(job.start_s for job in jobs), *(job.end_s for job in jobs)])
     change = np.array([*(job.nodes for job in jobs), *(-job.nodes for job in jobs)], np.int64)
     used = np.cumsum(change[np.lexsort((change, instants))])

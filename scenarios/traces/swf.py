@@ -84,7 +84,7 @@ class SwfHeader:
 
     @cached_property
     def entries(self) -> Mapping[str, tuple[str, ...]]:
-        """The values of each header entry by label, in file order, including continuation lines."""
+        """The values of the header entries by label, in file order, including continuation lines."""
         entries: dict[str, list[str]] = {}
         last: list[str] | None = None
         for line in self.lines:
@@ -107,17 +107,17 @@ class SwfHeader:
 
     @property
     def max_nodes(self) -> int | None:
-        """Nodes of the machine."""
+        """Number of nodes of the machine."""
         return self.number("MaxNodes")
 
     @property
     def max_procs(self) -> int | None:
-        """Processors of the machine; SWF counts job widths in processors."""
+        """Number of processors of the machine; SWF counts job widths in processors."""
         return self.number("MaxProcs")
 
     @property
     def unix_start_time(self) -> int | None:
-        """Date of time zero, in seconds since 1970 (UTC)."""
+        """Unix time of the trace's time zero, in seconds."""
         start = self.number("UnixStartTime")
         return start if start is not None and abs(start) <= MAX_TIME_S else None
 
@@ -142,7 +142,7 @@ def read_records(
     path : str or pathlib.Path
         Plain, gzip or xz.
     fields : sequence of str, optional
-        Names from `SWF_FIELDS`; defaults to all 18. Memory is proportional to their number.
+        Names from `SWF_FIELDS`; defaults to all 18. Memory use is proportional to the number of fields.
 
     Returns
     -------
@@ -152,9 +152,9 @@ def read_records(
     Raises
     ------
     TraceError
-        If the file cannot be read or a record is invalid; names the file, line and field.
+        If the file cannot be read or a record is invalid; the message names the file, line and field.
     OptionError
-        If SWF has no such field.
+        If a name is not that of an SWF field.
     """
     names = _NAMES if fields is None else tuple(dict.fromkeys(fields))
     for name in names:
@@ -179,17 +179,17 @@ def read_swf(
     path : str or pathlib.Path
         Plain, gzip or xz.
     nodes : int, optional
-        Nodes of the machine. Defaults to MaxProcs in the header (SWF counts widths in processors), then to MaxNodes.
+        Number of nodes of the machine; defaults to the header's MaxProcs (SWF counts processors), or else its MaxNodes.
     columns : sequence of str, optional
         Optional columns of the workload to read: ``user``, ``group``, ``job_class`` (SWF's queue), ``partition``.
     cancelled : bool, optional
-        Whether to keep jobs that were cancelled before they started: those with status 5 and no run time. Their wait
-        time gives the column ``cancel_ms``. Otherwise they are dropped as jobs that never ran.
+        Whether to keep jobs that were cancelled before they started, i.e. jobs with status 5 and no run time, and to
+        compute ``cancel_ms`` from their wait time. Otherwise they are dropped as jobs that never ran.
 
     Raises
     ------
     TraceError
-        If the file cannot be read, a record is invalid, or no job is left.
+        If the file cannot be read, a record is invalid, or every job is dropped.
     OptionError
         If `nodes` or `columns` is invalid.
     """
@@ -231,10 +231,10 @@ def _cancel_s(raw: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.floa
 def write_swf(workload: Workload, path: str | Path) -> None:
     """Write a workload as an SWF file atomically, compressed if the suffix is ``.gz`` or ``.xz``.
 
-    `read_swf` restores the workload. The width of a job is written both as allocated and as requested processors. Jobs
-    killed at their estimate get status 0, other jobs status 1, and a header entry says so. A job with ``cancel_ms``
-    gets status 5, its wait until then, and no run time; when it is read back, its run time is its estimate. SWF cannot
-    hold the optional columns ``priority`` and ``weight``. InputError if a number is too large to be read back exactly.
+    `read_swf` restores the workload, except for ``priority`` and ``weight``, which SWF cannot hold. A job's width is
+    written as both allocated and requested processors. Jobs killed at their estimate get status 0, which a header entry
+    explains, and other jobs status 1. A job with ``cancel_ms`` gets status 5, its wait time up to the cancellation, and
+    no run time; `read_swf` sets its run time to its estimate. InputError if a number cannot be read back exactly.
     """
     columns = {source: workload.columns[name] for name, source in COLUMN_FIELDS.items() if name in workload.columns}
     for name, values in (("job_id", workload.job_id), *columns.items()):

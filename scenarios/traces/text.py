@@ -1,7 +1,7 @@
 """Common functions for reading and writing all trace formats.
 
-Reading handles compressed files, line numbers and checked tables of numbers. Writing is atomic, and files read back
-exactly.
+Readers accept compressed files, check every number, and report errors by line. Writes are atomic, and files can be read
+back exactly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a table: its name, which ends in the unit, and the range of its values."""
+    """A column of a table: a name that ends in the unit, and the range of allowed values."""
 
     name: str
     low: float
@@ -54,7 +54,7 @@ class Field:
 
 
 def whole_field(name: str, *, low: float = -MAX_WHOLE) -> Field:
-    """Return a field of whole numbers that a float64 holds exactly."""
+    """Return a field of whole numbers that a float64 can hold exactly."""
     return Field(name, low, MAX_WHOLE, whole=True)
 
 
@@ -74,7 +74,7 @@ def amount_field(name: str) -> Field:
 
 
 def trace_stem(path: str | Path) -> str:
-    """Return a trace's file name without the suffixes of format and compression.
+    """Return a trace's file name without its format and compression suffixes.
 
     Examples
     --------
@@ -86,9 +86,9 @@ def trace_stem(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading its uncompressed content; gzip and xz are detected, and a byte order mark is skipped.
+    """Open a file to read its uncompressed content; detects gzip and xz and skips a byte order mark.
 
-    Errors on opening, reading or decompressing, also inside the ``with`` block, are raised as TraceError.
+    Errors in opening, reading or decompressing the file, even inside the ``with`` block, are raised as TraceError.
     """
     try:
         with open(path, "rb") as raw:
@@ -119,7 +119,7 @@ def _after_mark(stream: gzip.GzipFile | lzma.LZMAFile | io.BufferedReader) -> IO
 
 
 def read_text(path: str | Path) -> str:
-    """Read a UTF-8 text file; TraceError if this fails."""
+    """Read a UTF-8 text file; TraceError if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -147,8 +147,8 @@ def read_table(
 ) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
     """Read a table of numbers with one record per line; return the columns in ``keep`` and the comments.
 
-    The file is read in blocks, and only the requested columns are kept, so memory is proportional to them. All fields
-    of all records are checked. Comments are decoded as Latin-1, so they can contain any byte.
+    The file is read in blocks and only the columns in ``keep`` are stored, so memory use is proportional to their
+    number. All fields of all records are checked. Comments are decoded as Latin-1, so they can contain any byte.
     """
     rows = [[field.name for field in fields].index(name) for name in keep]
     parts: list[list[FloatArray]] = [[] for _ in keep]
@@ -164,9 +164,9 @@ def read_table(
 
 
 def _parse_plain(block: _Block, fields: Sequence[Field], comment: str, comments: list[str]) -> FloatArray | None:
-    """Parse a block of plain numbers with compiled code and collect the comments at its head.
+    """Parse a block of plain numbers with compiled code and append the comments at its beginning to ``comments``.
 
-    Return None if the block contains anything unusual, or if the file is small: loading the compiler would take longer.
+    Return None if the block contains anything else, or if the file is too small to be worth loading the compiler.
     """
     if block.first_line == 1 and len(block.data) < _WORTH_COMPILED_BYTES:
         return None
@@ -186,7 +186,7 @@ def _parse_plain(block: _Block, fields: Sequence[Field], comment: str, comments:
 def _parse_lines(
     path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str, comments: list[str]
 ) -> FloatArray:
-    """Parse a block line by line and collect its comments."""
+    """Parse a block line by line and append its comments to ``comments``."""
     jobs: list[str] = []
     found_comments: list[str] = []
     for line in block.lines:
@@ -243,7 +243,7 @@ def _parse(jobs: list[str], fields: Sequence[Field]) -> FloatArray | None:
 
 
 def _is_valid(table: FloatArray, fields: Sequence[Field]) -> bool:
-    """Whether every number in a table is valid for its field."""
+    """Whether every number in a table is in its field's range, and whole where the field requires it."""
     low = np.array([field.low for field in fields], np.float64)
     high = np.array([field.high for field in fields], np.float64)
     if not ((table >= low) & (table <= high)).all():  # false for NaN, too
@@ -253,7 +253,7 @@ def _is_valid(table: FloatArray, fields: Sequence[Field]) -> bool:
 
 
 def _parse_slowly(path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str) -> FloatArray:
-    """Parse records one by one, to report the line and field of an error."""
+    """Parse records one by one, in order to report the line and field of an error."""
     table = []
     for number, line in enumerate(block.lines, block.first_line):
         text = line.strip(" \t\r")
@@ -286,7 +286,7 @@ def _value(path: str | Path, line: int, field: Field, text: str) -> float:
 
 
 def short(text: str) -> str:
-    """Shorten a text from a file for an error message."""
+    """Shorten text from a file for an error message."""
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -308,7 +308,7 @@ def leading_number(text: str) -> int | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Format an error of the system or a library as a single line."""
+    """Format an error from the operating system or a library as a single line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())
 
@@ -326,7 +326,7 @@ def seconds_text(ms: int) -> str:
 
 
 def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) -> None:
-    """Raise InputError if a whole number exceeds `MAX_WHOLE`, and so could not be read back exactly."""
+    """Raise InputError if the magnitude of a number exceeds `MAX_WHOLE`, so it could not be read back exactly."""
     numbers = values.astype(np.int64, copy=False)
     beyond = (numbers > MAX_WHOLE) | (numbers < -MAX_WHOLE)
     if beyond.any():
@@ -337,7 +337,7 @@ def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) ->
 def write_file(path: str | Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file atomically, replacing an existing one; the suffixes ``.gz`` and ``.xz`` compress it.
 
-    ``write`` is called with a binary stream for the uncompressed content.
+    Calls ``write`` with a binary stream that accepts the uncompressed content.
     """
     with new_file(path) as (_, raw), _compressor(raw, Path(path).suffix.lower()) as stream:
         write(stream)
@@ -361,7 +361,7 @@ def write_records(
 def new_file(path: str | Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """Open a temporary file next to the target, and rename it to the target if the ``with`` block succeeds.
 
-    Yields the temporary path and the open file. After an error, the temporary file is removed.
+    Yields the temporary path and the open file. If the block fails, the temporary file is removed.
     """
     target = Path(os.path.realpath(path))  # replace the target of a symbolic link, not the link
     if target.exists() and not target.is_file():
@@ -380,7 +380,7 @@ def new_file(path: str | Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 @contextlib.contextmanager
 def _compressor(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
-    """Yield a stream that compresses into `raw` according to the suffix, reproducibly (without a time stamp)."""
+    """Yield a stream that compresses to `raw` according to the suffix; reproducible, since it writes no time stamp."""
     if suffix == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
             yield cast("IO[bytes]", stream)

@@ -1,10 +1,10 @@
-"""Optional workload columns, constant or drawn per job, and classes of jobs for separate metrics.
+"""Optional workload columns, constant or drawn per job, and job classes that get their own metrics.
 
-Columns describe the messages between a job's nodes, its input and output data, and its use of resources: fractions of
-time on CPU, network and disk, memory, and the kind of CPU work. The resource mixes are those of Sodan and Lan, *LOMARC:
-Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6.1; docs/generators.md explains how
-ambiguous parts of the text were interpreted. Job classes are narrow and wide, short and long, and the month of
-submission.
+Columns describe the messages between a job's nodes, its input and output data, and its resource use: the fractions of
+time spent on CPU, network and disk, the memory, and the kind of CPU work. The resource mixes come from Sodan and Lan,
+*LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6.1; docs/generators.md
+explains how we interpreted ambiguous parts of the paper. Jobs are classified by width (narrow or wide), by run time
+(short or long), or by month of submission.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gridweave.site.job import SUM_TOLERANCE
 from gridweave.site.service.zones import load_zone
 
 AT_HOME: Final = "home"
-"""Stands for the home site of the job's user, instead of a site name."""
+"""Stands for the job's home site, instead of a site name."""
 
 PATTERN_NAMES = tuple(PATTERNS)
 """Pattern names; the column ``pattern`` holds indices into this tuple."""
@@ -37,7 +37,7 @@ Range = float | Sequence[float]
 """One value for all jobs, or the bounds between which each job's value is drawn."""
 
 Shares = str | Mapping[str, float]
-"""One name for all jobs, or the share of jobs for each name."""
+"""One name for all jobs, or names with the share of jobs for each."""
 
 
 def with_communication(
@@ -48,19 +48,19 @@ def with_communication(
     Parameters
     ----------
     pattern : str or mapping from str to float
-        A name from `gridweave.netmodel.communication.PATTERNS`, or the share of jobs for each name.
+        A name from `gridweave.netmodel.communication.PATTERNS`, or names with the share of jobs that have each pattern.
     fraction : float or (float, float)
         Fraction of the run time on a single site that is spent on communication, 0 to 1; drawn uniformly from a range.
     message_bytes : float or (float, float)
-        Size of a message in whole bytes; drawn log-uniformly from a range.
+        Message size in bytes, rounded to a whole number; drawn log-uniformly from a range.
     rng : numpy.random.Generator
         Always draws three numbers per job, in job order, even if some are unused.
 
     Returns
     -------
     Workload
-        With the columns ``pattern``, ``communication_fraction`` and ``message_bytes``. A job without communication has
-        0 in the last two.
+        With the columns ``pattern``, ``communication_fraction`` and ``message_bytes``. The last two are 0 for a job
+        that does not communicate.
 
     Raises
     ------
@@ -99,18 +99,18 @@ def with_data(
     output_site: Shares = AT_HOME,
     rng: np.random.Generator,
 ) -> Workload:
-    """Set the sizes of each job's input and output, and the sites that hold them.
+    """Set the sizes of each job's input and output data, and the sites where the data are stored.
 
     Parameters
     ----------
     home : array_like of int, shape (n,)
-        Home site of each job.
+        Index of each job's home site.
     sites : sequence of str
         Names of the sites.
     input_bytes, output_bytes : float or (float, float)
-        Sizes in whole bytes; drawn log-uniformly from a range.
+        Sizes in bytes, rounded to whole numbers; drawn log-uniformly from a range.
     input_site, output_site : str or mapping from str to float
-        `AT_HOME`, the name of a site, or the share of jobs for each site.
+        `AT_HOME`, a site name, or site names with the share of jobs whose data are at each site.
     rng : numpy.random.Generator
         Always draws four numbers per job, in job order, even if some are unused.
 
@@ -139,7 +139,7 @@ def with_data(
 
 
 def check_pattern(pattern: Shares) -> dict[str, float]:
-    """Return the share of each pattern.
+    """Return the share of each pattern, after checking that the pattern names are known.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def check_pattern(pattern: Shares) -> dict[str, float]:
 
 
 def check_site(option: str, site: Shares, sites: Sequence[str]) -> dict[str, float] | None:
-    """Return the share of each site; None if each job uses its home site.
+    """Return the share of each site, after checking the site names; None if every job uses its home site.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def check_site(option: str, site: Shares, sites: Sequence[str]) -> dict[str, flo
 
 
 def check_fraction(fraction: Range) -> tuple[float, float]:
-    """Return the bounds of a fraction of the run time.
+    """Check a fraction of the run time and return its bounds; they are equal if it is a single value.
 
     Raises
     ------
@@ -188,12 +188,12 @@ def check_fraction(fraction: Range) -> tuple[float, float]:
 
 
 def check_bytes(option: str, size: Range) -> tuple[float, float]:
-    """Return the bounds of a size.
+    """Check a size and return its bounds; they are equal if it is a single value.
 
     Raises
     ------
     OptionError
-        If the bounds are not ascending sizes, or the lower bound of a range is below 1 byte: drawing is log-uniform.
+        If the bounds are not ascending sizes, or a range, from which sizes are drawn log-uniformly, starts below 1.
     """
     low, high = _ends(option, size, float(MAX_BYTES), f"bytes, from 0 to {MAX_BYTES:,}")
     if low < 1 and low < high:
@@ -227,14 +227,14 @@ def shares_of(option: str, names_or_shares: Shares) -> dict[str, float]:
 
 
 def places_by_share(shares: Mapping[str, float], draws: npt.NDArray[np.float64]) -> IntArray:
-    """Return, for each draw from [0, 1), the index of the name it selects; at least one share must be above 0."""
+    """Return the index of the name selected by each draw from [0, 1); at least one share must be above 0."""
     parts = np.array(list(shares.values()), np.float64)
     bounds = np.cumsum(parts / parts.max())  # avoids overflow in the sum of large shares
     return np.asarray(np.searchsorted(bounds / bounds[-1], draws, side="right"), np.int64)
 
 
 def _evenly(ends: tuple[float, float], draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    # Rounding errors must not leave the range.
+    # A rounding error must not push a value out of the range.
     return np.clip(ends[0] + draws * (ends[1] - ends[0]), *ends)
 
 
@@ -251,23 +251,23 @@ RESOURCE_COLUMNS = (
     *("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction"),
     *("cpu_kind", "cache_bytes"),
 )
-"""Workload columns that `assign_resources` sets."""
+"""Workload columns set by `assign_resources`."""
 
 CPU_INTEGER, CPU_FLOAT = 0, 1
-"""Values of ``cpu_kind``: the dominant kind of a job's CPU work."""
+"""Values of ``cpu_kind``, the dominant kind of a job's CPU work."""
 
 CPU_WELL = 0.33
 """Probability that the CPU work of two jobs is compatible (LOMARC, section 6.1)."""
 
 CACHE_BYTES = (0, 40 * 1024, 80 * 1024, 400 * 1024)
-"""Data in the L2 and L3 cache of the measured jobs (LOMARC, Table 1)."""
+"""Amounts of data that the measured jobs kept in the L2 and L3 caches (LOMARC, Table 1)."""
 
 _MEMORY_PARTS = ((0.70, 0.05, 0.5), (0.25, 0.5, 0.8), (0.05, 0.8, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceMix:
-    """The shares of jobs that are bound by each resource.
+    """The share of jobs bound by each resource.
 
     Parameters
     ----------
@@ -298,14 +298,14 @@ MIXES: Mapping[str, ResourceMix] = MappingProxyType(
         "M3": ResourceMix(cpu=0.3, network=0.5, disk=0.2),
     }
 )
-"""The mixes of LOMARC, section 6.1: scientific with data mining, data mining, and conventional."""
+"""The mixes in LOMARC, section 6.1: scientific with data mining, data mining, and conventional."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Ranges of a job's fractions if one resource dominates.
+    """Ranges of a job's time fractions if the job is bound by one resource (``own``).
 
-    The ranges are those of its own fraction, of a second fraction, and of their sum; the third fraction is the rest.
+    The ranges limit this resource's fraction, a second fraction, and the sum of both; the third fraction is the rest.
     """
 
     own: str
@@ -352,21 +352,21 @@ def assign_resources(
     cpu_well: float = CPU_WELL,
     dominant: bool = True,
 ) -> Workload:
-    """Draw each job's fractions of time on each resource, its memory, kind of CPU work and cache use.
+    """Draw each job's fractions of time on the resources, its memory, its kind of CPU work, and its cache use.
 
     Parameters
     ----------
     workload : Workload
-        Existing columns of `RESOURCE_COLUMNS` are replaced.
+        The jobs; existing columns in `RESOURCE_COLUMNS` are replaced.
     mix : str or ResourceMix
-        A mix, or a text for `mix_named`.
+        A mix, or text that `mix_named` can parse.
     rng : numpy.random.Generator
         Each column draws from its own spawned stream.
     cpu_well : float
         Probability that the CPU work of two jobs is compatible.
     dominant : bool
-        Whether a job bound by a resource spends more time on it than on either of the others. If False, only the
-        published ranges hold, and 8% of the disk- and network-bound jobs spend most of their time on the CPU.
+        Whether a job bound by a resource always spends more time on this resource than on either of the other two. If
+        False, only the published ranges apply; 8% of the disk- and network-bound jobs then mostly use the CPU.
 
     Returns
     -------
@@ -380,9 +380,9 @@ def assign_resources(
 
     Notes
     -----
-    Two jobs go well together unless the CPU work of both is floating point (LOMARC, Table 1: two integer programs were
-    slowed by up to 1.4, two floating-point ones by up to 2.1). A job is a floating-point one with the probability
-    sqrt(1 - cpu_well), so a pair goes well with the probability `cpu_well`, whatever the order in which jobs meet.
+    The CPU work of two jobs is compatible unless both do floating-point work (LOMARC, Table 1: a pair of integer
+    programs slowed down by a factor of up to 1.4, a pair of floating-point programs by up to 2.1). A job does
+    floating-point work with probability sqrt(1 - cpu_well), so any two jobs are compatible with probability `cpu_well`.
     """
     mix = mix_named(mix) if isinstance(mix, str) else mix
     if not 0 <= cpu_well <= 1:
@@ -400,7 +400,7 @@ def assign_resources(
 def _draw_fractions(
     bound: npt.NDArray[np.intp], rngs: list[np.random.Generator], dominant: bool
 ) -> dict[str, FloatArray]:
-    """Draw the CPU, network and disk fractions of each job; draws outside the ranges are repeated."""
+    """Draw the CPU, network and disk fractions of each job; redraw fractions that are outside their ranges."""
     columns = {name: np.empty(len(bound)) for name in RESOURCE_COLUMNS[:3]}
     for number, (ranges, rng) in enumerate(zip(_BOUNDS, rngs, strict=True)):
         rows = np.flatnonzero(bound == number)
@@ -426,12 +426,12 @@ def _draw_memory(size: int, rng: np.random.Generator) -> FloatArray:
 
 
 def check_resources(workload: Workload) -> None:
-    """Check that a workload has the resource columns that coscheduling needs.
+    """Check that a workload has the resource columns required for coscheduling.
 
     Raises
     ------
     InputError
-        If one of the four fractions is missing, or those of CPU, network and disk do not sum to 1 for some job.
+        If one of the four fractions is missing, or a job's CPU, network and disk fractions do not sum to 1.
     """
     for name in RESOURCE_COLUMNS[:4]:
         if name not in workload.columns:
@@ -452,7 +452,7 @@ NARROW_UP_TO = 32
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JobClasses:
-    """A partition of jobs into classes: each job is in exactly one.
+    """A partition of jobs into classes: each job is in exactly one class.
 
     Attributes
     ----------
@@ -472,7 +472,7 @@ def classes_by_width(width: npt.ArrayLike, narrow_up_to: float = NARROW_UP_TO) -
     Parameters
     ----------
     width : array_like of int, shape (n,)
-        Nodes of each job.
+        Number of nodes of each job.
     narrow_up_to : float, optional
         Maximum width of a narrow job; 32 as in Zhang, section 2.2.
 
@@ -508,9 +508,9 @@ def classes_by_length(run_ms: npt.ArrayLike, short_up_to_ms: float | None = None
 def classes_by_month(submit_ms: npt.ArrayLike, start_unix_s: int | None, timezone: str | None = None) -> JobClasses:
     """Classify jobs by the calendar month of submission, e.g. "1996-09", in ascending order without empty months.
 
-    `start_unix_s` is the date of time zero in seconds since 1970 (UTC). `timezone` is the IANA name of the calendar's
-    time zone; it defaults to UTC. InputError if there is no start date, the zone is unknown, or a date is beyond the
-    calendar.
+    `start_unix_s` is the Unix time of the workload's time zero. `timezone` is the IANA name of the calendar's time
+    zone; it defaults to UTC. Raises InputError if there is no start date, the zone is unknown, or a date is not in the
+    years 1 to 9999.
     """
     submit = np.asarray(submit_ms, np.int64)
     if start_unix_s is None:
@@ -532,7 +532,7 @@ def classes_by_month(submit_ms: npt.ArrayLike, start_unix_s: int | None, timezon
 
 
 def _month_edges(first_ms: int, last_ms: int, start_unix_s: int, zone: ZoneInfo) -> tuple[list[str], IntArray]:
-    """Return the names and start times of all months from the first to the last job."""
+    """Return the names and start times (in ms) of all months from the first to the last job."""
     first, last = (
         datetime.datetime.fromtimestamp(start_unix_s + instant_ms // MS_PER_S, zone)
         for instant_ms in (first_ms, last_ms)

@@ -1,8 +1,8 @@
-"""Models of run time estimates: how far users overestimate the run times of their jobs.
+"""Models of run time estimates, i.e. of how much users overestimate the run times of their jobs.
 
-Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
-Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), section 2.1 and Figure 1. Each model multiplies the
-run time of a job by an overestimation factor >= 1 that does not depend on the job.
+Source: Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for
+Parallel Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), section 2.1 and Figure 1. Each model
+multiplies a job's run time by an overestimation factor >= 1 that does not depend on the job.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ FORMS = "keep, perfect, omega:X (X >= 0) or phi:X (0 <= X <= 1)"
 
 
 def perfect(workload: Workload) -> Workload:
-    """Set every estimate to the run time; no job overruns its estimate any more."""
+    """Set every estimate to the job's run time; no job overruns its estimate any more."""
     return _with_estimates(workload, workload.run_ms)
 
 
 def omega(workload: Workload, omega: float, rng: np.random.Generator) -> Workload:
-    """Draw estimates from the Omega model: factors uniform between 1 and 1 + omega.
+    """Draw estimates from the Omega model, with factors uniformly distributed between 1 and 1 + omega.
 
     Parameters
     ----------
     omega : float
-        Upper limit of the overestimation, >= 0. At 0 every estimate is perfect.
+        Upper limit of the overestimation, >= 0. With 0, every estimate is perfect.
     rng : numpy.random.Generator
         Draws one factor per job.
 
     Returns
     -------
     Workload
-        The same jobs with new estimates, in whole milliseconds, at least the run time and at most `MAX_TIME_MS`. No job
-        overruns its estimate any more.
+        The same jobs with new estimates in whole milliseconds, between the run time and `MAX_TIME_MS`. No job overruns
+        its estimate any more.
 
     Raises
     ------
@@ -54,21 +54,21 @@ def omega(workload: Workload, omega: float, rng: np.random.Generator) -> Workloa
 
 
 def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
-    """Draw estimates from the Phi model: a fraction phi of the jobs end exactly at their estimate.
+    """Draw estimates from the Phi model: a fraction phi of the jobs finish exactly at their estimate.
 
     For the other jobs, run time / estimate is uniform on (0, 1].
 
     Parameters
     ----------
     phi : float
-        Fraction of jobs with a perfect estimate, 0 <= phi <= 1. At 1 every estimate is perfect.
+        Fraction of jobs with a perfect estimate, 0 <= phi <= 1. With 1, every estimate is perfect.
     rng : numpy.random.Generator
         Draws one factor per job.
 
     Returns
     -------
     Workload
-        As from `omega`.
+        As returned by `omega`.
 
     Raises
     ------
@@ -78,9 +78,9 @@ def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
     Notes
     -----
     Zhang, section 2.1 and Figure 1(b): with y uniform on [0, 1), the factor is 1 if y < phi, else (1 - phi) / (1 - y).
-    This factor has no upper bound and, for phi < 1, no mean: the longest estimates grow with the number of jobs. They
-    are cut at `MAX_TIME_MS`, more than three thousand years, which a job of one day reaches with a probability below
-    1e-6.
+    For phi < 1, this factor has no upper bound and no mean, so the longest estimate grows with the number of jobs.
+    Estimates are limited to `MAX_TIME_MS`, more than three thousand years, which a one-day job reaches with a
+    probability below 1e-6.
     """
     if not 0 <= phi <= 1:
         raise OptionError("phi", f"{phi} is not within 0 to 1")
@@ -89,7 +89,7 @@ def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
 
 
 def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> Workload:
-    """Apply an estimate model given as text.
+    """Apply an estimate model that is given as text.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> 
 
 
 def number_of(option: str, model: str, expected: str) -> float:
-    """Return the number in a model text such as ``omega:2``; the error message ends with the expected texts."""
+    """Return the number in a model text such as ``omega:2``; ``expected`` describes valid texts in the error."""
     try:
         return float(model.partition(":")[2])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Home sites of jobs: the site at which a job is submitted, as its number in the column ``partition``."""
+"""Home sites of jobs. A job is submitted at its home site, whose index is in the column ``partition``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gridweave.scenarios.workload.transform import with_cancels_moved
 def assign_homes(
     workload: Workload, home: str | dict[str, float], site_names: list[str], rng: np.random.Generator
 ) -> Workload:
-    """Assign each job a home site: its number, from 0, in the column ``partition``.
+    """Assign each job a home site, and write the site's index to the column ``partition``.
 
-    With ``round-robin``, the i-th submitted job gets site i mod S (Streit, section 7.2). With ``partition``, the k-th
-    lowest partition number of the trace becomes the k-th site. With shares by site, each job is drawn independently.
-    InputError if the workload has no partitions, more partitions than sites, or jobs without a partition.
+    With ``round-robin``, job i in submit order gets site i mod S, where S is the number of sites (Streit, section 7.2).
+    With ``partition``, the k-th lowest partition number is mapped to the k-th site; InputError if a job has no
+    partition, or there are more partitions than sites. With a share for each site, jobs are drawn independently.
     """
     jobs = len(workload)
     if isinstance(home, dict):
@@ -33,7 +33,7 @@ def assign_homes(
 
 
 def home_of(workload: Workload) -> IntArray:
-    """Return the home site of each job, as assigned by `assign_homes`.
+    """Return the index of each job's home site, as assigned by `assign_homes`.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def home_of(workload: Workload) -> IntArray:
 
 
 def overlap(workloads: Sequence[Workload]) -> bool:
-    """Whether all workloads have recording dates and a common period."""
+    """Whether all workloads have jobs and recording dates, and their periods have a time in common."""
     starts = [jobs.start_unix_s for jobs in workloads]
     if None in starts or not all(len(jobs) for jobs in workloads):
         return False
@@ -52,10 +52,10 @@ def overlap(workloads: Sequence[Workload]) -> bool:
 
 
 def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
-    """Merge the workloads of several sites, with new job ids in submit order and the site number as home.
+    """Merge the workloads of several sites; each job's home is its site, and job ids are renumbered in submit order.
 
-    Workloads that `overlap` keep their dates; otherwise all of them start at time 0. Of the optional columns only
-    ``cancel_ms`` is kept.
+    Workloads keep their dates if they `overlap`; otherwise they all start at time 0. ``cancel_ms`` is the only
+    optional column that is kept.
     """
     job_tables = [workload for _, workload in workloads]
     first_s = min(workload.start_unix_s or 0 for workload in job_tables) if overlap(job_tables) else None

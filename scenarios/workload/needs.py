@@ -1,7 +1,7 @@
 """The needs of a job's tasks: fractions of a node's CPU and memory (docs/fractional.md, "Needs").
 
-The column ``cpu_need`` is the fraction of a node's CPU with which a task runs at full speed; ``memory_fraction`` is the
-fraction of a node's memory that it occupies. The width of such a job is its number of tasks. If tasks differ, these
+The column ``cpu_need`` is the fraction of a node's CPU that a task needs to run at full speed; ``memory_fraction`` is
+the fraction of a node's memory that a task occupies. A job's width is its number of tasks. If the tasks differ, these
 columns describe the first group of tasks, which needs the most memory, and `GROUP_COLUMNS` describe the other groups.
 """
 
@@ -23,7 +23,7 @@ NEED_COLUMNS = ("cpu_need", "memory_fraction")
 _OF_GROUPS = frozenset(itertools.chain(*GROUP_COLUMNS))
 
 ANNOTATIONS = ("lublin", "hpc2n", "whole", "lublin-root")
-"""Methods for assigning needs to jobs without any."""
+"""Methods of assigning needs to jobs that have none."""
 
 SEQUENTIAL_NEED = 0.25
 """CPU need of a single-threaded task on a node with four cores."""
@@ -35,12 +35,12 @@ _ROOTED_SHARE, _MEMORY_BESIDE_ROOT = 0.5, 0.25
 
 
 def needs_of(workload: Workload) -> NeedsOfTasks:
-    """Return the groups of tasks of all jobs; a task without needs takes a whole node."""
+    """Return the task groups of all jobs; a task without needs takes a whole node."""
     return needs_in_columns(workload.width, workload.columns)
 
 
 def cpu_needs(workload: Workload) -> npt.NDArray[np.float64]:
-    """Return the total CPU need of each job's tasks, in nodes, shape (n,)."""
+    """Return the total CPU need of each job, in nodes, as an array of shape (n,)."""
     groups = needs_of(workload)
     needs = np.zeros(len(workload))
     np.add.at(needs, groups.row, groups.cpu * groups.tasks)
@@ -48,12 +48,12 @@ def cpu_needs(workload: Workload) -> npt.NDArray[np.float64]:
 
 
 def with_groups(workload: Workload, groups: NeedsOfTasks) -> Workload:
-    """Replace the needs and widths of a workload's jobs; a width becomes the number of tasks.
+    """Replace the needs of a workload's jobs, and set each job's width to its number of tasks.
 
     Parameters
     ----------
     groups : NeedsOfTasks
-        Groups ordered by job, and by descending memory within a job; at most `MOST_GROUPS` per job, at least one.
+        One to `MOST_GROUPS` groups per job, ordered by job, and by descending memory within a job.
     """
     count = np.bincount(groups.row, minlength=len(workload))
     group_index = np.arange(len(groups.row)) - (np.cumsum(count) - count)[groups.row]
@@ -80,8 +80,8 @@ def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> No
     Raises
     ------
     InputError
-        If a column is missing, a need is not in (0, 1], or the groups of a job have more tasks than the job. Names the
-        job and the field.
+        If a column is missing, a need is not in (0, 1], or a job's other groups leave no task for its first group. The
+        message names the job and the field.
     """
     for name in columns:
         if name not in workload.columns:
@@ -124,17 +124,17 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
 
     The annotation selects the method:
 
-    - "lublin" is for nodes with four cores. A job of one task has one thread; the tasks of other jobs use a whole
-      node's CPU. 55% of the jobs need a tenth of a node's memory, the others 20% to 100%.
-    - "lublin-root" is the same, but in half of the jobs with several tasks, all tasks except the root need only a
-      quarter of the root's memory.
-    - "hpc2n" is for nodes with two cores. Memory per processor comes from the columns ``memory_kb`` and
-      ``requested_memory_kb`` of the HPC2N trace (-1: unknown). The width becomes a number of tasks: if the number of
-      processors is even and two of them fit into the memory of a node, they form one task of two threads.
+    - "lublin" is for nodes with four cores. A job with one task has one thread; the tasks of other jobs use a whole
+      node's CPU. 55% of the jobs need a tenth of a node's memory per task, the rest 20% to 100%.
+    - "lublin-root" is the same, except that in half of the jobs with several tasks, every task but the root needs only
+      a quarter of the root's memory.
+    - "hpc2n" is for nodes with two cores. The memory per processor comes from the columns ``memory_kb`` and
+      ``requested_memory_kb`` of the HPC2N trace (-1: unknown). The width becomes the number of tasks: a task has two
+      threads if the job's number of processors is even and a node has enough memory for two of them, else one thread.
     - "whole" assigns whole nodes.
 
-    "lublin" draws two numbers per job, "lublin-root" then one more; the others draw none. Raises OptionError if the
-    annotation is unknown, and InputError if the workload lacks a column that the method needs.
+    "lublin" draws two numbers per job, "lublin-root" three, and the other methods none. Raises OptionError if the
+    annotation is unknown, and InputError if the workload does not have a column that the method needs.
     """
     check_known("needs", annotation, ANNOTATIONS)
     if annotation == "hpc2n":
@@ -151,7 +151,7 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
 
 
 def _with_roots(workload: Workload, rng: np.random.Generator) -> Workload:
-    """Reduce the memory of all tasks but the first in a random half of the jobs with several tasks."""
+    """In a random half of the jobs with several tasks, reduce the memory need of every task but the first."""
     has_root = (rng.random(len(workload)) < _ROOTED_SHARE) & (workload.width > 1)
     tasks, cpu, memory = GROUP_COLUMNS[0]
     others = {
@@ -165,22 +165,22 @@ def _with_roots(workload: Workload, rng: np.random.Generator) -> Workload:
 
 
 def with_load(workload: Workload, nodes: int, load: float) -> Workload:
-    """Scale the times between submissions to a given offered load; the first job moves to time zero.
+    """Scale the times between submissions to reach a given offered load; the first job moves to time zero.
 
     Parameters
     ----------
     workload : Workload
-        At least one job.
+        Must have at least one job.
     nodes : int
     load : float
-        Sum of tasks x run time, divided by nodes x time between the first and the last submission.
+        Sum of width x run time over all jobs, divided by nodes x time between the first and the last submission.
 
     Raises
     ------
     OptionError
-        If the load is not above 0, or so low that a submit time would become too large.
+        If the load is not above 0, or is so low that a submit time would become too large.
     InputError
-        If all jobs are submitted at once.
+        If all jobs are submitted at the same time.
     """
     if not 0 < load < np.inf:
         raise OptionError("load", f"is {load:g}; expected a number above 0")
@@ -198,7 +198,7 @@ def with_load(workload: Workload, nodes: int, load: float) -> Workload:
 
 
 HPC2N_NODE_KB = 2 * 1024 * 1024
-"""Memory of a node of the HPC2N cluster: two gigabytes."""
+"""Memory of a node in the HPC2N cluster: two gigabytes."""
 
 
 def _as_hpc2n(workload: Workload) -> Workload:

@@ -1,7 +1,7 @@
-"""Job priorities for workloads without any: derived from queue, user, group or partition, or drawn by shares.
+"""Job priorities for workloads that have none: derived from queue, user, group or partition, or drawn by shares.
 
-SWF traces have no priorities, but they have the queue of each job (field 15, the column ``job_class``), from which most
-sites derived them. Collins and George (2001), sections 5.3 and 5.4, draw priorities from mixes.
+SWF traces do not record priorities, but they record each job's queue (field 15, column ``job_class``), from which most
+sites derived the priority. Collins and George (2001), sections 5.3 and 5.4, draw priorities from mixes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FORMS = (
 
 
 def with_priorities(workload: Workload, model: str, rng: np.random.Generator) -> Workload:
-    """Set the priorities of a workload's jobs as a text describes.
+    """Set the priorities of a workload's jobs, according to a model given as text.
 
     Parameters
     ----------
     workload : Workload
     model : str
         ``keep``: leave the workload as it is. ``job_class:3=2,1=1``: jobs of class 3 get priority 2, jobs of class 1
-        get priority 1, and all others 0; likewise for ``user``, ``group`` and ``partition``.
-        ``shares:2=0.2,1=0.3,0=0.5``: a fifth of the jobs get priority 2, and so on; the shares need not sum to 1.
+        get priority 1, and all other jobs priority 0; ``user``, ``group`` and ``partition`` work the same way.
+        ``shares:2=0.2,1=0.3,0=0.5``: draw priority 2 with probability 0.2, and so on; shares need not sum to 1.
     rng : numpy.random.Generator
-        Draws one number per job for shares.
+        Draws one number per job if the model is ``shares``.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def with_priorities(workload: Workload, model: str, rng: np.random.Generator) ->
     Raises
     ------
     OptionError
-        If the text is invalid, the workload lacks the column, or no job has one of the listed values.
+        If the text is invalid, the workload does not have the column, or no job has one of the listed values.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Random run times, drawn around the run times of a trace or from measured statistics of a job class.
+"""Random run times, drawn around the recorded run times or from measured statistics of a job class or user.
 
 Collins and George (2001), section 6, name "modeling job execution time as a statistical distribution instead of a known
-quantity" as future work. The lognormal distribution is our assumption: run times are positive and have long tails.
+quantity" as future work. We chose the lognormal distribution because run times are positive and have long tails.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def with_run_times(workload: Workload, model: str, rng: np.random.Generator, *, folder: Path | None = None) -> Workload:
-    """Draw run times from the model that a text names: one random number per job; whole milliseconds, at least 1.
+    """Draw run times in whole milliseconds, at least 1, from a model given as text; uses one random number per job.
 
     - ``keep`` leaves the workload as it is.
     - ``lognormal:X`` draws from a lognormal distribution whose mean is the recorded run time and whose standard
       deviation is X times the mean.
-    - ``experience:FILE`` draws from a lognormal distribution with the mean and standard deviation that the file's
-      tables ``[[experience]]`` state at speed 1 for the job's class, or else for its user. Jobs of other classes and
-      users keep their run times. The file is looked up in ``folder`` first.
+    - ``experience:FILE`` draws from a lognormal distribution with the mean and standard deviation (at speed 1) that the
+      file's ``[[experience]]`` tables contain for the job's class, or else for its user. Jobs without a table keep
+      their run times. The file is looked up in ``folder`` first.
 
-    Estimates stay the same: a longer run time is cut at the estimate, and the job counts as overrun. Raises OptionError
-    if the model is unknown, its number is missing or out of range, or the file cannot be used.
+    Estimates do not change: a run time above the estimate is truncated to it, and the job counts as overrun. Raises
+    OptionError if the model is unknown, its number is missing or out of range, or the file cannot be used.
     """
     if model == "keep":
         return workload
@@ -56,7 +56,7 @@ def with_run_times(workload: Workload, model: str, rng: np.random.Generator, *, 
 
 
 def is_from_file(model: str) -> bool:
-    """Whether a model reads a file with the run times of each job class and user; jobs need these columns."""
+    """Whether a model reads run times by job class and user from a file; the workload then needs both columns."""
     return model.startswith(f"{_EXPERIENCE}:")
 
 
@@ -82,7 +82,7 @@ def _known(workload: Workload, path: str, folder: Path | None) -> tuple[FloatArr
         raise OptionError("run_times", problem)
     mean_ms, spread = workload.run_ms.astype(np.float64), np.zeros(len(workload))
     has_table = np.zeros(len(workload), np.bool_)
-    # A table for the class overrides one for the user, so it comes last.
+    # Process class tables last, because they override user tables.
     for column, of_class in (("user", False), ("job_class", True)):
         names = workload.columns.get(column)
         for table in tables if names is not None else ():
@@ -98,7 +98,7 @@ def _known(workload: Workload, path: str, folder: Path | None) -> tuple[FloatArr
 
 
 def _why_unusable(tables: Sequence[KnownTimes], file: Path) -> str | None:
-    """Return why the tables cannot be used for drawing run times, or None."""
+    """Return the reason why run times cannot be drawn from the tables, or None."""
     if not tables:
         return f"{file} has no table [[experience]]; gridweave simulate --out writes one (experience.toml)"
     plain = {table.key[0] for table in tables if not table.resource}

@@ -1,4 +1,4 @@
-"""Site events in simulation other than jobs: requests for advance reservations, and nodes that fail or drain.
+"""Events at a simulated site other than jobs: requests for advance reservations, and nodes that fail or drain.
 
 docs/disciplines.md, "Nodes that fail", describes how nodes fail, drain and recover.
 """
@@ -29,9 +29,9 @@ class ReservationAnswer(msgspec.Struct, frozen=True, kw_only=True):
         The requested reservation.
     accepted : bool
     earliest_ms : int or None
-        If refused: the earliest start, no earlier than requested, that would have been accepted, if any.
+        If refused: the earliest start, at or after the requested start, that would have been accepted, if any.
     reason : str or None
-        Why it was refused.
+        Why the request was refused.
     """
 
     reservation_id: int
@@ -50,7 +50,7 @@ def check_requests(requests: Sequence[Request]) -> None:
     Raises
     ------
     OptionError
-        Names the first invalid reservation.
+        If a request has a repeated id or comes before time zero; the message names the first such reservation.
     """
     seen: set[int] = set()
     for when_ms, request in requests:
@@ -63,20 +63,20 @@ def check_requests(requests: Sequence[Request]) -> None:
 
 
 KINDS = ("up", "drain", "down")
-"""Kinds of node events, in the order of their numbers in compiled code."""
+"""Kinds of node events; compiled code identifies a kind by its index."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A change of state for some nodes of a site.
+    """A state change of consecutive nodes of a site.
 
     Attributes
     ----------
     at_ms : int
     kind : {"down", "drain", "up"}
-        ``down``: the nodes fail and their jobs are lost. ``drain``: they leave service once their jobs have ended.
-        ``up``: they return to service.
+        ``down``: the nodes fail and their jobs are lost. ``drain``: the nodes leave service as soon as their jobs have
+        ended. ``up``: the nodes return to service.
     first_node, nodes : int
-        Index of the first node, from 0, and number of nodes.
+        Index of the first node, from 0, and the number of nodes.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The job table, which is the input of every simulation, whether it comes from a file or a generator."""
+"""The job table: the input of every simulation, whether it is read from a file or generated."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class MadeAnew:
-    """Base of frozen dataclasses that are copied and pickled by calling their constructor with plain fields.
+    """Base class of frozen dataclasses that are copied and unpickled by calling their constructor.
 
     Read-only dictionary views cannot be pickled, and arrays lose their read-only flag in a pickle. The constructor
-    restores both and repeats the checks.
+    makes both read-only again and repeats the checks.
     """
 
     __slots__ = ()
@@ -47,7 +47,7 @@ BoolArray = npt.NDArray[np.bool_]
 MS_PER_S = 1000
 
 FIXED_COLUMNS = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")
-"""Columns that every workload has."""
+"""The columns of every workload."""
 
 FRACTION_COLUMNS = (
     *("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction"),
@@ -56,8 +56,8 @@ FRACTION_COLUMNS = (
 )
 """Optional columns with values from 0 to 1.
 
-They are fractions of a job's run time on each resource, of a node's memory, of the run time on a single site that is
-spent on communication, and of a node's CPU that a task can use.
+They are the fractions of a job's run time spent on each resource or, on a single site, on communication, and the
+fractions of a node's memory and CPU that a task can use.
 """
 
 FLOAT_COLUMNS = ("weight", *FRACTION_COLUMNS)
@@ -81,21 +81,21 @@ class Workload(MadeAnew):
     submit_ms : numpy.ndarray of int64, shape (n,)
         Submit times, ascending; jobs with the same submit time are in ascending order of their ids.
     width : numpy.ndarray of int64, shape (n,)
-        Nodes, >= 1.
+        Numbers of nodes, >= 1.
     estimate_ms : numpy.ndarray of int64, shape (n,)
-        Run time estimates, > 0: the limit at which a job is killed.
+        Run time estimates, > 0; a job is killed when it reaches its estimate.
     run_ms : numpy.ndarray of int64, shape (n,)
         Run times, > 0 and at most the estimate.
     overran : numpy.ndarray of bool, shape (n,), optional
-        Jobs whose run time exceeded their estimate and was cut there; they are killed at their limit.
+        Whether the run time exceeded the estimate and was truncated to it; such a job is killed at its estimate.
     columns : mapping from str to numpy.ndarray, shape (n,), optional
-        Optional properties with names from `OPTIONAL_COLUMNS`: int64, or float64 for names in `FLOAT_COLUMNS`.
+        Columns with names from `OPTIONAL_COLUMNS`; float64 for names in `FLOAT_COLUMNS`, int64 for all others.
     nodes : int, optional
-        Nodes of the machine on which the workload was recorded.
+        Number of nodes of the machine on which the workload was recorded.
     name : str
-        Name for reports and messages.
+        Name used in reports and error messages.
     start_unix_s : int, optional
-        Date of time zero, in seconds since 1970 (UTC).
+        Unix time of the workload's time zero, in seconds.
     timezone : str, optional
         IANA name of the machine's time zone, for calendar months and times of day.
 
@@ -106,7 +106,7 @@ class Workload(MadeAnew):
 
     Notes
     -----
-    The order of the table, by submit time and then by job id, is the rule that breaks every tie that a policy leaves.
+    Ties that a policy leaves are broken by the order of the table, i.e. by submit time and then by job id.
     """
 
     job_id: IntArray
@@ -138,7 +138,7 @@ class Workload(MadeAnew):
         return len(self.job_id)
 
     def _whole(self, name: str, values: npt.ArrayLike) -> IntArray:
-        """Return values as int64; InputError for text, fractions and values beyond 64 bits."""
+        """Convert values to int64; InputError if one is text, not a whole number, or does not fit into 64 bits."""
         numbers: npt.NDArray[Any] = self._numbers(name, values)
         if numbers.dtype.kind == "f":
             self._refuse_at(name, numbers, ~(np.abs(numbers) < 2**63) | (numbers != np.floor(numbers)))
@@ -208,7 +208,7 @@ class Workload(MadeAnew):
         self.refuse(name, (values < low) | (values > high), f"is not within {low} to {high}")
 
     def refuse(self, name: str, wrong: BoolArray, problem: str) -> None:
-        """Raise InputError for the first job with a wrong value in a column, if there is one.
+        """Raise InputError for the first job whose value in a column is wrong, if any.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class Workload(MadeAnew):
             Name of the column.
         wrong : numpy.ndarray of bool, shape (n,)
         problem : str
-            What is wrong with the value; the message puts it after the value.
+            What is wrong with the value; the error message has the value followed by this text.
         """
         if wrong.any():
             row = int(np.argmax(wrong))
@@ -224,13 +224,13 @@ class Workload(MadeAnew):
             raise InputError(f"{self.name}: job {self.job_id[row]}: {name} {value} {problem}")
 
     def take(self, rows: npt.NDArray[np.integer] | BoolArray, **changes: object) -> Workload:
-        """Return a workload of the given rows.
+        """Return a workload that consists of the given rows.
 
         Parameters
         ----------
         rows : numpy.ndarray
-            Row numbers, or a mask of shape (n,). Rows may repeat or be reordered if the changes restore unique ids and
-            the submit order.
+            Row numbers, or a mask of shape (n,). Rows may be repeated or reordered if `changes` makes the ids unique
+            and restores the submit order.
         **changes
             Fields of this class and their new values for the chosen rows.
         """
@@ -239,7 +239,7 @@ class Workload(MadeAnew):
         return self.replace(**{**fixed, "columns": columns, **changes})
 
     def replace(self, **changes: object) -> Workload:
-        """Return a copy with some fields changed; the copy is checked again.
+        """Return a copy with some fields changed; the copy is checked like a new workload.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class Workload(MadeAnew):
 
 
 def repeated_id(job_id: IntArray) -> int | None:
-    """Return the smallest id that occurs more than once.
+    """Return the smallest id that occurs more than once, or None.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def repeated_id(job_id: IntArray) -> int | None:
 
 
 def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return a contiguous, read-only view; workloads are shared between simulations."""
+    """Return a contiguous, read-only view, since workloads are shared between simulations."""
     values = np.ascontiguousarray(values)
     view = values.view()
     view.flags.writeable = False

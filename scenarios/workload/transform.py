@@ -1,7 +1,7 @@
-"""Pure functions that change a workload's load, cut a part out of it, or split wide jobs.
+"""Pure functions that change a workload's load, extract a range of its jobs, or split wide jobs.
 
-A time multiplied by a factor is rounded to whole milliseconds, half to even. Rounding is monotonic, so a run time stays
-within its estimate; jobs whose submit times become equal are ordered by id.
+Scaled times are rounded to whole milliseconds, half to even. Rounding is monotonic, so a run time still does not exceed
+its estimate; jobs whose submit times become equal are ordered by id.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MAX_PARTS = 10**7
 def shrink(workload: Workload, factor: float) -> Workload:
     """Multiply every submit time by a factor (thesis section 3.7, shrinking factor).
 
-    Jobs are unchanged otherwise; a factor below 1 raises the load. Submit times count from the workload's time zero, so
-    the first job moves too, unless it is submitted at time zero.
+    Everything else stays the same; a factor below 1 increases the load. Submit times are relative to the workload's
+    time zero, so the first job moves too, unless it is submitted at time zero.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def shrink(workload: Workload, factor: float) -> Workload:
 def stretch(workload: Workload, factor: float) -> Workload:
     """Multiply every run time and every estimate by a factor (thesis section 3.7, run time extension).
 
-    Submit times are unchanged; a factor above 1 raises the load. Times are at least 1 ms.
+    Submit times do not change; a factor above 1 increases the load. Scaled times are at least 1 ms.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def stretch(workload: Workload, factor: float) -> Workload:
 
 
 def _scaled(times_ms: IntArray, factor: float) -> IntArray:
-    """Return times multiplied by a factor and rounded; OptionError if the result is out of range."""
+    """Multiply times by a factor and round them; OptionError if the factor is invalid or a result is too large."""
     if not (math.isfinite(factor) and factor > 0):
         raise OptionError("factor", f"{factor} cannot be used; give a number greater than 0")
     longest = int(times_ms.max(initial=0))
@@ -80,18 +80,18 @@ def cut(
     start_ms: int | None = None,
     end_ms: int | None = None,
 ) -> Workload:
-    """Cut out a range of jobs, by job number or by submit time.
+    """Return the jobs in a range of job numbers or submit times.
 
-    Time zero and `Workload.start_unix_s` move to the whole second in which the first of these jobs is submitted, so
-    every job keeps its date and time of day to the millisecond.
+    Time zero and `Workload.start_unix_s` move to the start of the second in which the first of these jobs is submitted,
+    so every job keeps its date and time of day to the millisecond.
 
     Parameters
     ----------
     workload : Workload
         The jobs.
     first, last : int, optional
-        Numbers of the first and last job in submit order, counting from 1; both are included. They default to the first
-        and the last job of the workload. A larger `last` means the last job.
+        Numbers of the first and the last job to keep, in submit order and starting at 1. They default to the first and
+        the last job of the workload. If `last` is greater than the number of jobs, it means the last job.
     start_ms, end_ms : int, optional
         Keep the jobs with ``start_ms <= submit_ms < end_ms``. Cannot be combined with job numbers.
 
@@ -115,7 +115,7 @@ def cut(
 
 
 def with_cancels_moved(workload: Workload, by_ms: IntArray | int) -> Workload:
-    """Shift the cancel times of jobs by ``by_ms``, to follow a shift of their submit times."""
+    """Shift the cancel times by ``by_ms``, the same amount by which the submit times were shifted."""
     if "cancel_ms" not in workload.columns:
         return workload
     cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
@@ -150,12 +150,12 @@ def _rows_by_time(workload: Workload, start_ms: int, end_ms: int | None) -> slic
 def split(workload: Workload, max_width: int | IntArray) -> Workload:
     """Split jobs that are too wide into parts with the same total area (thesis section 7.2).
 
-    A job of width w becomes ceil(w / max_width) jobs: as many of the maximum width as fit, and one for the rest. Each
-    part has the submit time, run time, estimate and optional columns of the job; parts are independent of each other.
+    A job of width w becomes ceil(w / max_width) jobs: as many as possible of the maximum width, and one for the rest.
+    Each part has the job's submit time, run time, estimate and optional columns, and is scheduled independently.
 
     All jobs get new ids: part k = 0, 1, ... of job i gets ``i * split_stride(workload, max_width) + k``. So ``id //
-    stride`` is the original id, and the job order is kept. The stride is a power of ten, so the last digits of an id
-    are the part number.
+    stride`` is the original id, and the order of jobs does not change. The stride is a power of ten, so the last digits
+    of an id are the part number.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""The simulated world: real cores in virtual time, with messages that take time, get lost or arrive twice."""
+"""The simulated world: the real cores run in virtual time, and messages are delayed, lost or duplicated."""

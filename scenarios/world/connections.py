@@ -1,4 +1,4 @@
-"""The connections between the meta-scheduler and the sites: the messages, their routes, and faults."""
+"""Connections between the meta-scheduler and the sites: messages, their routes, and faults."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms : int
         Latency in one direction.
     jitter_ms : int
-        Highest extra latency, drawn uniformly from 0 up for every message; messages may overtake each other.
+        Maximum extra latency, drawn uniformly from 0 up for each message, so messages may overtake each other.
     loss : float
         Probability that a message is lost, within [0, 0.9].
     duplicate : float
         Probability that a message arrives twice, within [0, 1].
     look_ms : int
-        Interval at which sites send to the grid, as sites do that poll a batch system; 0 to send at once.
+        Interval at which sites send their messages to the grid, as if polling a batch system; 0: immediately.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether every message arrives, once, and in order."""
+        """Whether every message arrives exactly once and in order."""
         return self.jitter_ms == 0 and self.loss == 0 and self.duplicate == 0
 
 
@@ -67,9 +67,9 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     action : str
-        ``crash`` of a site, or ``cut`` of its connection to the grid.
+        ``crash``: the site crashes. ``cut``: the site's connection to the grid is interrupted.
     site : int
-        The number of the site.
+        Index of the site.
     """
 
     at_ms: int
@@ -79,18 +79,18 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """Random faults, with exponentially distributed times between them, and planned ones.
+    """Planned faults, and random faults with exponentially distributed intervals and lengths.
 
     Attributes
     ----------
     planned : tuple of PlannedFault
-        Faults at fixed times. If faults of one kind overlap at a site, they end together with the last.
+        Faults at fixed times. If faults of the same kind overlap at a site, all of them last until the last one ends.
     crash_every_ms : float
-        Mean time between two crashes of a site; 0 for none. Running jobs are lost, waiting jobs still wait.
+        Mean time between two crashes of a site; 0 for no crashes. A crash loses running jobs but not waiting jobs.
     crash_lasts_ms : float
-        Mean length of a crash.
+        Mean time that a site is down after a crash.
     cut_every_ms : float
-        Mean time between two cuts of a site's connection; 0 for none. The site keeps working during a cut.
+        Mean time between two cuts of a site's connection; 0 for no cuts. The site keeps working during a cut.
     cut_lasts_ms : float
         Mean length of a cut.
 
@@ -117,7 +117,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         return self.crash_every_ms > 0 or self.cut_every_ms > 0 or bool(self.planned)
 
     def drawn(self, sites: int, until_ms: int, rng: np.random.Generator) -> tuple[PlannedFault, ...]:
-        """Draw the random faults that begin before ``until_ms``; return them with the planned ones, by time."""
+        """Return the planned faults and random faults that begin before ``until_ms``, sorted by time."""
         faults = list(self.planned)
         means = (("crash", self.crash_every_ms, self.crash_lasts_ms), ("cut", self.cut_every_ms, self.cut_lasts_ms))
         for site in range(sites):
@@ -131,18 +131,18 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Times that a live grid adds to the run times of jobs: to start and end processes, and to agree on a start.
+    """Times that a live grid adds to a job's run time: to start and end its processes, and to agree on a start.
 
-    A job holds its nodes longer than it works by ``start_ms`` and ``end_ms``, but never past its limit.
+    A job holds its nodes for ``start_ms`` and ``end_ms`` in addition to its work, but never past its time limit.
 
     Attributes
     ----------
     start_ms : int
-        From the placement of a job, or the agreed start, until its processes run.
+        Time from a job's placement, or its agreed start, until its processes are running.
     end_ms : int
-        From the end of its processes until the grid learns of it and may use the nodes again.
+        Time from the end of a job's processes until the grid is notified and can use the nodes again.
     margin_ms : int
-        How far ahead a start on several sites is agreed; more if messages take longer.
+        Minimum lead time with which a multi-site start is agreed; increased if messages take longer.
 
     Raises
     ------
@@ -161,16 +161,16 @@ class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def around_ms(self) -> int:
-        """How much longer a job holds its nodes than it works."""
+        """Time for which a job holds its nodes in addition to its work."""
         return self.start_ms + self.end_ms
 
     def at_speed(self, speed: float) -> Self:
-        """Return these times in a scenario of which ``speed`` milliseconds pass per real millisecond."""
+        """Scale these times to a scenario clock that advances ``speed`` milliseconds per real millisecond."""
         return type(self)(**{name: round(getattr(self, name) * speed) for name in self.__struct_fields__})
 
 
 SITE_END, GRID_END = 0, 1
-"""The two ends of a site's connection to the meta-scheduler; one of them sends a message."""
+"""The two ends of a site's connection to the meta-scheduler; each can send messages."""
 
 
 MESSAGE_BYTES = 500
@@ -188,15 +188,15 @@ class _Way(NamedTuple):
 
 
 _NO_LINKS = _Way(exists=True, latency_ms=0.0, jitter_ms=np.zeros(0), loss=0.0, ms_per_bit=0.0)
-"""The path of messages that cross no links: only the `Network` delays or loses them."""
+"""The path of messages that do not cross links: only the `Network` delays or loses them."""
 
 
 class Routes:
-    """The routes of messages between the meta-scheduler and the sites: a `Network`, and links if there are any.
+    """Message routes between the meta-scheduler and the sites: through a `Network`, and over links if there are any.
 
-    Delays of both add up, and so do losses. Messages cross links if the meta-scheduler has a ``node`` in the topology.
-    ``keeps_order`` is whether every message arrives once and in order during the whole run. ``margin_ms`` is how far
-    ahead a start on several sites is agreed: the time for request, answer and commitment, with two losses on the way.
+    Delays and losses of network and links add up. Messages cross links if the meta-scheduler has a ``node`` in the
+    topology. ``keeps_order`` says whether every message of the run arrives exactly once and in order. ``margin_ms``,
+    the lead time of a multi-site start, covers request, answer and commitment even if two of these messages are lost.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Routes:
         self._network = network
         self._rng = rng
         self._node = node
-        # Equal states of the links have the same `Paths` object.
+        # Periods with the same link states share a `Paths` object.
         self._stars: dict[int, tuple[Paths, list[tuple[_Way, _Way]]]] = {}
         states: list[list[tuple[_Way, _Way]]] = []
         if net is not None and node is not None:
@@ -236,12 +236,12 @@ class Routes:
         if not way.exists:
             return 0
         on_links_ms = way.latency_ms + float(way.jitter_ms.sum()) + 8 * MESSAGE_BYTES * way.ms_per_bit
-        # A message sent just after a poll waits for the next poll.
+        # A message sent just after a poll has to wait for the next one.
         waits_ms = max(0, self._network.look_ms - 1)
         return _whole_ms(on_links_ms) + self._network.latency_ms + self._network.jitter_ms + waits_ms
 
     def change(self, model: NetworkModel) -> int:
-        """Route messages over the links as they are now; return how many sites this cut off."""
+        """Update the routes after a change of links; return the number of sites that were cut off."""
         if self._now is None:
             return 0
         before, self._now = self._now, self._star_of(model)
@@ -251,20 +251,20 @@ class Routes:
         )
 
     def resend_ms(self, site: int) -> int:
-        """Return how long an unacknowledged message to or from a site waits until it is sent again."""
+        """Return the time after which an unacknowledged message to or from a site is sent again."""
         return 2 * (self._most_ms if self._now is None else self._one_way_ms[site]) + 1000
 
     def _way_from(self, site: int, end: int) -> _Way:
         return _NO_LINKS if self._now is None else self._now[site][end]
 
     def joins(self, site: int, end: int) -> bool:
-        """Return whether a message from this end can currently reach the other end."""
+        """Whether a message from this end can currently reach the other end."""
         return self._way_from(site, end).exists
 
     def arrivals_ms(self, now_ms: int, site: int, end: int, messages: int) -> list[int]:
-        """Return when each copy of a packet sent now arrives; an empty list if it is lost.
+        """Return the arrival time of each copy of a packet sent now; an empty list if the packet is lost.
 
-        Packets overtake each other only if latencies vary.
+        Packets can overtake each other only if there is jitter.
         """
         way = self._way_from(site, end)
         if not way.exists:
@@ -293,7 +293,7 @@ class Routes:
 
 
 def _star(model: NetworkModel, node: int) -> list[tuple[_Way, _Way]]:
-    """Return for each site the path to the meta-scheduler's node and the path back, indexed by the sending end."""
+    """Return each site's paths to and from the meta-scheduler's node, indexed by the sending end."""
     topology, paths = model.topology, model.paths
     sites = len(topology.sites)
     here = np.flatnonzero(topology.node_of_site == node)
@@ -318,15 +318,15 @@ def _way(topology: Topology, paths: Paths, origin: int, target: int) -> _Way:
 
 
 def _whole_ms(time_ms: float) -> int:
-    """Round up to whole milliseconds, ignoring the rounding errors of added doubles."""
+    """Round up to whole milliseconds, ignoring rounding errors in a sum of floats."""
     return math.ceil(time_ms - 1e-9)
 
 
 def node_of_grid(net: GridNet, name: str | None) -> int:
-    """Return the node of the meta-scheduler: the node, or the node of the site, called ``name``.
+    """Return the meta-scheduler's node: the node called ``name``, or the node of the site called ``name``.
 
-    Without a name, choose the node of the site with the least sum of latencies to and from all others; ties go to the
-    first site.
+    Without a name, return the node of the site with the lowest sum of latencies to and from all other sites; ties go to
+    the first site.
     """
     topology = net.model.topology
     if name is None:
@@ -338,7 +338,7 @@ def node_of_grid(net: GridNet, name: str | None) -> int:
 
 
 def check_reach(net: GridNet, node: int) -> None:
-    """Raise InputError if the last change of links leaves a site cut off from the meta-scheduler forever."""
+    """Raise InputError if a site is cut off from the meta-scheduler forever after the last change of links."""
     if net.timetable is None or not len(net.timetable.instants_ms):
         return
     model = list(net.periods())[-1][1]
@@ -352,18 +352,18 @@ def check_reach(net: GridNet, node: int) -> None:
 
 
 GRID = -1
-"""The number of the meta-scheduler where sites have numbers from 0 up."""
+"""Identifies the meta-scheduler where sites are identified by indices from 0 up."""
 
 PACKET, RESEND = 5, 6
-"""Kinds of events of a connection: a packet arrives, or an end sends again. At one instant both come last."""
+"""Events of a connection: a packet arrives, or an end resends. They come after all other events of an instant."""
 
 
 class Connections:
-    """One connection for each site, with a channel at either end unless the network keeps order.
+    """One connection for each site; with ``channels``, both of its ends have a channel.
 
-    The owner keeps ``down`` current: whether each site has crashed. ``plan`` schedules a later call of `arrive` (kind
-    `PACKET`) or `resend` (kind `RESEND`). ``deliver`` receives arrived messages for a site or the grid (`GRID`).
-    ``unsent`` holds the ends with messages that wait for `send`; without channels it stays empty.
+    ``down`` says whether each site is down; the caller keeps it up to date. ``plan`` schedules a later call to `arrive`
+    (kind `PACKET`) or `resend` (kind `RESEND`). ``deliver`` is called with each message that arrives at a site or at
+    the grid (`GRID`). ``unsent`` holds the ends that have messages for the next `send`; it is empty without channels.
     """
 
     def __init__(
@@ -381,7 +381,7 @@ class Connections:
         self._deliver = deliver
         self._cut = [0] * len(down)
         self.unsent: dict[tuple[int, int], None] = {}
-        # The channels at the two ends of each site's connection; empty if the network keeps order.
+        # The channels at the two ends of each site's connection; empty without channels.
         delays_ms = [routes.resend_ms(site) for site in range(len(down))] if channels else []
         self._channels = [(Channel(resend_ms), Channel(resend_ms)) for resend_ms in delays_ms]
         self._wake_ms: dict[int, int] = {}
@@ -402,15 +402,15 @@ class Connections:
         return all(channel.is_idle for pair in self._channels for channel in pair)
 
     def cut(self, site: int) -> None:
-        """Begin a cut: no packet arrives until every cut of the connection has ended."""
+        """Cut a site's connection; no packet arrives until all cuts of the connection have ended."""
         self._cut[site] += 1
 
     def end_cut(self, site: int) -> None:
-        """End one cut."""
+        """End one of the cuts of a site's connection."""
         self._cut[site] -= 1
 
     def put(self, now_ms: int, site: int, end: int, message: Any) -> None:
-        """Send a message from one end; with channels it waits for the next `send`."""
+        """Send a message from one end of a connection; with channels, the next `send` sends it."""
         to = GRID if end == SITE_END else site
         if self._channels:
             self._channels[site][end].send(message)
@@ -425,14 +425,14 @@ class Connections:
             self._plan(when_ms, PACKET, to, (site, message))
 
     def send(self, now_ms: int) -> None:
-        """Send the messages put since the last call."""
+        """Send all messages that were passed to `put` since the last call."""
         ends = list(self.unsent)
         self.unsent.clear()
         for site, end in ends:
             self._flush(now_ms, site, end)
 
     def _flush(self, now_ms: int, site: int, end: int) -> None:
-        """Send one end's packet over a network that may lose or duplicate it."""
+        """Send the packet of one end's channel, which may be lost or duplicated, and schedule its resend."""
         packet = self._channels[site][end].packet(now_ms)
         if packet is not None:
             self.messages += 1
@@ -447,7 +447,7 @@ class Connections:
         self._plan_wakeup(now_ms, site, end)
 
     def arrive(self, now_ms: int, to: int, what: tuple[int, Any]) -> None:
-        """Receive a packet at the end of ``to``; drop it if the connection is cut or the site is down."""
+        """Receive a packet at ``to``, a site or the grid; drop it if the connection is cut or the site is down."""
         site, message = what
         if not self._channels:
             self._under_way -= 1
@@ -463,19 +463,19 @@ class Connections:
         self._plan_wakeup(now_ms, site, end)
 
     def resend(self, now_ms: int, site: int, end: int) -> None:
-        """Repeat or acknowledge messages that are due; ignore a wakeup that an earlier one has replaced."""
+        """Resend or acknowledge messages that are due; do nothing if an earlier wakeup has replaced this one."""
         if self._wake_ms.get(2 * site + end) == now_ms:
             del self._wake_ms[2 * site + end]
             if not self._down[site]:
                 self._flush(now_ms, site, end)
 
     def resume(self, now_ms: int, site: int) -> None:
-        """Plan the resends of a site that is back."""
+        """Schedule the resends of both ends after a site has come back."""
         self._plan_wakeup(now_ms, site, SITE_END)
         self._plan_wakeup(now_ms, site, GRID_END)
 
     def _plan_wakeup(self, now_ms: int, site: int, end: int) -> None:
-        """Schedule the next resend of an end, unless an earlier one is scheduled."""
+        """Schedule the next resend of an end, unless an earlier resend is already scheduled."""
         wake_ms = self._channels[site][end].next_wakeup_ms()
         if wake_ms is None:
             return

@@ -1,6 +1,6 @@
 """The history of a simulated world, checked for violations as it is recorded.
 
-The world records what it carries out, not what the cores believe, so that their faults show.
+The world records the actions that it carries out rather than the cores' view of them, to reveal faults in the cores.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gridweave.site.kernels.work import RATE_ONE
 
 
 class ViolationError(AssertionError):
-    """A rule that must always hold was broken."""
+    """An invariant was violated."""
 
 
 class _Run(msgspec.Struct, gc=False):
-    """A fragment on the nodes of a site; ``held`` is a bit set of its nodes or threads.
+    """A fragment that is running on a site; ``held`` is the bit set of its nodes or threads.
 
-    On sites that share nodes in time, a run with rate 0 is paused, and other jobs may use its nodes. On sites that give
-    parts of nodes, ``tasks`` lists the node of every task, group by group, so that a node with several tasks appears
-    several times, and ``needs`` has the needs of the tasks.
+    On sites that time-share nodes, a run with rate 0 is paused, and other jobs may use its nodes. On sites that assign
+    fractions of nodes, ``tasks`` lists the node of every task, group by group, so a node with several tasks appears
+    several times, and ``needs`` contains the needs of the tasks.
     """
 
     attempt: int
@@ -38,15 +38,15 @@ class _Run(msgspec.Struct, gc=False):
 
 
 class History:
-    """The record of one run, checked as it is written.
+    """The history of one simulation run, checked as it is recorded.
 
-    ``lanes`` is the number of hardware threads of a node of each site. ``slices_time`` says which sites share their
-    nodes in time, and ``fractions`` which sites give jobs parts of nodes. ``leases`` maps (site, job, attempt) to the
-    instant until which nodes may stay reserved.
+    ``lanes`` is the number of hardware threads per node of each site. ``slices_time`` says which sites time-share their
+    nodes, and ``fractions`` which sites assign fractions of nodes to jobs. ``leases`` maps (site, job, attempt) to the
+    time until which nodes may stay reserved.
 
-    Every method raises ViolationError if a node is double-booked or gives more than it has, if a job runs twice, if a
-    fragment starts or works without the others, if nodes stay reserved past their lease, or if an accepted job is lost
-    or cancelled without a request.
+    Its methods raise ViolationError if a node is double-booked or over-allocated, if a job runs twice, if a fragment
+    starts or works without the job's other fragments, if nodes stay reserved past their lease, or if an accepted job
+    is lost or is cancelled without a request.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class History:
         self._is_shared = max(self._lanes) > 1
         self._slices_time = slices_time or [False] * len(nodes)
         self._fractions = fractions or [False] * len(nodes)
-        # Sites that share nodes in time or in parts and have changed since the last check.
+        # Sites that time-share nodes or assign fractions of them, and have changed since the last check.
         self._changed: set[int] = set()
         self._busy = [0] * len(nodes)
         self._runs: list[dict[int, _Run]] = [{} for _ in nodes]
@@ -79,12 +79,12 @@ class History:
 
     @property
     def is_working(self) -> bool:
-        """Whether any job works now."""
+        """Whether any job is working now."""
         return bool(self._working)
 
     @property
     def n_open(self) -> int:
-        """How many accepted jobs are neither done nor refused."""
+        """Number of accepted jobs that are neither done nor refused."""
         return len(self._accepted) - len(self._done) - len(self._refused)
 
     def is_committed(self, job_id: int, attempt: int) -> bool:
@@ -96,7 +96,7 @@ class History:
         self._accepted.add(job_id)
 
     def waits(self, job_id: int) -> bool:
-        """Whether a job neither works nor is over."""
+        """Whether a job is neither working nor finished, reported or refused."""
         is_over = job_id in self._completed or job_id in self._done or job_id in self._refused
         return not is_over and job_id not in self._working
 
@@ -105,7 +105,7 @@ class History:
         self._cancelled.add(job_id)
 
     def refused(self, job_id: int) -> None:
-        """Record that the user was notified that a job can never run."""
+        """Record that the user was notified that the job can never run."""
         self._refused.add(job_id)
 
     def occupied(
@@ -119,7 +119,7 @@ class History:
         threads: NodeIntervals = (),
         needs: Resources | None = None,
     ) -> None:
-        """Record that a fragment started on nodes; on shared nodes, on these threads or parts."""
+        """Record that a fragment started on nodes; on shared nodes, on these threads or with these needs."""
         held = taken = bits_of(nodes)
         if self._is_shared and self._lanes[site] > 1:
             held = bits_of(threads)
@@ -145,23 +145,23 @@ class History:
             raise ViolationError(f"{now_ms} ms: job {job_id} has {count} nodes of site {site}; it requested {width}")
 
     def _check_threads(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, threads: NodeIntervals) -> None:
-        """Check that the threads are on the nodes, and that every node has some."""
+        """Check that the threads belong to the nodes, and that each node has at least one of the threads."""
         lanes = self._lanes[site]
         used = {thread // lanes for start, stop in threads for thread in range(start, stop)}
         if used != {node for start, stop in nodes for node in range(start, stop)}:
             raise ViolationError(f"{now_ms} ms: job {job_id} has threads of site {site} that are not on its nodes")
 
     def paced(self, site: int, job_id: int, rate: int) -> None:
-        """Record a new rate of a fragment; rate 0 pauses it."""
+        """Record a fragment's new rate; rate 0 means paused."""
         run = self._runs[site].get(job_id)
         if run is not None and (self._slices_time[site] or self._fractions[site]):
             run.rate = rate
             self._changed.add(site)
 
     def moved(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals) -> None:
-        """Record that a fragment moved to other nodes, which only sites allow that share nodes in time or in parts.
+        """Record that a fragment moved to other nodes; valid only on sites that time-share nodes or assign fractions.
 
-        A paused fragment on a site that gives parts of nodes has no nodes.
+        A paused fragment has no nodes on a site that assigns fractions of nodes.
         """
         run = self._runs[site].get(job_id)
         if run is None or not (self._slices_time[site] or self._fractions[site]):
@@ -178,9 +178,9 @@ class History:
         self._changed.add(site)
 
     def check_shares(self, now_ms: int) -> None:
-        """Check at the end of an instant that no two jobs work on the same node in the same slice.
+        """Check, at the end of an instant, that no two unpaused jobs hold the same node.
 
-        On sites that give parts of nodes, check that no node gives more memory or CPU than it has.
+        On sites that assign fractions of nodes, check instead that no node's memory or CPU is over-allocated.
         """
         for site in self._changed:
             if self._fractions[site]:
@@ -229,7 +229,7 @@ class History:
         self.left(now_ms, site, job_id)
 
     def began(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
-        """Record that all fragments of a job have started, so that the job works."""
+        """Record that all fragments of a job have started, so the job begins to work."""
         if job_id in self._working:
             raise ViolationError(f"{now_ms} ms: job {job_id} works twice at the same time")
         if job_id in self._completed:
@@ -245,7 +245,7 @@ class History:
         self._working[job_id] = attempt
 
     def stopped(self, now_ms: int, job_id: int, *, completed: bool) -> None:
-        """Record that a job no longer works: it has finished, was killed, or was lost with a site."""
+        """Record that a job has stopped working: it finished or was killed (``completed``), or a site lost it."""
         if self._working.pop(job_id, None) is None:
             raise ViolationError(f"{now_ms} ms: job {job_id} stops but did not work")
         if completed:
@@ -254,7 +254,7 @@ class History:
             self.restarts += 1
 
     def committed(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
-        """Record that the grid has committed all fragments of an attempt."""
+        """Record that the grid has committed an attempt; every site must have reserved nodes."""
         granted = self._granted.pop((job_id, attempt), set())
         for site, _ in fragments:
             if site not in granted:
@@ -262,7 +262,7 @@ class History:
         self._committed.add((job_id, attempt))
 
     def joined(self, now_ms: int, site: int, job_id: int, attempt: int, start_ms: int | None) -> None:
-        """Record that one of several fragments started; ``start_ms`` is the agreed start."""
+        """Record that a fragment of a multi-site job started; ``start_ms`` is the agreed start."""
         if (job_id, attempt) not in self._committed:
             raise ViolationError(f"{now_ms} ms: a fragment of job {job_id} starts on site {site} without a commitment")
         if now_ms != start_ms:
@@ -271,18 +271,18 @@ class History:
             )
 
     def reserved(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
-        """Record that a site reserves nodes until an instant."""
+        """Record that a site has reserved nodes until ``until_ms``."""
         self.leases[site, job_id, attempt] = until_ms
         self._granted.setdefault((job_id, attempt), set()).add(site)
 
     def extended(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
-        """Record that a lease was extended; a lease never gets shorter."""
+        """Record that a lease was extended; an earlier end is ignored."""
         key = site, job_id, attempt
         if key in self.leases:
             self.leases[key] = max(self.leases[key], until_ms)
 
     def unreserved(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
-        """Record that a lease has ended or has become a start; ignore jobs without a lease."""
+        """Record that a lease has ended or that its fragment has started; do nothing if there is no lease."""
         until_ms = self.leases.pop((site, job_id, attempt), None)
         if until_ms is not None and now_ms > until_ms + 1:
             raise ViolationError(
@@ -290,7 +290,7 @@ class History:
             )
 
     def check_leases(self, now_ms: int) -> None:
-        """Check at the end of an instant that no nodes are reserved past their lease."""
+        """Check, at the end of an instant, that no nodes are reserved past their lease."""
         for (site, job_id, _), until_ms in self.leases.items():
             if now_ms > until_ms:
                 raise ViolationError(
@@ -298,7 +298,7 @@ class History:
                 )
 
     def running_on(self, site: int) -> list[tuple[int, int]]:
-        """Return (job id, attempt) of the fragments on a site, by job id."""
+        """Return the (job id, attempt) pairs of the fragments on a site, sorted by job id."""
         return [(job_id, run.attempt) for job_id, run in sorted(self._runs[site].items())]
 
     def site_failed(self, now_ms: int, site: int) -> None:
@@ -309,7 +309,7 @@ class History:
             del self.leases[key]
 
     def reported(self, now_ms: int, job_id: int, outcome: str) -> None:
-        """Record that the user was notified that a job is done."""
+        """Record that the user was notified that the job is done, with this outcome."""
         if job_id in self._done:
             raise ViolationError(f"{now_ms} ms: job {job_id} is reported as done twice")
         if outcome == "cancelled":
@@ -320,7 +320,7 @@ class History:
         self._done[job_id] = outcome
 
     def check_complete(self, now_ms: int) -> None:
-        """Check at the end that every accepted job is done or refused, and that no job or lease is left on any site."""
+        """Check, at the end of the run, that accepted jobs are done or refused and that no site has a job or lease."""
         lost = sorted(self._accepted - set(self._done) - self._refused)
         if lost:
             raise ViolationError(f"{now_ms} ms: {len(lost)} accepted jobs are lost, job {lost[0]} first")
@@ -336,5 +336,5 @@ class History:
 
 
 def _tasks_on(nodes: NodeIntervals) -> int:
-    """Return the number of tasks, given one entry per task."""
+    """Return the number of tasks; a node with several tasks is listed once per task."""
     return sum(stop - start for start, stop in nodes)

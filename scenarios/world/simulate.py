@@ -1,4 +1,4 @@
-"""Simulate a grid in the simulated world: workload, sites, policy, network and faults in, schedule out."""
+"""Simulate a workload on a grid in the simulated world, given its sites, policy, network and faults."""
 
 from __future__ import annotations
 
@@ -59,49 +59,47 @@ def simulate_world(
     Parameters
     ----------
     nodes : sequence of int
-        Nodes of each site.
+        Number of nodes of each site.
     site_policies : sequence of Policy, optional
         How each site schedules its jobs; FCFS with EASY backfilling by default.
     owners : sequence of OwnerPolicy, optional
-        What each owner grants the grid; everything by default.
+        The share of each site that its owner grants the grid; everything by default.
     timezones : sequence of str or None, optional
-        IANA name of each site's time zone, for windows of the week; the workload's time zone for None.
+        IANA name of each site's time zone, used for weekly windows; None means the workload's time zone.
     home : array_like of int, shape (n,), optional
-        The site of each job's user; round robin in the order of submission by default.
+        Index of each job's home site; by default, jobs are assigned round robin in submit order.
     to_grid : array_like of bool, shape (n,), optional
-        Which jobs are submitted to the grid rather than to the user's own site; all by default, none in mode ``local``.
+        Whether each job is submitted to the grid or to its home site; by default all jobs, none in mode ``local``.
     network : Network, optional
-        The network of the messages; by default they take no time and none is lost.
+        The network that carries messages; by default, messages take no time and none are lost.
     faults : Faults, optional
         Crashes and cuts; none by default.
     live : LiveTimes, optional
-        Times that a live grid adds to run times and agreed starts; none by default.
+        Times that a live grid adds to run times and agreed starts; zero by default.
     rng : numpy.random.Generator, optional
-        For the selection ``random``, delays, losses and faults; seeded with 0 by default.
+        Used for the selection ``random``, delays, losses and faults; seeded with 0 by default.
     sensitivity : array_like of float, shape (n,), optional
-        As for `gridweave.scenarios.batch.simulate.simulate_grid`.
+        As in `gridweave.scenarios.batch.simulate.simulate_grid`.
     net : GridNet, optional
-        The links between the sites, as for `gridweave.scenarios.batch.simulate.simulate_grid`.
+        The links between the sites, as in `gridweave.scenarios.batch.simulate.simulate_grid`.
     grid_node : int, optional
-        The meta-scheduler's node if messages cross the links; their delays and losses add to those of ``network``.
-        By default messages do not cross the links.
+        The meta-scheduler's node. If given, messages cross the links, with delays and losses in addition to those of
+        ``network``.
     check : bool
-        Whether to check the invariants of all cores after every step, which is slow. The history of the run is always
-        checked.
+        Whether to check the invariants of all cores after every step, which is slow. The history is always checked.
     channels : bool
         Whether messages travel through channels (`gridweave.site.channel`) even if the network keeps their order.
 
     Raises
     ------
     OptionError
-        If an array does not have the length of the workload or of the sites, or the policy does not support the
-        network.
+        If an array does not have one entry per job or site as required, or the policy does not support ``net``.
     InputError
-        If a job is cancelled before it is submitted, or the workload lacks the needs of jobs on a site that gives parts
-        of nodes. With a network: if a column of the workload is invalid, a job runs over links that fail forever, or a
-        site is cut off from the meta-scheduler forever.
+        If a job is cancelled before it is submitted, or a site that assigns fractions of nodes requires needs that the
+        workload does not have. With ``net``, also if a column of the workload is invalid, a job runs over links that
+        fail forever, or a site is cut off from the meta-scheduler forever.
     ViolationError
-        If a rule was broken that must always hold: a fault in gridweave.
+        If an invariant is violated, which means a bug in gridweave.
 
     Examples
     --------
@@ -134,7 +132,7 @@ def simulate_world(
 
 
 def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None:
-    """Raise InputError for jobs that are cancelled before they are submitted, or lack needs that a site requires."""
+    """Raise InputError if a job is cancelled before it is submitted or does not have the needs a site requires."""
     cancellations(workload, np.arange(len(workload)))
     for policy in site_policies:
         check_needs(workload, traits_of(policy).needs)
@@ -146,7 +144,7 @@ def _sites(
     owners: Sequence[OwnerPolicy] | None,
     weeks: Sequence[WeekClock],
 ) -> tuple[list[ContractCore], list[int]]:
-    """Return the sites, and how many nodes of each the grid may use."""
+    """Return the sites, and the number of nodes that the grid may use at each site."""
     owner_policies = list(owners) if owners is not None else [OwnerPolicy()] * len(nodes)
     if not len(nodes) == len(policies) == len(owner_policies):
         problem = f"names {len(nodes)} sites, with {len(policies)} policies, {len(owner_policies)} owners"
@@ -159,7 +157,7 @@ def _sites(
 
 
 def _weeks(workload: Workload, policies: Sequence[Policy], timezones: Sequence[str | None] | None) -> list[WeekClock]:
-    """Return the clock of the local week at each site; see `week_for`."""
+    """Return each site's clock for the local day and time of the week; see `week_for`."""
     zones = [None] * len(policies) if timezones is None else timezones
     if len(zones) != len(policies):
         raise OptionError("timezones", f"names {len(zones)} time zones for {len(policies)} sites")
@@ -175,7 +173,7 @@ def _world_jobs(
     sensitivities: npt.NDArray[np.float64],
     net: GridNet | None,
 ) -> list[WorldJob]:
-    """Return the jobs in the order of submission."""
+    """Return the jobs in submit order."""
     count = len(workload)
     homes = checked_home(home, count, sites)
     grid = np.full(count, policy.mode != "local") if to_grid is None else np.asarray(to_grid, np.bool_)
@@ -237,9 +235,9 @@ def _result(
 def _with_orders(
     result: SimulationResult, tuning: QueueTuning, switches: Sequence[tuple[int, int]]
 ) -> SimulationResult:
-    """Add the grid's own tuning to a result, as ``grid``, with the metrics of a self-tuning site.
+    """Add the grid's self-tuning to a result, under the name ``grid``, with the metrics of a self-tuning site.
 
-    A job counts for the order that was in force when it began.
+    A job is counted under the queue order that was active when the job began.
     """
     switched = np.array(switches, np.int64).reshape(-1, 2)
     since = np.searchsorted(switched[:, 0], result.start_ms, side="right")

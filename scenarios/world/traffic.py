@@ -1,6 +1,6 @@
-"""The links of a network in the simulated world, and the traffic of jobs on them (docs/grid.md, "With a network").
+"""Network links in the simulated world, and the jobs' traffic on them (docs/grid.md, "With a network").
 
-Covers how traffic slows the jobs, how links change, and which jobs can no longer be placed after a change.
+Covers how traffic slows jobs down, how links change, and which jobs can no longer be placed after a change.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _FIRST_CAPACITY = 64
 
 
 class JobRate(NamedTuple):
-    """The new rate of a job's work, or of its data if ``works`` is false.
+    """The new rate of a job's work, or of its data transfer if ``works`` is false.
 
-    ``left`` is the remaining work by the job's estimate, in units of work; None if it follows from the last report.
+    ``left`` is the remaining work according to the job's estimate; None if it follows from the last report.
     """
 
     job_id: int
@@ -75,7 +75,7 @@ class JobRate(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A job whose input has arrived, with its run time at rate 1; or, with None, a job whose output has arrived."""
+    """A job whose data have arrived; ``run_ms`` is its run time at rate 1 after input, or None after output."""
 
     job_rate: JobRate
     run_ms: int | None
@@ -83,7 +83,7 @@ class Served(NamedTuple):
 
 @dataclass(slots=True)
 class _Sender:
-    """A running job, the links by which it was placed, and the state of its data at the last report to its sites."""
+    """A running job, the links used to place it, and the state of its transfer last reported to its sites."""
 
     row: int
     attempt: int
@@ -99,14 +99,14 @@ class _Sender:
 
 
 class LinkTraffic:
-    """The true state of a workload's jobs and data on a network; the grid may use ``nodes`` of each site.
+    """The actual state of a workload's jobs and data on a network; the grid may use ``nodes`` nodes of each site.
 
-    The factor of a job and, without contention, the time of its data depend on the links as they were when the grid
-    placed it. With static or dynamic contention, its data moves in flows (docs/grid.md, "Transfers under contention").
+    A job's factor and, without contention, its transfer time depend on the state of the links when the grid placed the
+    job. With static or dynamic contention, its data moves in flows (docs/grid.md, "Transfers under contention").
 
-    For every job, ``factor`` is how much longer it works on idle links than on one site, ``length_ms`` how long it
-    takes on idle links with its data, and ``transfer_ms`` how long its data moved while it held nodes. ``stirred`` is
-    whether an event of this instant may change the rates of jobs.
+    For each job, ``factor`` is its run time on idle links relative to one site, ``length_ms`` its run and transfer
+    time on idle links, and ``transfer_ms`` the time for which its data moved while it held nodes. ``stirred`` says
+    whether an event at this instant may change the rates of jobs.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class LinkTraffic:
         self._placed_by: dict[int, tuple[int, GridLinks, int]] = {}
         self._n_placed = 0
         self._senders: dict[int, _Sender] = {}
-        # Jobs that have begun to work at this instant and have no flows yet.
+        # Jobs that began to work at this instant and do not have flows yet.
         self._begun: dict[int, _Sender] = {}
         self._job_rates: list[JobRate] = []
         self._moves = new_moves(len(workload), _FIRST_CAPACITY)
@@ -150,12 +150,12 @@ class LinkTraffic:
         self.length_ms, self.transfer_ms = np.zeros((2, count), np.int64)
 
     def links_changed(self, model: NetworkModel) -> None:
-        """Route flows over the links as they are now."""
+        """Update the paths of flows after a change of links."""
         self._links = self._links._replace(paths=model.arrays)
         self.stirred = self._contention != "none"
 
     def handed_in(self, now_ms: int, job_id: int) -> None:
-        """Start to move a job's input while the job waits, under staging that fetches ahead."""
+        """Start to move a waiting job's input if the staging mode is prefetch."""
         if self._fetches_ahead:
             row = self._rows[job_id]
             self._ensure_capacity(len(self._nodes))
@@ -173,19 +173,19 @@ class LinkTraffic:
             self._check_moves()
 
     def given_up(self, job_id: int) -> None:
-        """Drop the transfers of a job that no longer waits."""
+        """Drop the transfers of a job that is no longer waiting."""
         if self._fetches_ahead and job_id in self._rows:
             drop_moves(self._moves, self._flows, np.int64(self._rows[job_id]))
             self._check_moves()
 
     def asked(self, job_id: int, attempt: int) -> None:
-        """Keep the current links for an attempt that the grid has placed by them."""
+        """Remember the current links for an attempt, since the grid has used them to place it."""
         if job_id not in self._placed_by or self._placed_by[job_id][0] != attempt:
             self._placed_by[job_id] = attempt, self._links, self._n_placed
             self._n_placed += 1
 
     def begins(self, now_ms: int, job_id: int, attempt: int, fragments: Fragments, run_ms: int) -> int | None:
-        """Return how long a job takes at rate 1 from now on these nodes, or None if it first waits for its data."""
+        """Return the time that a job now needs on these nodes at rate 1, or None if it has to wait for data first."""
         row = self._rows[job_id]
         placed_attempt, links, number = self._placed_by[job_id]
         assert placed_attempt == attempt, "the attempt is over"
@@ -207,14 +207,14 @@ class LinkTraffic:
         if self._fetch(now_ms, sender):
             sender.changed_ms = now_ms
             self._senders[job_id] = sender
-            # Input that was fetched ahead moves on at its old rate, which the job's sites have yet to learn.
+            # Prefetched input keeps its old rate, which has not been reported to the job's sites yet.
             self.stirred = True
             return None
         self._job_rates.append(self._begin_work(now_ms, job_id, sender))
         return run_ms
 
     def _data_delay_ms(self, now_ms: int, row: int, links: GridLinks, fragments: Fragments) -> int:
-        """Return how long a job waits for its data, by the links by which it was placed."""
+        """Return how long a job waits for its data, given the links used to place it."""
         if links.staging == NO_DATA:
             return 0
         links.data[0] = self._data[row]
@@ -225,7 +225,7 @@ class LinkTraffic:
         return int(grown_ms(np.int64(time_ms), self.factor[row]))
 
     def _begin_work(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate:
-        """Let a job work, at rate 1 for now; return the report for its sites, which need it only if data moves."""
+        """Begin a job's work, initially at rate 1; return the report for its sites, needed only if data moves."""
         sender.works, sender.changed_ms, sender.rate = True, now_ms, RATE_ONE
         self._senders.pop(job_id, None)
         self._begun[job_id] = sender
@@ -236,7 +236,7 @@ class LinkTraffic:
         return JobRate(job_id, sender.attempt, RATE_ONE, left)
 
     def _fetch(self, now_ms: int, sender: _Sender) -> bool:
-        """Start to move the rest of a job's input; return whether the job has to wait for any."""
+        """Start to move the rest of a job's input; return whether the job has to wait for it."""
         self._ensure_capacity(2 * len(sender.fragments))
         parts, row = np.array(list(sender.fragments), PART), np.int64(sender.row)
         paths, data = sender.links.paths, self._data[row]
@@ -257,7 +257,7 @@ class LinkTraffic:
         self._check_moves()
 
     def delivers(self, now_ms: int, job_id: int) -> JobRate | None:
-        """Start to move a job's output after its work; return the report for its sites, or None without output."""
+        """Start to move a job's output after its work; return the report for its sites, or None if it has no output."""
         if not self._moves_data:
             return None
         sender = self._senders.get(job_id) or self._begun[job_id]
@@ -272,7 +272,7 @@ class LinkTraffic:
         return job_rate
 
     def _rate_of_data(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate | None:
-        """Return the rate of the data that a job waits for, or None if it was reported already."""
+        """Return the rate of the transfer a job is waiting for, or None if this rate was already reported."""
         moves, row = self._moves, np.int64(sender.row)
         move = int(last_move(moves, row))
         assert move != NO_MOVE, "the job has no data on its way"
@@ -288,7 +288,7 @@ class LinkTraffic:
         return JobRate(job_id, sender.attempt, reported[2], int(left), works=False)
 
     def ends(self, job_id: int) -> None:
-        """Drop a job's flows and moves."""
+        """Drop a job's flows and transfers."""
         self._begun.pop(job_id, None)
         if self._job_rates:
             self._job_rates = [job_rate for job_rate in self._job_rates if job_rate.job_id != job_id]
@@ -301,11 +301,11 @@ class LinkTraffic:
 
     def _stop_sending(self, row: np.int64) -> None:
         if drop_flows(self._flows, row) > 0:
-            # Static contention fixes a job's rate at its start, so that dropped flows help no one.
+            # With static contention, a job's rate is fixed at its start; dropping flows does not speed up other jobs.
             self.stirred = self.stirred or self._contention == "dynamic"
 
     def rates(self, now_ms: int) -> list[JobRate]:
-        """Share the links again; return the jobs whose rates have changed."""
+        """Redistribute the bandwidth of the links; return the jobs whose rates have changed."""
         self.stirred = False
         begun = sorted(self._begun.items(), key=lambda item: item[1].number)
         self._begun = {}
@@ -326,7 +326,7 @@ class LinkTraffic:
                 job_rate = self._rate_of_data(now_ms, job_id, sender)
                 job_rates += [] if job_rate is None else [job_rate]
                 continue
-            # Static contention fixes the rate at the start, or at the return of a link whose failure stopped the job.
+            # Static contention fixes a job's rate when it starts, or when a failed link that stopped it recovers.
             counts = self._contention == "dynamic" or job_id in first or sender.rate == 0
             if counts and sender.row in owners:
                 slowdown = self._slowdown[sender.row]
@@ -337,7 +337,7 @@ class LinkTraffic:
         return job_rates
 
     def slowdowns(self, start_ms: IntArray, end_ms: IntArray) -> npt.NDArray[np.float64]:
-        """Return by which factor jobs took longer than on idle links; 1 for jobs whose length is unknown."""
+        """Return each job's time divided by its time on idle links; 1 for jobs whose length is unknown."""
         has_length = (self.length_ms > 0) & (start_ms != NEVER)
         slowdown: npt.NDArray[np.float64] = np.where(
             has_length, (end_ms - start_ms) / np.maximum(self.length_ms, 1), 1.0
@@ -345,7 +345,7 @@ class LinkTraffic:
         return slowdown
 
     def check_all_move(self, now_ms: int) -> None:
-        """Raise InputError if a job has rate 0; call it once links change no more."""
+        """Raise InputError if a job has rate 0; call it only after the last change of links."""
         for job_id, sender in self._senders.items():
             rate, of_data = sender.rate, False
             if self._moves_data and (move := int(last_move(self._moves, np.int64(sender.row)))) != NO_MOVE:
@@ -356,7 +356,7 @@ class LinkTraffic:
     def _add_flows(self, sender: _Sender) -> None:
         parts = np.array(list(sender.fragments), PART)
         self._ensure_flow_capacity(2 * len(parts) * len(parts))
-        # Flows use the links by which the job was placed; without a path now they have rate 0.
+        # Flows use the paths on which the job was placed; a flow whose path no longer exists has rate 0.
         paths, row = sender.links.paths, np.int64(sender.row)
         add_job_flows(paths, self._flows, row, self._communication[row], parts, len(parts), self.factor[row])
 
@@ -367,7 +367,7 @@ class LinkTraffic:
             self._filling = new_filling(len(self._filling.left), 2 * capacity)
 
     def _ensure_capacity(self, more: int) -> None:
-        """Grow the arrays to hold ``more`` further moves."""
+        """Grow the arrays to hold ``more`` additional transfers."""
         self._ensure_flow_capacity(more)
         capacity = int(self._moves.counts[IN_USE]) + more
         if capacity > len(self._moves.row):
@@ -375,14 +375,14 @@ class LinkTraffic:
             self._slowdown = np.append(self._slowdown, np.ones(2 * capacity))
 
     def _check_moves(self) -> None:
-        """Share the links again if data was sent, has arrived or was dropped."""
+        """Set ``stirred`` if transfers have started, ended or been dropped."""
         self.stirred = self.stirred or bool(self._moves.counts[STIRRED])
 
 
 class WorldLinks:
-    """The links between the sites and their timetable.
+    """The links between the sites, and the timetable of their changes.
 
-    ``network`` is the grid's model of the links, and ``traffic`` what jobs send over them.
+    ``network`` is the grid's model of the links, and ``traffic`` the jobs' traffic on them.
     """
 
     def __init__(self, workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> None:
@@ -400,40 +400,40 @@ class WorldLinks:
 
     @property
     def instants_ms(self) -> list[int]:
-        """When links change."""
+        """The times at which links change."""
         return [at_ms for at_ms, *_ in self._changes]
 
     @property
     def is_failing(self) -> bool:
-        """Whether some link is slow or down now and links will change again."""
+        """Whether a link is currently degraded or down and links will change again."""
         return 0 <= self._period < len(self._changes) - 1 and min(self._changes[self._period][1]) < 1
 
     def change(self, period: int, routes: Routes) -> tuple[list[GridEvent], int]:
-        """Apply a change of links; return the events for the grid, and how many sites were cut off."""
+        """Apply a change of links; return the events for the grid and the number of sites that were cut off."""
         self._period = period
         at_ms, factors, model = self._changes[period]
         self.traffic.links_changed(model)
         events: list[GridEvent] = [LinksChanged(factors)]
         while self._by_time and self._by_time[-1][0] <= at_ms:
-            # The grid ignores jobs that it does not have.
+            # The grid ignores jobs that are not in its queue.
             events.append(GridJobUnplaceable(self._by_time.pop()[1], WHY_UNPLACEABLE))
         return events, routes.change(model)
 
     def handed_in(self, now_ms: int, job_id: int) -> list[GridEvent]:
-        """Start to move a submitted job's input; return the event for the grid if the job can never be placed."""
+        """Start to move a submitted job's input, or return the event for the grid if the job can never be placed."""
         if self._unplaceable_ms.get(job_id, int(NEVER_MS)) <= now_ms:
             return [GridJobUnplaceable(job_id, WHY_UNPLACEABLE)]
         self.traffic.handed_in(now_ms, job_id)
         return []
 
     def check_all_move(self, now_ms: int) -> None:
-        """Raise InputError if a job is stopped forever: it has rate 0 after the last change of links."""
+        """Raise InputError if a job is stopped forever, i.e. has rate 0 after the last change of links."""
         if self._period == len(self._changes) - 1:
             self.traffic.check_all_move(now_ms)
 
 
 def _changes_of(net: GridNet) -> Iterator[tuple[int, tuple[float, ...], NetworkModel]]:
-    """Yield each instant at which links change, the remaining bandwidth factors of the cables, and the network."""
+    """Yield the time of each change of links, the cables' bandwidth factors from then on, and the network."""
     if net.timetable is not None:
         for period, (at_ms, model) in enumerate(net.periods()):
             if period:
@@ -441,7 +441,7 @@ def _changes_of(net: GridNet) -> Iterator[tuple[int, tuple[float, ...], NetworkM
 
 
 def merged(timetable: Timetable, other: Timetable) -> Timetable:
-    """Merge two timetables of a topology; every cable has the lower of its two factors."""
+    """Merge two timetables of the same topology; at any time, each cable has the lower of its two factors."""
     instants_ms = np.union1d(timetable.instants_ms, other.instants_ms)
     starts_ms = [-1, *instants_ms.tolist()]
     factors = [
@@ -451,7 +451,7 @@ def merged(timetable: Timetable, other: Timetable) -> Timetable:
 
 
 def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy) -> npt.NDArray[np.bool_]:
-    """Return for each job whether it might be split over the nodes that the grid may use."""
+    """Return a mask of the jobs that might be split over the nodes that the grid may use."""
     splittable = np.zeros(len(workload), np.bool_)
     if len(workload):
         state = empty_grid(np.array(nodes, np.int64), slots=len(workload))
@@ -461,9 +461,9 @@ def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy
 
 
 def unplaceable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> dict[int, int]:
-    """Map each job that becomes unplaceable to the instant from which even the idle grid can no longer place it.
+    """Map each job that becomes unplaceable to the time from which even an idle grid can no longer place it.
 
-    Jobs that are too wide for every state of the links are left out: the grid itself refuses them.
+    Jobs that are too wide for any state of the links are left out, since the grid itself refuses them.
     """
     if policy.control == "none":
         return {}

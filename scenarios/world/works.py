@@ -1,4 +1,4 @@
-"""The true state of the jobs of a simulated world: where they run, since when, at which rate, and until when."""
+"""The actual state of the jobs in a simulated world: their nodes, start and end times, and rates."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _NEVER = int(NEVER_MS)
 
 
 class WorldJob(msgspec.Struct, frozen=True, gc=False):
-    """A job that a user of site ``home`` submits, to the grid or to that site.
+    """A job that a user at site ``home`` submits to the grid or to this site.
 
-    Only the world knows ``run_ms``, the run time on one site; the job ends at its limit at the latest. The user cancels
-    the job at ``cancel_ms`` if it still waits then; -1 for never.
+    Only the world knows ``run_ms``, the run time on one site; the job is killed at its limit. The user cancels the job
+    at ``cancel_ms`` (-1: never) if it is still waiting at that time.
     """
 
     submit_ms: int
@@ -51,10 +51,10 @@ class WorldJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorldAttempt(msgspec.Struct, gc=False):
-    """The true state of an attempt; ``missing`` is how many of its fragments have yet to start.
+    """The actual state of an attempt; ``missing`` is the number of its fragments that have not started yet.
 
-    A job runs at the rate of its slowest fragment times its rate on the links. ``needs`` is set only where the site
-    knows them: the grid reserves whole nodes.
+    A job runs at the rate of its slowest fragment times its rate on the links. ``needs`` is None if the grid reserved
+    the nodes, since it reserves whole nodes.
     """
 
     job_id: int
@@ -69,17 +69,17 @@ class WorldAttempt(msgspec.Struct, gc=False):
     rates: dict[int, int] | None = None
     needs: Resources | None = None
     on_links: int = RATE_ONE
-    ahead: bool = False  # whether the start is agreed later, and leases are renewed until then
+    ahead: bool = False  # whether the start is agreed on later; leases are renewed until then
 
     @property
     def rate(self) -> int:
-        """The rate that sites and links together allow; 0 if the job is paused."""
+        """The rate allowed by both the sites and the links; 0 if the job is paused."""
         rate = RATE_ONE if self.rates is None else min(self.rates.values())
         return rate * self.on_links // RATE_ONE
 
 
 class Ran(msgspec.Struct, frozen=True, gc=False):
-    """When a finished job began and ended, and how many nodes it had on each site."""
+    """Begin and end of a finished job, and its number of nodes on each site (``fragments``)."""
 
     begun_ms: int
     end_ms: int
@@ -87,16 +87,16 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorldLengths(NamedTuple):
-    """The run time of a job in several fragments, and how long it holds its nodes before and after its work."""
+    """The run time of a split job, and the time for which a job holds its nodes before and after its work."""
 
     split_length_ms: Callable[[int, int, float], int]
     around_ms: int = 0
 
 
 class Works:
-    """The submitted jobs and their attempts; ``slowest`` is the lowest rate above 0 that any job has had.
+    """The submitted jobs and their attempts; ``slowest`` is the lowest rate above 0 of any job so far.
 
-    ``lengths`` gives the run times of split jobs, unless links (``traffic``) determine them.
+    ``lengths`` determines the run times of split jobs unless links are simulated (``traffic``).
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class Works:
         self.slowest = RATE_ONE
 
     def next_ms(self) -> int:
-        """Return when the next job ends or the next data arrives, or `NEVER_MS`."""
+        """Return the time when the next job ends or the next transfer arrives, or `NEVER_MS`."""
         end_ms = self._running.next_end_ms()
         next_ms = _NEVER if end_ms is None else end_ms
         return next_ms if self._traffic is None else min(next_ms, self._traffic.next_ms)
 
     @property
     def longest_ms(self) -> int:
-        """The longest estimate of a job and the longest requested time of an attempt, whichever is longer."""
+        """The maximum of all job estimates and all lengths requested for current attempts."""
         estimates_ms = (handed_in.job.estimate_ms for handed_in in self._jobs.values())
         return max(max(estimates_ms, default=0), max((work.length_ms for work in self._attempts.values()), default=0))
 
@@ -140,10 +140,10 @@ class Works:
         self._jobs[job_id] = job
         self._history.accepted(job_id)
 
-    # -- requests of the grid --------------------------------------------------------------------------------------
+    # -- requests from the grid ------------------------------------------------------------------------------------
 
     def ask(self, site: int, request: ReserveNodes) -> None:
-        """Record a fragment of an attempt; the grid requests all fragments in one step."""
+        """Record the request for a fragment; the grid requests all fragments of an attempt in one step."""
         key = job_id, attempt = request.job_id, request.attempt
         work = self._attempts.get(key)
         if work is None:
@@ -158,7 +158,7 @@ class Works:
             self._traffic.asked(job_id, attempt)
 
     def delegate(self, site: int, request: EnqueueJob) -> None:
-        """Record that the grid has delegated a job to one site, which chooses the start."""
+        """Record that the grid has delegated a job to one site, which decides when to start it."""
         job, attempt = request.job, request.attempt
         handed_in = self._jobs[job.job_id]
         work = WorldAttempt(job.job_id, attempt, handed_in, {site: job.width}, job.estimate_ms, None, 1)
@@ -168,7 +168,7 @@ class Works:
             self._traffic.asked(job.job_id, attempt)
 
     def commit(self, now_ms: int, request: CommitNodes) -> None:
-        """Record that an attempt may start. Every site receives the same message; only the first counts."""
+        """Record that an attempt is committed. Each of its sites receives the same message; only the first counts."""
         key = (request.job_id, request.attempt)
         if request.start_ms is not None:
             work = self._attempts[key]
@@ -179,22 +179,22 @@ class Works:
             self._history.committed(now_ms, *key, tuple(self._attempts[key].fragments.items()))
 
     def renew(self, site: int, request: RenewLeases) -> None:
-        """Extend the leases of all attempts at a site whose start is agreed later."""
+        """Extend a site's leases for all attempts whose start is agreed on later."""
         for (job_id, attempt), work in self._attempts.items():
             if work.ahead and site in work.fragments:
                 work.start_ms = request.until_ms
                 self._history.extended(site, job_id, attempt, request.until_ms)
 
     def granted(self, site: int, job_id: int, attempt: int) -> None:
-        """Record that a site has reserved the nodes of a fragment until the agreed start."""
+        """Record that a site has reserved a fragment's nodes until the agreed start."""
         start_ms = self._attempts[job_id, attempt].start_ms
         assert start_ms is not None, "a site reserves nodes for a job that starts at once"
         self._history.reserved(site, job_id, attempt, start_ms)
 
-    # -- commands of the sites -------------------------------------------------------------------------------------
+    # -- commands from the sites -----------------------------------------------------------------------------------
 
     def start(self, now_ms: int, site: int, command: StartJob) -> None:
-        """Put a fragment on its nodes; the job works once its last fragment has started."""
+        """Start a fragment on its nodes; the job begins to work when its last fragment has started."""
         job_id, history = command.job_id, self._history
         attempt = self._sites[site].attempt_of(job_id)
         if attempt == OWN:
@@ -206,7 +206,7 @@ class Works:
         work = self._attempts[job_id, attempt]
         fragments = work.fragments
         if len(fragments) == 1:
-            # The site may have chosen another width than the job requested.
+            # The site may have chosen a different width from the one requested.
             fragments[site] = sum(high - low for low, high in command.nodes)
         history.occupied(now_ms, site, job_id, attempt, command.nodes, fragments[site], command.threads, work.needs)
         is_split = len(fragments) > 1
@@ -220,7 +220,7 @@ class Works:
             placed = tuple(fragments.items())
             for other in fragments:
                 self._notify(other, FragmentsMet(job_id, attempt))
-        # A job with one fragment was put on its nodes just now, so that there is nothing to check.
+        # A job with one fragment has just been placed on its nodes, so there is nothing to check.
         history.began(now_ms, job_id, attempt, placed)
         work.begun_ms = now_ms
         run_ms = self._run_ms(now_ms, work)
@@ -228,7 +228,7 @@ class Works:
             self._begin(now_ms, work, run_ms)
 
     def _run_ms(self, now_ms: int, work: WorldAttempt) -> int | None:
-        """Return how long a job takes at rate 1 from now on, or None if it first waits for its data."""
+        """Return the run time that a job still needs at rate 1, or None if it has to wait for data first."""
         job, fragments = work.handed_in, work.fragments
         if work.attempt == OWN:
             return self._left_ms.get(work.job_id, job.run_ms)
@@ -237,14 +237,14 @@ class Works:
         return job.run_ms if len(fragments) == 1 else self._split_length_ms(job.run_ms, len(fragments), job.sensitivity)
 
     def _begin(self, now_ms: int, work: WorldAttempt, run_ms: int) -> None:
-        """Let a job work that has its nodes and its data."""
+        """Begin the work of a job that has its nodes and data."""
         self._working[work.job_id] = work
         # A site ends a job at its limit, even if its processes started late.
         held_ms = min(run_ms + self._around_ms, max(run_ms, work.length_ms))
         self._running.begin(now_ms, work.job_id, held_ms, work.rate)
 
     def slow(self, now_ms: int, site: int, command: ChangeRate) -> None:
-        """Change the rate of a fragment, and with it the rate of its job."""
+        """Change a fragment's rate and therefore its job's rate."""
         attempt = self._sites[site].attempt_of(command.job_id)
         work = self._attempts.get((command.job_id, attempt))
         if work is None:
@@ -261,12 +261,12 @@ class Works:
         self._history.moved(now_ms, site, command.job_id, command.nodes)
 
     def _set_rate(self, now_ms: int, work: WorldAttempt) -> None:
-        """Apply the current rate of a job if it works."""
+        """Apply a job's current rate if the job is working."""
         if self._working.get(work.job_id) is work:
             self._running.change_rate(now_ms, work.job_id, work.rate)
 
     def kill(self, now_ms: int, site: int, job_id: int) -> None:
-        """End a fragment, and with it the job if it works; a job that waits for its other fragments will never work."""
+        """Kill a job that has begun; otherwise, end one of its fragments, so that this attempt never begins."""
         core = self._sites[site]
         attempt = core.attempt_of(job_id)
         work = self._attempts[job_id, attempt]
@@ -279,7 +279,7 @@ class Works:
         self._notify(site, JobFinished(job_id, succeeded=False))
 
     def evict(self, now_ms: int, site: int, command: EvictJob) -> None:
-        """Take a job off its nodes. A site's own job waits there again; a job of the grid leaves all its sites."""
+        """Evict a job from its nodes. A site's own job waits again; a grid job leaves all of its sites."""
         job_id, core = command.job_id, self._sites[site]
         attempt = core.attempt_of(job_id)
         if attempt != OWN:
@@ -294,7 +294,7 @@ class Works:
         self._history.left(now_ms, site, job_id)
 
     def fail(self, now_ms: int, site: int) -> None:
-        """Lose the fragments on a site that crashes, and the other fragments of their jobs."""
+        """Drop all fragments on a crashed site, and the other fragments of their jobs."""
         for job_id, attempt in self._history.running_on(site):
             work = self._attempts[job_id, attempt]
             if work.begun_ms < 0:
@@ -312,7 +312,7 @@ class Works:
     # -- links -----------------------------------------------------------------------------------------------------
 
     def change_rates(self, now_ms: int) -> None:
-        """Apply the new rates of jobs on the links."""
+        """Apply the new rates that result from sharing the links."""
         assert self._traffic is not None, "no links are simulated"
         for job_rate in self._traffic.rates(now_ms):
             self.slowest = min(self.slowest, job_rate.rate) or self.slowest
@@ -330,7 +330,7 @@ class Works:
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def go_on(self, now_ms: int) -> None:
-        """Handle the data that arrives at this instant, then the jobs that end."""
+        """Process the transfers that arrive at this instant, and then the jobs that end."""
         if self._traffic is not None and self._traffic.next_ms == now_ms:
             self._serve_data(now_ms, self._traffic)
         for job_id in self._running.ended(now_ms):
@@ -347,7 +347,7 @@ class Works:
                 self._report_rate(job_rate)
 
     def _end(self, now_ms: int, work: WorldAttempt) -> None:
-        """End a job that has done its work, or send its output first."""
+        """Handle the end of a job's work: end the job, unless it has output to send first."""
         job_rate = None
         if self._traffic is not None and work.attempt != OWN:
             job_rate = self._traffic.delivers(now_ms, work.job_id)
@@ -357,13 +357,13 @@ class Works:
             self._report_rate(job_rate)
 
     def _stop(self, work: WorldAttempt) -> None:
-        """Take a job off the working jobs before it has done its work."""
+        """Stop the work of a job early, if the job is working."""
         if self._working.get(work.job_id) is work:
             del self._working[work.job_id]
             self._running.leave(work.job_id)
 
     def _leave(self, now_ms: int, work: WorldAttempt, *, completed: bool) -> None:
-        """Take a working job off all its nodes: it has finished or was killed."""
+        """Remove a job that has finished or was killed from all of its nodes."""
         job_id, fragments, history = work.job_id, work.fragments, self._history
         if completed:
             self.finished[job_id] = Ran(work.begun_ms, now_ms, fragments)
@@ -377,7 +377,7 @@ class Works:
             history.reported(now_ms, job_id, "finished")
 
     def _forget(self, work: WorldAttempt) -> None:
-        """Drop an attempt that is over, with its flows."""
+        """Drop an attempt that has ended, together with its flows."""
         del self._attempts[work.job_id, work.attempt]
         if self._traffic is not None:
             self._traffic.ends(work.job_id)

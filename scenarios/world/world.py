@@ -1,9 +1,9 @@
 """The simulated world: real site cores and a real meta-scheduler in virtual time.
 
-The world stands in for users, networks and nodes. It knows the run times, carries the messages, injects faults and
-keeps the history. It makes no scheduling decision: the cores decide which job starts where, as in a live grid.
+The world replaces users, networks and nodes. It knows the run times, delivers messages, injects faults and records the
+history. It makes no scheduling decisions: as in a live grid, the cores decide when and where each job starts.
 
-A watchdog ends a run that would never end: one without progress for longer than any job or fault can last.
+A watchdog stops a run that makes no progress for longer than any job or fault can last.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from gridweave.site.messages import (
 from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 
 LOOK_EVERY = 4096
-"""Instants between two checks for progress."""
+"""Number of instants between two checks for progress."""
 
 PATIENCE_MS = 8 * 86_400_000
-"""How long nothing may progress while no job runs: sites may be closed for a week, and messages may be lost."""
+"""Maximum time without progress while no job is running; sites may be closed for a week, and messages get lost."""
 
 PATIENCE_INSTANTS = 1_000_000
-"""How many instants may pass without progress while no job runs; more are an endless exchange of messages."""
+"""Maximum number of instants without progress while no job is running; beyond it, messages circulate endlessly."""
 
 
 class Watchdog:
@@ -91,7 +91,7 @@ class Watchdog:
         )
 
 
-# Kinds of events. At one instant they follow the arrival of data and the end of jobs, in this order.
+# Kinds of events, in processing order within an instant. Arriving data and ending jobs are processed before them.
 _LINKS, _FAIL, _RETURN, _CUT, _END_CUT = range(PACKET)
 _CANCEL = RESEND + 1
 
@@ -101,7 +101,7 @@ _PLANNED = "planned"
 _NEVER = int(NEVER_MS)
 
 _MAX_ROUNDS = 10_000
-"""How often the sites and the grid may answer each other at one instant; one more round is allowed for every job."""
+"""Maximum number of message rounds between the sites and the grid at one instant, plus one for each job."""
 
 
 def _history_of(sites: Sequence[ContractCore]) -> History:
@@ -117,8 +117,8 @@ def _history_of(sites: Sequence[ContractCore]) -> History:
 class World:
     """Sites, a meta-scheduler, and the connections between them.
 
-    With ``check``, the invariants of the cores are checked after every step, and all leases after every instant, which
-    is slow. With ``channels``, messages travel through channels even if the network keeps their order.
+    ``check`` enables slow checks: of the cores' invariants after every step, and of all leases after every instant.
+    With ``channels``, messages travel through channels even if the network keeps their order.
     """
 
     def __init__(
@@ -140,20 +140,20 @@ class World:
         self._faults, self._rng, self._check = faults, rng, check
         self.history = _history_of(sites)
         self.works = Works(self._sites, lengths, self._traffic, self.history, self._notify_site)
-        # Future events, except the arrival of data, the end of jobs, and submissions.
+        # Future events other than data arrivals, job ends and submissions.
         self._heap: list[tuple[int, int, int, int, Any]] = []
         self._numbers = itertools.count(1)
         self._pending: list[WorldJob] = []
         self.now_ms = self.crashes = self.cuts = self.link_changes = 0
         self.refused: dict[int, str] = {}
-        # When the grid's queue changed its order, and the index of the new order.
+        # The times at which the grid's queue changed its order, each with the index of the new order.
         self.switches: list[tuple[int, int]] = []
         self._down = [False] * len(sites)
         self._failed = [0] * len(sites)
         self._parked: list[list[ContractEvent]] = [[] for _ in sites]
-        # When each site, and last (`GRID`) the grid, wants to act next without a new event.
+        # The next wakeup time of each site and, as the last entry (`GRID`), of the grid.
         self._wake_ms = [_NEVER] * (len(sites) + 1)
-        # The events that each site or the grid receives at this instant; an empty list only wakes it.
+        # The events that each site or the grid receives at this instant; an empty list is just a wakeup.
         self._inboxes: dict[int, list[Any]] = {}
         channels = channels or not routes.keeps_order or faults.any
         self.connections = Connections(
@@ -164,11 +164,11 @@ class World:
 
     @property
     def overlaps(self) -> bool:
-        """Whether several started jobs may have the same nodes at some site (`Traits.overlaps`)."""
+        """Whether jobs that have started may share nodes at any of the sites (`Traits.overlaps`)."""
         return any(site.site.traits.overlaps for site in self._sites)
 
     def run(self, submissions: Iterable[WorldJob]) -> None:
-        """Simulate jobs, sorted by submission, until all of them are done."""
+        """Simulate jobs, which must be sorted by submit time, until all of them are done."""
         pending = self._pending = list(submissions)
         pending.reverse()
         self._most_rounds = _MAX_ROUNDS + len(pending)
@@ -184,7 +184,7 @@ class World:
         self.history.check_complete(self.now_ms)
 
     def _simulate(self, instants: int) -> bool:
-        """Simulate up to ``instants`` instants; return whether the run is over."""
+        """Simulate up to ``instants`` instants; return whether the run has ended."""
         heap, pending = self._heap, self._pending
         for _ in range(instants):
             self.now_ms = now_ms = self._next_ms()
@@ -208,7 +208,7 @@ class World:
         return False
 
     def _next_ms(self) -> int:
-        """Return the instant of the next event, or `_NEVER`."""
+        """Return the time of the next event, or `_NEVER`."""
         next_ms = min(self.works.next_ms(), *self._wake_ms)
         if self._heap:
             next_ms = min(next_ms, self._heap[0][0])
@@ -217,7 +217,7 @@ class World:
         return next_ms
 
     def _plan_changes(self) -> None:
-        """Plan the first random faults, the planned faults, and the changes of links."""
+        """Schedule the first random faults, the planned faults, and the changes of links."""
         if self._faults.any:
             for site in range(len(self._sites)):
                 self._plan_fault(site, _FAIL, self._faults.crash_every_ms)
@@ -234,11 +234,11 @@ class World:
         heapq.heappush(self._heap, (when_ms, kind, next(self._numbers), target, what))
 
     def _is_quiet(self) -> bool:
-        """Whether no message is under way and no site is down."""
+        """Whether no message is in transit and no site is down."""
         return self.connections.is_idle and not any(self._down)
 
     def _carry_out(self, kind: int, target: int, what: Any) -> None:
-        """Carry out an event from the heap."""
+        """Process an event from the heap."""
         if kind == PACKET:
             self.connections.arrive(self.now_ms, target, what)
         elif kind == RESEND:
@@ -251,7 +251,7 @@ class World:
             self._toggle_fault(kind, target, is_planned=what == _PLANNED)
 
     def _toggle_fault(self, kind: int, site: int, *, is_planned: bool) -> None:
-        """Begin or end a fault of a site or of its connection; after a random one, draw the next."""
+        """Begin or end a fault of a site or its connection; if it is random, draw the time of the next change."""
         faults = self._faults
         follows = {
             _FAIL: (_RETURN, faults.crash_lasts_ms),
@@ -272,7 +272,7 @@ class World:
             self._plan_fault(site, *follows[kind], always=kind in (_FAIL, _CUT))
 
     def _plan_fault(self, site: int, kind: int, mean_ms: float, *, always: bool = False) -> None:
-        """Draw when a fault begins or ends. No fault begins after the last submission, so every run ends."""
+        """Draw the begin or end of a fault; without ``always``, skip it after the last submission, so runs can end."""
         if mean_ms > 0 or always:
             when_ms = self.now_ms + 1 + int(self._rng.exponential(mean_ms))
             if always or when_ms < self._faults_until_ms:
@@ -291,7 +291,7 @@ class World:
             self._notify_grid(*self._links.handed_in(self.now_ms, job.job.job_id))
 
     def _cancel(self, submission: WorldJob) -> None:
-        """Cancel a job that still waits. The grid reports the end of its jobs; for a site's own job this records it."""
+        """Cancel a job that is still waiting; record the end of a site's own job, which no core reports."""
         job_id = submission.job.job_id
         if not self.history.waits(job_id):
             return
@@ -311,7 +311,7 @@ class World:
         self.link_changes += 1
 
     def _change_rates(self) -> None:
-        """Update the rates of jobs whose share of the links has changed."""
+        """Update the rates of jobs whose share of link bandwidth has changed."""
         self.works.change_rates(self.now_ms)
         if self._links is not None:
             self._links.check_all_move(self.now_ms)
@@ -320,7 +320,7 @@ class World:
         self._inboxes.setdefault(GRID, []).extend(events)
 
     def _notify_site(self, site: int, event: ContractEvent) -> None:
-        """Notify a site. If it is down, its users' submissions and cancellations wait; other events are lost."""
+        """Notify a site. While it is down, its users' submissions and cancellations wait; other events are lost."""
         if not self._down[site]:
             self._inboxes.setdefault(site, []).append(event)
         elif isinstance(event, JobSubmitted):
@@ -334,7 +334,7 @@ class World:
         """Let the sites and the grid act in turn until nothing more happens at this instant."""
         inboxes = self._inboxes
         for _ in range(self._most_rounds):
-            # An event that an earlier site of this loop sends to a later one arrives in the same round.
+            # An event that a site causes at a later site of this loop is processed in the same round.
             for site in sorted(inboxes):
                 if site != GRID:
                     self._step_site(site, inboxes.pop(site))
@@ -366,11 +366,11 @@ class World:
         self._set_wakeup(site, core.next_wakeup_ms())
 
     def _set_wakeup(self, target: int, wake_ms: int | None) -> None:
-        """Record when a site or the grid wants to act next."""
+        """Record the next wakeup time of a site or the grid."""
         self._wake_ms[target] = _NEVER if wake_ms is None else wake_ms
 
     def _carry_out_command(self, site: int, command: Command | ToGrid) -> None:
-        """Carry out the commands of a site that are rarer than `StartJob`."""
+        """Carry out a site's command that is less frequent than `StartJob`."""
         if isinstance(command, ChangeRate):
             self.works.slow(self.now_ms, site, command)
         elif isinstance(command, MoveJob):
@@ -408,19 +408,19 @@ class World:
             self._traffic.given_up(job_id)
 
     def _fail(self, site: int) -> None:
-        """Take a site down; if failures overlap, it stays down until all of them are over."""
+        """Crash a site; if crashes overlap, the site stays down until all of them are over."""
         self._failed[site] += 1
         if self._failed[site] > 1:
             return
         self._down[site], self._wake_ms[site] = True, _NEVER
         self.crashes += 1
         self.works.fail(self.now_ms, site)
-        # Submissions of this instant survive the crash, and so do the ends of jobs that came before it.
+        # Submissions at this instant survive the crash, as do the ends of jobs that ended before it.
         events = self._inboxes.pop(site, [])
         self._parked[site] += [event for event in events if isinstance(event, (JobFinished, JobSubmitted))]
 
     def _bring_back(self, site: int) -> None:
-        """Bring a site back, and deliver the events that waited while it was down."""
+        """Bring a site back up, and deliver the events that were held back while it was down."""
         self._failed[site] -= 1
         if self._failed[site]:
             return
@@ -434,7 +434,7 @@ class World:
         self.connections.resume(self.now_ms, site)
 
     def _record_request(self, site: int, request: Request) -> None:
-        """Record a request or commitment of the grid at the instant at which it is sent."""
+        """Record a request or commitment from the grid when it is sent."""
         if isinstance(request, ReserveNodes):
             self.works.ask(site, request)
         elif isinstance(request, EnqueueJob):
@@ -445,7 +445,7 @@ class World:
             self.works.renew(site, request)
 
     def _record_answer(self, site: int, answer: Answer) -> None:
-        """Record from a site's answer, at the instant at which it is sent, whether nodes are reserved."""
+        """Record whether nodes are reserved, from a site's answer when it is sent."""
         if isinstance(answer, (Started, LeaseEnded)):
             self.history.unreserved(self.now_ms, site, answer.job_id, answer.attempt)
         elif isinstance(answer, Reserved):
@@ -459,5 +459,5 @@ class World:
 
 
 def _submits(event: ContractEvent, job_id: int) -> bool:
-    """Whether the event is an own user's submission of the job."""
+    """Whether the event is the submission of this job to its home site."""
     return isinstance(event, JobSubmitted) and event.job.job_id == job_id

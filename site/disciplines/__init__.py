@@ -1,1 +1,1 @@
-"""The disciplines by which sites schedule, with one entry for each."""
+"""The scheduling disciplines of sites, with one entry per discipline."""

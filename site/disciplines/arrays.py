@@ -1,4 +1,4 @@
-"""The base classes of disciplines that keep their jobs in arrays, one slot per job, and decide with kernels."""
+"""Base classes of disciplines that store their jobs in arrays, one slot per job, and make decisions in kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A = TypeVar("A", bound=NamedTuple)
 
 
 class ArrayDiscipline(Discipline, Generic[A]):
-    """A discipline with its jobs in arrays, one slot per job.
+    """A discipline that stores its jobs in arrays, one slot per job.
 
     Its `CoreState` has the fields ``slots`` and ``arrays``.
     """
@@ -32,7 +32,7 @@ class ArrayDiscipline(Discipline, Generic[A]):
 
     @abstractmethod
     def _empty(self, slots: int) -> A:
-        """Return the arrays of an idle site with space for this many jobs."""
+        """Return the arrays of an idle site, with this number of job slots."""
 
     @override
     def copy(self) -> Self:
@@ -41,19 +41,19 @@ class ArrayDiscipline(Discipline, Generic[A]):
         return new
 
     def _entered(self, job: Job) -> int:
-        """Give a job a slot, and return the slot; the arrays grow if all slots are taken."""
+        """Assign a slot to a job and return the slot; grow the arrays if all slots are taken."""
         if self._slots.is_full:
             self._grow()
         return self._slots.enter(job)
 
     def _next_slot(self) -> int:
-        """Return the slot that the next job will get; the arrays grow if all slots are taken."""
+        """Return the slot that the next job will get; grow the arrays if all slots are taken."""
         if self._slots.is_full:
             self._grow()
         return self._slots.next_free
 
     def _grow(self) -> None:
-        """Make space for twice as many jobs."""
+        """Double the number of slots."""
         old = self._state
         self._state = self._empty(self._slots.double())
         copy_into(self._state, old)
@@ -67,7 +67,7 @@ class ArrayDiscipline(Discipline, Generic[A]):
     @override
     @abstractmethod
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job behind all waiting jobs would start if it were submitted now; None: never."""
+        """Return the start of a job if it were submitted now, behind all waiting jobs; None if it would never start."""
 
     @override
     def restore(self, state: Any) -> None:
@@ -75,16 +75,16 @@ class ArrayDiscipline(Discipline, Generic[A]):
         self._state = restored_arrays(self._empty_for(state), state.arrays)
 
     def _empty_for(self, state: Any) -> A:
-        """Return the arrays of an idle site with the sizes of a state; its slots have been restored already."""
+        """Return an idle site's arrays, sized for a state whose slots have already been restored."""
         return self._empty(self._slots.count)
 
 
 class PacedDiscipline(ArrayDiscipline[A]):
-    """An array discipline whose jobs may run at other rates than 1; its state also has the field ``rates``."""
+    """An array discipline whose jobs may run at rates other than 1; its state also has the field ``rates``."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes)
-        # The rate last reported for each running job.
+        # The last reported rate of each running job.
         self._rate: dict[int, int] = {}
 
     @override
@@ -99,18 +99,18 @@ class PacedDiscipline(ArrayDiscipline[A]):
         self._rate = state.rates
 
     def _started(self, starts: Iterable[Start]) -> Sequence[Start]:
-        """Record that jobs start, at full speed."""
+        """Record that jobs have started, at full speed."""
         starts = tuple(starts)
         self._rate.update((start.job.job_id, RATE_ONE) for start in starts)
         return starts
 
     def _new_rates(self, slots: Iterable[int], rates: Ints) -> list[Rate]:
-        """Return the running jobs whose rate differs from the one last reported, and record their rates as reported.
+        """Return the running jobs whose rate differs from the last reported rate, and record their new rates.
 
         Parameters
         ----------
         slots : iterable of int
-            The slots to look at; some may be free.
+            The slots to check; some may be free.
         rates : numpy.ndarray of int64, shape (slots,)
         """
         changes = []

@@ -1,4 +1,4 @@
-"""The base class of all disciplines, the traits that a discipline declares, and the decisions of a pass."""
+"""The base class of all disciplines, the traits they declare, and the decisions of a scheduling pass."""
 
 from __future__ import annotations
 
@@ -18,59 +18,59 @@ from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.work import RATE_ONE
 
 MOST_PASSES = 10_000
-"""Passes of a copy after which `Discipline.expected_run` gives up on a job that never starts."""
+"""Number of passes after which `Discipline.expected_run` assumes that a job never starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
     """The capabilities of a discipline.
 
-    Traits are declared once, in the `Entry` of the discipline. The core, scenarios, the gateway and the docs read only
-    the traits of a discipline. `gridweave.testing.check_discipline` compares them with its behaviour.
+    A discipline declares its traits once, in its `Entry`. The core, scenarios, the gateway and the docs rely only on
+    these traits. `gridweave.testing.check_discipline` checks them against the discipline's behaviour.
 
     Attributes
     ----------
     chooses_nodes : bool
-        Each start and move names its nodes. Without it the site gives each job the free nodes with the lowest numbers.
+        Each start and move lists its nodes. Otherwise, the site assigns the free nodes with the lowest numbers.
     shares_nodes : bool
-        Several jobs may have the same node.
+        Several jobs may run on the same node.
     fractions : bool
-        Jobs get parts of nodes, and several tasks of a job may be on a node. A `StartJob` or `MoveJob` then lists a
-        node once for each task on it.
+        Jobs get fractions of nodes, and several tasks of a job may run on the same node. A `StartJob` or `MoveJob` then
+        lists a node once for each task on the node.
     slices_time : bool
-        A running job may pause while other jobs have its nodes.
+        A running job may pause while other jobs use its nodes.
     shares_time : bool
-        Started jobs pause or run at a fraction of their speed; metrics count the lost time as waiting.
+        Started jobs may pause or run at a fraction of their speed; metrics count the lost time as waiting time.
     pauses : bool
-        An evicted job may pause on its nodes while the job that evicted it has them.
+        An evicted job may be paused on its nodes while the job that evicted it uses them.
     moves : bool
         Running jobs may move to other nodes.
     evicts : bool
         Running jobs may be put back into the queue.
     saves_work : bool
-        A job that has to leave its nodes saves its work and resumes from there.
+        A job that has to leave its nodes saves its work and later resumes from it.
     forms : bool
-        Machines differ in speed, and jobs may have several forms: a job may have more or fewer nodes than its width.
+        Machines differ in speed, and jobs may have several forms, with more or fewer nodes than the job's width.
     reserves : bool
         Nodes can be reserved in advance.
     learns : bool
-        The discipline learns from jobs that end well. Operators may query and edit what it has learned; only the
-        discipline knows the format.
+        The discipline learns from jobs that succeed. Operators may query and edit the learned data, whose format only
+        the discipline knows.
     counts_work : bool
-        Limits count work done, not time on the clock (`Discipline.progress`).
+        Limits apply to the work done rather than to elapsed time (`Discipline.progress`).
     elastic : bool
-        Nodes may come and go while the discipline runs, so it can decide in the pilots of a Slurm cluster.
+        Nodes may be added and removed at any time, so the discipline can schedule jobs in a Slurm cluster's pilots.
     week : bool
         Decisions depend on the local time of the week.
     uses_resources : bool
         Decisions use `Job.resources`: CPU, network, disk and memory.
     needs : tuple of str
-        Workload columns that must be present, with numbers above 0 and up to 1.
+        Required workload columns, with values above 0 and up to 1.
     columns : tuple of str
-        Names, with units, of the figures that `Discipline.figures` returns for each job.
+        Names, including units, of the figures that `Discipline.figures` returns for each job.
     threads : tuple of (int, int)
-        Cores of the largest node, and hardware threads per core, if they are assigned one by one; (1, 1) if jobs get
-        whole nodes.
+        Number of cores of the largest node and of hardware threads per core, if jobs get single threads; (1, 1) if jobs
+        get whole nodes.
     """
 
     chooses_nodes: bool = False
@@ -95,33 +95,33 @@ class Traits:
 
     @property
     def of_any_policy(self) -> Mapping[str, bool]:
-        """The traits, by name, that are the same under every policy of a discipline."""
+        """The traits, by name, that do not depend on the discipline's policy."""
         names = ("shares_nodes", "fractions", "slices_time", "forms", "elastic", "uses_resources")
         return {name: getattr(self, name) for name in names}
 
     @property
     def takes_parts(self) -> bool:
-        """Whether a site can run a part of a job on several sites: if it is slow or paused, the other parts wait."""
+        """Whether a site can run a part of a multi-site job; if one part is slow or paused, the other parts wait."""
         return not (self.slices_time or self.fractions)
 
     @property
     def overlaps(self) -> bool:
-        """Whether several started jobs may have the same node, even if only one of them works."""
+        """Whether several started jobs may hold the same node, even if only one of them is working."""
         return self.shares_nodes or self.pauses
 
     @property
     def varies_rates(self) -> bool:
-        """Whether a job may run at another rate than a job alone on a node of speed 1."""
+        """Whether a job's rate may differ from its rate when it runs alone on nodes of speed 1."""
         return self.overlaps or self.forms
 
     @property
     def assigns_threads(self) -> bool:
-        """Whether jobs get single hardware threads, so that jobs on the same node slow each other."""
+        """Whether jobs get single hardware threads, so jobs on the same node slow each other down."""
         return self.threads != (1, 1)
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):
-    """A job that starts now, with its nodes; None means the free nodes with the lowest numbers."""
+    """A job that starts now, and its nodes; None means the free nodes with the lowest numbers."""
 
     job: Job
     nodes: NodeIntervals | None = None
@@ -133,12 +133,12 @@ class Eviction(NamedTuple):
 
     job_id: int
     keeps_work: bool
-    by: int  # id of the job that gets its nodes
+    by: int  # id of the job that gets the nodes
     reason: str  # one line
 
 
 class Move(NamedTuple):
-    """A running job that moves to other nodes; a paused job may move to none."""
+    """A running job that moves to other nodes; ``nodes`` may be empty for a paused job."""
 
     job_id: int
     nodes: NodeIntervals
@@ -153,18 +153,18 @@ class Rate(NamedTuple):
 
 
 class Decisions(msgspec.Struct, frozen=True, gc=False):
-    """The decisions of one pass.
+    """The decisions of a scheduling pass.
 
     Attributes
     ----------
     starts : sequence of Start
         In the order in which the jobs start.
     evictions : sequence of Eviction
-        Carried out before the starts. An evicted job may be among the starts again.
+        Carried out before the starts. An evicted job may also be among the starts.
     moves : sequence of Move
         Sorted by job id.
     rates : sequence of Rate
-        Sorted by job id. A job starts at `RATE_ONE`, so a job that starts at another rate is listed too.
+        Sorted by job id. Includes jobs that start now at a rate other than `RATE_ONE`.
     """
 
     starts: Sequence[Start] = ()
@@ -177,14 +177,14 @@ class Decisions(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING = Decisions()
-"""The decisions of a pass that changes nothing."""
+"""The decisions of a pass that does not change anything."""
 
 
 class SharedOffer(NamedTuple):
-    """An offer to start a job on nodes of running jobs."""
+    """An offer to start a job on nodes used by running jobs."""
 
     slowdown: float  # the time from now until the job ends, in multiples of its estimate
-    beside: tuple[int, ...] = ()  # the ids of the running jobs, if known
+    beside: tuple[int, ...] = ()  # the ids of these running jobs, if known
     start_ms: int | None = None  # when the job would start; None: now
 
 
@@ -195,9 +195,9 @@ class ExpectedRun(NamedTuple):
     ----------
     start_ms, nodes, length_ms : int
     ahead : int, optional
-        Number of jobs before it in the queue; None: all waiting jobs.
+        Number of jobs ahead of this job in the queue; None: all waiting jobs.
     evicts : bool
-        Whether running jobs would be evicted or paused for it so that it can start now.
+        Whether running jobs would be evicted or paused so that this job can start now.
     """
 
     start_ms: int
@@ -208,26 +208,26 @@ class ExpectedRun(NamedTuple):
 
 
 def run_from(start_ms: int | None, now_ms: int, job: Job) -> ExpectedRun | None:
-    """Return the run of a rigid job at full speed from its earliest start; None if it can never start."""
+    """Return the expected run of a rigid job at full speed, given its earliest start; None if it can never start."""
     return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
 
 
 class Discipline(ABC):
-    """Decides which job of a site starts next.
+    """Decides which of a site's jobs start, and when.
 
-    Time never goes backwards. At one instant the calls come in this order: ``ended`` and ``withdraw``, then ``submit``
-    and ``reserve``, then one ``run_pass``. A discipline must implement the abstract methods; all others have a
-    default, and `Traits` declare which of these it overrides. Queries, such as ``explain`` and ``expected_run``, may
-    use scratch space of the discipline but never change its decisions; a live site runs them on a copy.
+    Time never goes backwards. At a given instant, ``ended`` and ``withdraw`` are called first, then ``submit`` and
+    ``reserve``, and then ``run_pass`` once. A discipline must implement the abstract methods. All other methods have a
+    default; the discipline's `Traits` say which of them it overrides. Queries, such as ``explain`` and
+    ``expected_run``, may use scratch space but must never change decisions; a live site calls them on a copy.
 
     Decisions must be pure: no clock, no I/O, and randomness only from a seeded generator.
 
     Attributes
     ----------
     nodes : int
-        Nodes of the site.
+        Number of nodes of the site.
     state_type : type
-        The `CoreState` that `state` returns.
+        The type that `state` returns, a `CoreState`.
     """
 
     state_type: Any
@@ -251,23 +251,23 @@ class Discipline(ABC):
 
     @abstractmethod
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Move the limit of a running job that shares its nodes with no other job; `end_ms` is after now."""
+        """Change the limit of a running job that does not share its nodes; `end_ms` is after now."""
 
     @abstractmethod
     def run_pass(self, now_ms: int) -> Decisions:
-        """Decide which jobs start now, and what else changes. A second pass at the same instant changes nothing."""
+        """Decide on the starts and changes at this instant. A second pass at the same instant decides nothing."""
 
     @abstractmethod
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs by their end by estimate, ties by job id."""
+        """Yield the running jobs in the order of their estimated ends; ties are broken by job id."""
 
     @abstractmethod
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of the queue, each with its promised start, if any."""
+        """Yield the waiting jobs in queue order, each with its promised start, if any."""
 
     @abstractmethod
     def copy(self) -> Self:
-        """Return a copy in the same state; changes to one never affect the other."""
+        """Return an independent copy with the same state."""
 
     @abstractmethod
     def state(self) -> Any:
@@ -275,36 +275,36 @@ class Discipline(ABC):
 
     @abstractmethod
     def restore(self, state: Any) -> None:
-        """Continue from the state of another discipline with the same settings; this one has had no calls yet."""
+        """Restore the state of a discipline with the same settings; must be the first call to a new instance."""
 
     # Methods with a default.
 
     def why_never(self, job: Job) -> str | None:
-        """Return why a job could never start here, or None."""
+        """Return the reason why a job could never start at this site, or None."""
         if job.width > self.nodes:
             return f"it needs {job.width} nodes and the site has {self.nodes}"
         return None
 
     @property
     def free(self) -> int:
-        """Nodes without a running job."""
+        """Number of nodes without a running job."""
         return self.nodes - sum(run.job.width for run in self.running())
 
     def next_wakeup_ms(self) -> int | None:
-        """Return the next instant at which a pass is due even without an event; None if no pass is due."""
+        """Return the time of the next pass if there is no event before it, or None."""
         return None
 
     def replan(self) -> None:  # noqa: B027
-        """Make the next pass plan all waiting jobs from scratch, because the windows of the week have moved."""
+        """Plan all waiting jobs from scratch in the next pass, because the weekly windows have moved."""
 
     def next_end_ms(self) -> int | None:
-        """Return the earliest end by estimate of a running job; None if no job runs."""
+        """Return the earliest estimated end of a running job; None if no job is running."""
         return next((run.end_by_estimate_ms for run in self.running()), None)
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job would run if it were submitted now and no other job came later; None if never.
+        """Return how a job would run if it were submitted now and no job came after it; None if it would never start.
 
-        The default submits it to a copy and runs the copy until the job starts; each running job ends by its estimate.
+        The default submits the job to a copy and runs the copy until the job starts; jobs end at their estimates.
         """
         if self.why_never(job) is not None:
             return None
@@ -324,36 +324,36 @@ class Discipline(ABC):
         return None
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job behind all waiting jobs would start if it were submitted now; None: never."""
+        """Return the start of a job if it were submitted now, behind all waiting jobs; None if it would never start."""
         run = self.expected_run(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
         return None if run is None else run.start_ms
 
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return the width of the widest job of this length that would start at once if it were submitted now.
+        """Return the width of the widest job of this length that would start immediately if it were submitted now.
 
-        The default assumes that a job would start now if a wider one would.
+        The default assumes that if a job would start now, so would a narrower job.
         """
         widths = range(1, self.free + 1)
         return bisect_left(widths, 1, key=lambda width: self.earliest_start_ms(now_ms, width, length_ms) != now_ms)
 
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
-        """Return (instant, nodes) pairs: the number of nodes that become free at each instant, without waiting jobs.
+        """Return (time in ms, nodes) pairs: how many nodes become free at each time, ignoring waiting jobs.
 
         Parameters
         ----------
         free : int
-            Number of free nodes of the site.
+            Number of nodes that are free now.
         """
         ready, left = Counter({now_ms: free}), self.nodes - free
         for run in self.running():
-            # The widths of jobs that share nodes may add up to more than `left`; stop counting there.
+            # The widths of jobs that share nodes may add up to more than `left`.
             nodes = min(run.job.width, left)
             ready[max(run.end_by_estimate_ms, now_ms + 1)] += nodes
             left -= nodes
         return sorted((instant, nodes) for instant, nodes in ready.items() if nodes)
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, and why not earlier; the site adds the nodes."""
+        """Return when a waiting job will start and why it has not started yet; the site adds the nodes."""
         ahead, job, start_ms = next(
             (place, job, start_ms) for place, (job, start_ms) in enumerate(self.waiting()) if job.job_id == job_id
         )
@@ -361,104 +361,104 @@ class Discipline(ABC):
         return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
 
     def rule_in_force(self) -> str:
-        """Return the rule by which a reported start may still move, as half a sentence; empty if it cannot move."""
+        """Return, as part of a sentence, the rule that may still change a reported start; "" if none can."""
         return ""
 
     def check_invariants(self) -> None:  # noqa: B027
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
 
     # Traits.chooses_nodes, shares_nodes
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start on nodes of running jobs when it is next placed; None if it could not."""
+        """Return how a job could start on nodes of running jobs in the next pass, or None if it could not."""
         return None
 
     # Traits.reserves
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Return the earliest possible start of a reservation; make the reservation only if that is `start_ms`.
+        """Return the earliest possible start of a reservation, and make the reservation if this start is `start_ms`.
 
-        Return None if the discipline has no reservations, or the site never has enough nodes.
+        Return None if the discipline does not support reservations, or the site never has enough nodes.
         """
         return None
 
     def unreserve(self, now_ms: int, reservation_id: int) -> None:  # noqa: B027
-        """Cancel a reservation, or the rest of it."""
+        """Cancel a reservation or, if it has begun, the rest of it."""
 
     # Traits.counts_work, pauses, forms
 
     def progress(self, now_ms: int, job_id: int) -> tuple[float, int] | None:
-        """Return the speed of a running job as a fraction of full speed, and its work so far, in ms at full speed.
+        """Return a running job's speed, as a fraction of full speed, and its work so far, in ms at full speed.
 
-        Return None if limits count time on the clock.
+        Return None if limits apply to elapsed time.
         """
         return None
 
     def is_paused(self, job_id: int) -> bool:
-        """Whether a started job is paused on its nodes because another job has them."""
+        """Whether a started job is paused on its nodes while another job uses them."""
         return False
 
     def pause_reason(self, now_ms: int, job_id: int) -> str:
-        """Return for which job a job is paused, since when, and until when; empty if it is not paused."""
+        """Return text that says for which job this job is paused, and from when to when; "" if it is not paused."""
         return ""
 
     def form_of(self, job_id: int) -> JobForm | None:
-        """Return the form of a running job; None if the job has no forms of its own."""
+        """Return the form of a running job, or None if the job did not request any forms."""
         return None
 
     def rate_of(self, job_id: int) -> int:
-        """Return the rate of a running job on its nodes; for a paused job, its rate when it works."""
+        """Return the rate of a running job on its nodes; for a paused job, its rate when it is not paused."""
         return RATE_ONE
 
     # Traits.learns
 
     def learn(self, now_ms: int, job_id: int) -> None:  # noqa: B027
-        """Learn from a running job that has succeeded; ``ended`` follows."""
+        """Learn from a running job that has succeeded; called before ``ended``."""
 
     def answer(self, question: str) -> Any:
-        """Return what has been learned about `question`, as plain data; None if the question is unknown."""
+        """Return the learned data that answer `question`, as plain data; None if the question is unknown."""
         return None
 
     def edit_problem(self, changes: Any) -> str | None:
-        """Return why ``edit`` cannot read some changes, in one line, or None."""
+        """Return the one-line reason why ``edit`` cannot apply these changes, or None."""
         return "this discipline learns nothing that can be edited"
 
     def edit(self, changes: Any) -> None:  # noqa: B027
-        """Change what has been learned; `changes` is plain data for which ``edit_problem`` returns None."""
+        """Edit the learned data; `changes` is plain data for which ``edit_problem`` returns None."""
 
     # Traits.elastic
 
     @property
     def in_use(self) -> int:
-        """Nodes of jobs that are placed and have not started, as a bit mask; may include the nodes of running jobs."""
+        """Bit mask of nodes assigned to jobs that have not started; may include the nodes of running jobs."""
         return 0
 
     def serve(self, now_ms: int, nodes: int) -> None:  # noqa: B027
-        """Use only these nodes, given as a bit mask; for disciplines that choose nodes.
+        """Start jobs only on these nodes, given as a bit mask; for disciplines that choose nodes.
 
-        No job starts on other nodes; jobs that run there stay until they end.
+        Jobs that are running on other nodes stay until they end.
         """
 
     def resize(self, by: int) -> None:  # noqa: B027
-        """Add this many free nodes, or remove some if negative; for disciplines that only count nodes."""
+        """Add ``by`` free nodes, or remove nodes if it is negative; for disciplines that only count nodes."""
 
     def protect(self, job_id: int) -> None:  # noqa: B027
-        """Never evict a running job from now on: some of its nodes are about to leave."""
+        """Do not evict this running job from now on, because some of its nodes are about to be removed."""
 
     # Results of simulations.
 
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the figures of a job that ends now, before ``ended``: one for each of `Traits.columns`."""
+        """Return the figures of a job that ends now, one per entry of `Traits.columns`; called before ``ended``."""
         return ()
 
     def totals(self) -> Mapping[str, float]:
-        """Return the totals so far by name, for `Entry.metrics`."""
+        """Return the totals so far, by name, for `Entry.metrics`."""
         return {}
 
     def switches_after(self, count: int) -> Sequence[tuple[int, int]]:
-        """Return the switches of policy after the first `count`, as (instant, number of the policy).
+        """Return the policy switches after the first `count`, as (time in ms, index of the policy) pairs.
 
-        A simulation of a discipline with `Traits.columns` calls this after every step; older switches may be dropped.
+        A simulation of a discipline with `Traits.columns` calls this after every step, so old switches may be dropped.
         """
         return ()
 
@@ -468,14 +468,14 @@ class Discipline(ABC):
         columns: Mapping[str, npt.NDArray[np.float64]],
         has_started: npt.NDArray[np.bool_],
     ) -> object:
-        """Return the value of ``result.own`` for users, at the end of a simulation.
+        """Return the discipline's own results, available as ``result.own``, at the end of a simulation.
 
         Parameters
         ----------
         switches : sequence of (int, int)
-            All switches of the run, as from `switches_after`.
+            All switches of the run, as returned by `switches_after`.
         columns : mapping from str to numpy.ndarray of float64, shape (n,)
-            The figures of each job of the workload, by `Traits.columns`.
+            The figures of all jobs of the workload, by column (`Traits.columns`).
         has_started : numpy.ndarray of bool, shape (n,)
         """
         return None

@@ -1,7 +1,7 @@
-"""The interface between the compiled loop of simulations and disciplines that decide with kernels.
+"""The interface between the compiled simulation loop and disciplines that decide in kernels.
 
-The loop (`gridweave.scenarios.batch.kernels.loop`) knows no discipline. An entry of the dictionary may have a
-`Compiled`, which turns a workload into a site that is ready to be simulated: its state and its rules.
+The loop (`gridweave.scenarios.batch.kernels.loop`) is independent of all disciplines. A discipline's entry may have a
+`Compiled`, which turns a workload into the state and rules of a site that is ready to be simulated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Ints = npt.NDArray[np.int64]
 
 
 class Jobs(Protocol):
-    """The workload for a discipline: jobs in the order of submission, in arrays of shape (n,), with times in ms."""
+    """A workload as seen by a discipline: jobs in submit order, as arrays of shape (n,), with times in ms."""
 
     @property
     def name(self) -> str:
-        """Name of the workload in errors."""
+        """Name of the workload, for error messages."""
 
     @property
     def job_id(self) -> Ints:
@@ -40,27 +40,27 @@ class Jobs(Protocol):
 
     @property
     def estimate_ms(self) -> Ints:
-        """Estimate of each job: how long it may run at full speed."""
+        """Estimate of each job, i.e. how long the job may run at full speed."""
 
     @property
     def columns(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Other columns of the jobs, by name."""
+        """The other columns of the workload, by name."""
 
     def __len__(self) -> int:
         """Return the number of jobs."""
 
 
 class OwnFigures(NamedTuple):
-    """Results of a discipline in addition to the start and end of each job.
+    """A discipline's results other than the start and end of each job.
 
     Attributes
     ----------
     columns : mapping from str to numpy.ndarray, shape (simulated jobs,)
-        Figures of each simulated job, by `Traits.columns`.
+        Figures of the simulated jobs, by column (`Traits.columns`).
     totals : mapping from str to float
         Totals of the run, for `Entry.metrics`.
     own : object, optional
-        The value of ``result.own`` for users.
+        The discipline's own results, available to users as ``result.own``.
     """
 
     columns: Mapping[str, npt.NDArray[Any]] = {}
@@ -70,31 +70,31 @@ class OwnFigures(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledSite:
-    """An idle site with its table of jobs filled in.
+    """An idle site whose job table is filled in.
 
     Attributes
     ----------
     rows : numpy.ndarray of int64
-        Rows of the simulated jobs in the workload: all that are not refused, in the order of submission.
+        Workload rows of the simulated jobs, i.e. of all jobs that are not refused, in submit order.
     refused : mapping from int to str
-        Why each of the other jobs can never start, by job id.
+        The reasons why all other jobs can never start, by job id.
     state : named tuple of arrays
-        State on which the rules work; its table ``jobs`` has a row for each simulated job.
+        The state that the rules change; its table ``jobs`` has a row for each simulated job.
     rules : SiteRules or RateRules
         Rules with kernels as methods.
     is_paced : bool
-        Whether the rules are `RateRules`, under which the rates of jobs change.
+        Whether the rules are `RateRules`, with which the rates of jobs change.
     capacity : int
-        Most jobs that may run at once.
+        Maximum number of jobs that may run at the same time.
     figures : callable
         Returns the `OwnFigures` of the simulation so far.
     keys_at : callable, optional
-        Takes an instant; returns the sort key of each simulated job if it were submitted then. Nodes of a site may fail
-        only if this is set.
+        Takes a time; returns the sort key that each simulated job would have if it were submitted at this time. The
+        site's nodes may fail only if this is set.
     evictions : Evictions, optional
-        Filled by each pass with the jobs that it evicts; None if the discipline evicts none. Not with `is_paced`.
+        Filled in by each pass with the jobs that it evicts; None if the discipline never evicts. Not with `is_paced`.
     options : mapping from str, optional
-        Description of the policy for the result, as plain values; None: the policy itself.
+        Description of the policy in the result, as plain values; None: the policy itself.
     """
 
     rows: Ints
@@ -111,21 +111,21 @@ class CompiledSite:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """The description of a discipline for the compiled loop.
+    """A discipline's description for the compiled loop.
 
     Attributes
     ----------
     site : callable
-        Takes the nodes, the policy, the `Jobs`, a function that returns the `WeekClock` of the site (called only if the
-        policy needs the local time), and by name those of ``inputs`` that were given. Returns a `CompiledSite`.
+        Takes the number of nodes, the policy, the `Jobs`, a function that returns the site's `WeekClock` (called only
+        if the policy needs the local time), and, as keyword arguments, the given ``inputs``. Returns a `CompiledSite`.
     supports : callable
-        Takes a policy; returns whether the loop can simulate it. Other policies are stepped. Default: all.
+        Takes a policy; returns whether the loop can simulate it. Other policies are stepped. Default: all policies.
     nodes_may_fail : bool
-        Whether sites have ``keys_at``.
+        Whether the sites have ``keys_at``.
     inputs : tuple of str
-        Names of the arguments of `gridweave.simulate` that are for this discipline.
+        Names of the arguments of `gridweave.simulate` that belong to this discipline.
     chunk : int
-        Jobs that are simulated between reports of progress: about a tenth of a second.
+        Number of jobs simulated between progress reports; should take about a tenth of a second.
     """
 
     site: Callable[..., CompiledSite]
@@ -141,25 +141,25 @@ def rows_without(jobs: Jobs, refused: Iterable[int]) -> Ints:
 
 
 def enter_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints) -> None:
-    """Fill the fields that all tables of jobs have, one slot per job, in the order of submission."""
+    """Fill in the fields common to all job tables, one slot per job, in submit order."""
     for name in ("submit_ms", "job_id", "width", "estimate_ms"):
         table[name] = getattr(jobs, name)[rows]
 
 
 def fill_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints, order: str, *, aging_ms: float = np.inf) -> None:
-    """Fill a table of `gridweave.site.kernels.state.JOB`, one slot per job, in the order of submission.
+    """Fill in a table of `gridweave.site.kernels.state.JOB`, one slot per job, in submit order.
 
     Parameters
     ----------
     table : numpy.ndarray of JOB, shape (rows,)
-        Filled in, except for the limits.
+        All fields except the limits are filled in.
     jobs : Jobs
     rows : numpy.ndarray of int64
         Rows of the jobs to fill in.
     order : str
-        Order of the queue.
+        Queue order.
     aging_ms : float
-        Aging of the order ``priority``.
+        Aging time, for the order ``priority``.
     """
     enter_jobs(table, jobs, rows)
     table["key"] = keys_of(jobs, rows, order, table["submit_ms"], aging_ms=aging_ms)
@@ -168,7 +168,7 @@ def fill_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints, order: str, *
 def keys_of(
     jobs: Jobs, rows: Ints, order: str, submit_ms: npt.ArrayLike, *, aging_ms: float = np.inf
 ) -> npt.NDArray[np.float64]:
-    """Return the sort keys of jobs in a queue if they are submitted at these instants; shape (rows,)."""
+    """Return the sort keys that jobs have in a queue if they are submitted at these times, shape (rows,)."""
     columns = jobs.columns
     return order_keys(
         order,

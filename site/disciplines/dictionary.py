@@ -1,4 +1,4 @@
-"""The disciplines by name: all entry points of the group ``gridweave.disciplines`` (docs/write-a-discipline.md)."""
+"""All disciplines by name: the entry points of the group ``gridweave.disciplines`` (docs/write-a-discipline.md)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.entry import Entry, Policy
 
 GROUP = "gridweave.disciplines"
-"""The group of entry points; each has the name of its discipline and refers to the `Entry`."""
+"""The group of entry points; each is named after its discipline and refers to an `Entry`."""
 
 
 class Entries(MutableMapping[str, Entry]):
-    """Entries by name. An entry is imported on first use, so a simulation of one discipline imports no other.
+    """Entries by name. An entry is imported on first use, so simulating one discipline does not import the others.
 
-    The entry points of other packages are read only for a list of all names, or for a name that gridweave lacks.
+    The entry points of other packages are read only to list all names, or if gridweave does not have the name.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Entries(MutableMapping[str, Entry]):
 
     @property
     def _found(self) -> dict[str, Entry | str]:
-        """The entries of all packages, or where to import them from, by name."""
+        """The entries of all packages, or the ``module:attribute`` to import each from, by name."""
         if self._all is None:
             self._all = {**all_entry_points(GROUP), **(self._own or {})}
         return self._all
@@ -66,7 +66,7 @@ class Entries(MutableMapping[str, Entry]):
 
 
 def _loaded(name: str, place: str) -> Entry:
-    """Import the entry at a place, ``module:attribute``; raise InputError if there is no entry with that name."""
+    """Import an entry from ``module:attribute``; raise InputError if that is not an entry with this name."""
     module, _, attribute = place.partition(":")
     try:
         entry = getattr(import_module(module), attribute, None)
@@ -81,7 +81,7 @@ DISCIPLINES = Entries()
 """The entries of all disciplines, by name."""
 
 _OF_MANY = ("order", "backfill")
-"""Options that several disciplines share."""
+"""Options shared by several disciplines."""
 
 
 def entry_named(name: str) -> Entry:
@@ -90,7 +90,7 @@ def entry_named(name: str) -> Entry:
     Raises
     ------
     OptionError
-        If there is no discipline of that name.
+        If there is no discipline with this name.
     """
     entry = DISCIPLINES.get(name)
     if entry is None:
@@ -104,24 +104,24 @@ def entry_of(policy: Policy) -> Entry:
 
 
 def deciding(policy: Policy) -> tuple[Policy, Traits]:
-    """Return the policy by which jobs get nodes, and its traits; at a site with pilots, the policy inside these."""
+    """Return the policy that assigns nodes to jobs, and its traits; with pilots, the policy used inside the pilots."""
     lender = entry_of(policy).lender
     inside = policy if lender is None else lender.policy_inside(policy)
     return inside, traits_of(inside)
 
 
 def traits_of(policy: Policy) -> Traits:
-    """Return the traits of a policy's discipline under that policy."""
+    """Return the traits that a policy's discipline has with this policy."""
     return entry_of(policy).traits_of(policy)
 
 
 def policy_named(name: str) -> Any:
-    """Return a predefined policy by its name, one of `Entry.variants`.
+    """Return a predefined policy by name, from `Entry.variants`.
 
     Raises
     ------
     InputError
-        If there is no policy of that name.
+        If there is no policy with this name.
     """
     policies = {key: policy for entry in DISCIPLINES.values() for key, policy in entry.variants.items()}
     if name not in policies:
@@ -132,9 +132,9 @@ def policy_named(name: str) -> Any:
 def read_policy(name: str, nodes: int, site_options: Mapping[str, object], usual: Mapping[str, object]) -> Policy:
     """Return the policy of a site from its options.
 
-    An option in `site_options` that is None was not given. The options in `usual` are defaults; a discipline ignores
-    those that it does not know. Raise OptionError if the discipline or a value is unknown, or an option in
-    `site_options` is not for this discipline.
+    An option in `site_options` is None if it was not given. The options in `usual` are defaults; a discipline ignores
+    defaults that it does not know. Raise OptionError if the discipline or a value is unknown, or an option in
+    `site_options` belongs to another discipline.
 
     Examples
     --------

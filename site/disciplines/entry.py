@@ -1,4 +1,4 @@
-"""The entry of a discipline for the rest of gridweave: its policy, its traits, and how to read its options."""
+"""A discipline's interface to the rest of gridweave: its policy, its traits, and how to read its options."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gridweave.site.job import Running
 from gridweave.site.kernels.limits import WeekClock
 
 Options = Mapping[str, Any]
-"""Options of a site by name; None: not given."""
+"""A site's options by name; None if an option was not given."""
 
 
 class Policy(Protocol):
-    """The settings by which a site schedules: a frozen struct of the discipline."""
+    """A site's scheduling settings: a frozen struct defined by the discipline."""
 
     @property
     def discipline(self) -> str:
@@ -29,7 +29,7 @@ class Policy(Protocol):
 
     @property
     def label(self) -> str:
-        """Label of the policy in tables and plots; policies that schedule differently should have different labels."""
+        """Label for tables and plots; policies that schedule differently should have different labels."""
 
 
 @runtime_checkable
@@ -37,20 +37,20 @@ class TakesKinds(Protocol):
     """A policy that `gridweave.simulate` can apply to nodes of several kinds."""
 
     def on(self, nodes: Any) -> tuple[int | None, Policy]:
-        """Return the number of nodes, and the policy for them; ``nodes`` may be a number, kinds of nodes, or None."""
+        """Return the number of nodes and the policy for these; ``nodes`` may be a number, kinds of nodes, or None."""
 
 
 class SiteOutcome(NamedTuple):
-    """The result of a simulation of one site, for the metrics of its discipline.
+    """The result of a single-site simulation, from which the discipline computes its metrics.
 
     Attributes
     ----------
     nodes : int
-        Nodes of the site.
+        Number of nodes of the site.
     submit_ms, start_ms, end_ms, width, run_ms : numpy.ndarray of int64, shape (m,)
-        All jobs that ran, at least one, in the order of submission; ``run_ms`` is the run time alone at full rate.
+        All jobs that ran (at least one), in submit order; ``run_ms`` is a job's run time when alone, at full rate.
     columns : mapping from str to numpy.ndarray, shape (m,)
-        The figures of each of these jobs, by `Traits.columns`.
+        The figures of these jobs, by column (`Traits.columns`).
     totals : mapping from str to float
         `Discipline.totals` at the end.
     """
@@ -66,27 +66,27 @@ class SiteOutcome(NamedTuple):
 
 
 def until_limit(_policy: Policy, estimate_ms: int) -> int:
-    """Return the estimate, because a job that runs at full speed has its nodes at most until its limit."""
+    """Return the estimate, because a job that runs at full speed holds its nodes no longer than its limit."""
     return estimate_ms
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lender:
-    """The interface for sites whose nodes are lent by a batch system.
+    """The interface for sites that borrow their nodes from a batch system.
 
     Attributes
     ----------
     make : callable
-        Takes the nodes, the policy and the `WeekClock` of a site; returns its
+        Takes a site's number of nodes, policy and `WeekClock`; returns its
         `gridweave.site.nodes.source.NodeSource`.
     policy_inside : callable
-        Takes the policy of the site; returns the policy by which jobs get the lent nodes.
+        Takes the site's policy; returns the policy that assigns the borrowed nodes to jobs.
     discipline_inside : callable
-        Takes the table of the site, or None; returns the name of the discipline whose options the site also accepts:
-        the entry's own name if the batch system decides when jobs start, which rules out full control by a grid.
+        Takes the site's table, or None; returns the name of the discipline whose options the site also accepts, or the
+        entry's own name if the batch system decides when jobs start, which rules out full control by a grid.
     launcher_problems : callable
-        Takes the table of the site, or None, and the keys ``kind`` and ``trust`` of its table ``launcher``; returns
-        problems of these keys, each with the name of the key.
+        Takes the site's table, or None, and the keys ``kind`` and ``trust`` of its table ``launcher``; returns the
+        problems with these keys, each with the name of the key.
     """
 
     make: Callable[[int, Any, WeekClock], Any]
@@ -96,7 +96,7 @@ class Lender:
 
 
 NO_TRAITS = Traits()
-"""The traits of a discipline that only counts nodes, and whose jobs run alone at full speed until they end."""
+"""The traits of a discipline that only counts nodes; its jobs run alone, at full speed, until they end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,35 +110,34 @@ class Entry:
     about : str
         One line about the discipline.
     make : callable
-        Takes the nodes, the policy, and the `WeekClock` of the site; returns the `Discipline`.
+        Takes the site's number of nodes, policy and `WeekClock`; returns the `Discipline`.
     read : callable
-        Takes the nodes, the options given for the site, and default options; returns the `Policy`. It refuses given
-        options that it does not know (`refuse_unknown`), and ignores unknown defaults.
+        Takes the number of nodes, the options given for the site, and default options; returns the `Policy`. It rejects
+        given options that it does not know (`refuse_unknown`), and ignores unknown defaults.
     traits : Traits
-        Capabilities of the discipline, as far as they are known without a policy. Where there is a policy, read
-        `traits_of`.
+        Capabilities of the discipline, for use without a policy. If there is a policy, use `traits_of` instead.
     traits_by : callable, optional
-        Takes a policy; returns the traits under that policy. Set if they depend on the policy. The traits in
-        `Traits.of_any_policy` may not, because configuration files are checked before there is a policy.
+        Takes a policy; returns the traits under this policy. Required if the traits depend on the policy. The traits in
+        `Traits.of_any_policy` must not, because configuration files are checked before there is a policy.
     stay_ms : callable
-        Takes a policy and an estimate in ms; returns how long such a job usually has its nodes, in ms: until its limit
-        if jobs run at full speed. Used if the discipline is `Traits.elastic`.
+        Takes a policy and an estimate in ms; returns the time in ms for which a job with this estimate usually holds
+        its nodes, which is the estimate if jobs run at full speed. Used if the discipline is `Traits.elastic`.
     table : type of msgspec.Struct, optional
-        Options of the discipline: the table ``table_key`` of a site in a scenario or GRID.toml, and ``--option`` of the
-        command. ``read`` gets it under the name ``table_key``.
+        Options of the discipline, given in the table ``table_key`` of a site in a scenario or GRID.toml, or with the
+        command's ``--option``; passed to ``read`` under the name ``table_key``.
     compiled : Compiled, optional
-        Description for the compiled loop, if the decisions are kernels; None: simulations step the discipline.
+        Description for the compiled loop, if kernels make the decisions; None: simulations step the discipline.
     lender : Lender, optional
         Set if the nodes belong to a batch system; such a site can only be live.
     variants : mapping from str to policy
-        Policies that `gridweave.simulate` takes by name.
+        Policies that `gridweave.simulate` accepts by name.
     metrics : callable, optional
-        Takes a `SiteOutcome`; returns the metrics of the discipline by name, with units, for tables, ``summary.json``
+        Takes a `SiteOutcome`; returns the discipline's metrics by name, including units, for tables, ``summary.json``
         and ``result.own_metrics``.
     labels : callable, optional
-        Takes a policy; returns, for each column whose numbers represent names, the names of 0, 1, ...
+        Takes a policy; for each column whose values represent names, returns the names of the values 0, 1, ...
     remarks : callable, optional
-        Takes a policy and the width of the widest job; returns remarks for the user, a line each.
+        Takes a policy and the width of the widest job; returns one-line remarks for the user.
     """
 
     name: str
@@ -158,27 +157,27 @@ class Entry:
     remarks: Callable[[Any, int], Sequence[str]] | None = None
 
     def traits_of(self, policy: Any) -> Traits:
-        """Return the traits of the discipline under a policy."""
+        """Return the discipline's traits under a policy."""
         return self.traits if self.traits_by is None else self.traits_by(policy)
 
 
 def one_of(names: Sequence[str], description: str) -> msgspec.Meta:
-    """Return the schema metadata of an option that takes one of these names."""
+    """Return the schema metadata of an option whose value must be one of these names."""
     return msgspec.Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
 def must_end_by(running: Iterable[Running], start_ms: int | None) -> tuple[int, ...]:
-    """Return the running jobs that end by a start, by their estimates: ``waits_for`` of a `SiteReason`."""
+    """Return the ids of the running jobs whose estimated end is no later than a start (`SiteReason.waits_for`)."""
     return tuple(run.job.job_id for run in running if start_ms is not None and run.end_by_estimate_ms <= start_ms)
 
 
 def refuse_unknown(site_options: Options, accepted: tuple[str, ...], why: str) -> None:
-    """Refuse options that a discipline does not know.
+    """Reject options that a discipline does not know.
 
     Parameters
     ----------
     why : str
-        Rest of the error message, after the value of the option (or its name, if the value is a table or a list).
+        Rest of the error message, after the option's value (or its name if the value is a table or a list).
 
     Raises
     ------

@@ -21,7 +21,7 @@ _MOST_DIGITS = 15
 
 @kernel
 def read_plain(text: Bytes, table: Floats) -> Int:
-    """Parse lines of numbers separated by blanks, such as ``-1`` or ``12.50``; blank lines are skipped.
+    """Parse lines of decimal numbers separated by white space, such as ``-1`` or ``12.50``; skip blank lines.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ def read_plain(text: Bytes, table: Floats) -> Int:
     Returns
     -------
     int
-        Number of rows written; `NOT_PLAIN` if a line has a wrong number of fields, or anything but numbers of up to 15
-        digits without exponent. The table is then undefined.
+        Number of rows written. `NOT_PLAIN` if a line has the wrong number of fields, or a field is not a number of up
+        to 15 digits without an exponent; the contents of the table are then undefined.
     """
     place: Int = 0
     row: Int = 0
@@ -61,7 +61,7 @@ def read_plain(text: Bytes, table: Floats) -> Int:
 
 @kernel
 def _number(text: Bytes, place: Int) -> tuple[Int, float]:
-    """Return the end and the value of the number that starts at ``place``; `NOT_PLAIN` if it is not a plain number."""
+    """Parse the number at index ``place``; return the index after it and its value, or `NOT_PLAIN` and 0."""
     minus = text[place] == _MINUS
     place += minus
     whole: Int = 0

@@ -1,1 +1,1 @@
-"""dynP: a planning site that chooses its policy while it runs (Streit, chapters 4 and 5; docs/dynp.md)."""
+"""dynP: a planning site that switches its policy while it is running (Streit, chapters 4 and 5; docs/dynp.md)."""

@@ -26,7 +26,7 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 KEPT_SWITCHES = 64
-"""How many of the latest policy switches a stepped site keeps."""
+"""Number of recent policy switches that a stepped site keeps."""
 
 
 class DynPState(SiteQueueState, frozen=True, kw_only=True, tag="DynP 1"):
@@ -37,15 +37,15 @@ class DynPState(SiteQueueState, frozen=True, kw_only=True, tag="DynP 1"):
 
 
 class DynP(SiteQueue):
-    """A planning site that chooses its policy while it runs.
+    """A planning site that switches its policy while it is running.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the site.
+        Number of nodes of the site.
     policy : DynPPolicy
     week : WeekClock
-        The local time of the week.
+        The site's clock for the local time of the week.
     """
 
     state_type: Any = DynPState
@@ -68,13 +68,13 @@ class DynP(SiteQueue):
 
     @property
     def tuning(self) -> Tuning:
-        """The options, the candidates and the record of decisions, as the kernels read them."""
+        """The options, the candidates and the record of decisions, as arrays for the kernels."""
         assert self._memory is not None, "a dynP site without tuning"
         return self._memory
 
     @property
     def active(self) -> str:
-        """The policy in force."""
+        """The active policy."""
         return self._tuned_by.policies[int(self.tuning.memory.now["active"][0])]
 
     @override
@@ -100,7 +100,7 @@ class DynP(SiteQueue):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the index of the candidate that was in force when a job started."""
+        """Return the index of the candidate that was active when a job started."""
         return (float(self.tuning.memory.started_by[self._slots.of[job_id]]),)
 
     @override
@@ -109,7 +109,7 @@ class DynP(SiteQueue):
 
     @override
     def switches_after(self, count: int) -> list[tuple[int, int]]:
-        """Return the switches after the first ``count``, but only the last 64, as (instant in ms, candidate)."""
+        """Return the switches after the first ``count``, or only the last 64, as (time in ms, candidate) pairs."""
         return switches_after(self.tuning.memory, count)
 
     @override
@@ -119,20 +119,20 @@ class DynP(SiteQueue):
         columns: Mapping[str, npt.NDArray[np.float64]],
         has_started: npt.NDArray[np.bool_],
     ) -> TuningUse:
-        """Return the decisions of a run, and the candidate that started each job."""
+        """Return the decisions of a run, including the candidate that started each job."""
         started_by = np.where(has_started, columns[COLUMNS[0]], NO_CANDIDATE).astype(np.int64)
         return tuning_use(self._tuned_by.policies, self.tuning.memory, switches, started_by)
 
     @override
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         fits_ms = super().reserve(now_ms, reservation_id, start_ms, length_ms, width)
-        # The call above rebuilt the plan in force; the candidates know neither the new plan nor the reservation.
+        # The call above rebuilt the active plan; the candidates know neither the new plan nor the reservation.
         make_stale(self.tuning)
         return fits_ms
 
     @override
     def rule_in_force(self) -> str:
-        """Return the policy in force and the rule by which it changes, as part of a sentence."""
+        """Return the active policy and the rule that changes it, as part of a sentence."""
         policy = self._tuned_by
         if len(policy.policies) == 1:
             return f"the policy {self.active} is in force"
@@ -162,7 +162,7 @@ class DynP(SiteQueue):
 
     @override
     def _reorder(self) -> None:
-        """Do nothing: the policy in force sets the order."""
+        """Do nothing, because the active policy determines the order."""
 
     @override
     def _check_order(self, waiting: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""The entry of dynP in the dictionary: its options, its policy and its compiled simulation."""
+"""The dictionary entry of dynP: its options, its policy and its compiled simulation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from gridweave.site.kernels.state import SiteState, empty_plan, empty_state
 
 
 class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of a dynP site: the key ``dynp`` of an entry of ``[[sites]]``; see `DynPPolicy`.
+    """The options of a dynP site, given under the key ``dynp`` of a ``[[sites]]`` entry; see `DynPPolicy`.
 
     Attributes
     ----------
     policies : list of str, or str
-        The candidates; a single string joins them with ``+``.
+        The candidates; a single string has them separated by ``+``.
     decider, metric, tuning, reading : str
     preferred : str, optional
     slackness_pct : float
@@ -68,14 +68,14 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> DynPPolicy:
-    """Return the policy of a dynP site; its options are ``dynp``, ``limits`` and ``aging_ms``."""
+    """Return the policy of a dynP site from its options ``dynp``, ``limits`` and ``aging_ms``."""
     why = f"is not for a {NAME} site, which plans and chooses the order itself"
     refuse_unknown(site_options, ("dynp", "limits", "aging_ms"), why)
     table: DynPTable = site_options.get("dynp") or DynPTable()
     options = msgspec.structs.asdict(table)
     policies = table.policies.split("+") if isinstance(table.policies, str) else table.policies
     options["policies"], options["calendar"] = tuple(policies), tuple(table.calendar)
-    # In TOML ``reading = true`` is a boolean.
+    # In TOML, ``reading = true`` is a boolean.
     options["reading"] = "true" if table.reading is True else str(table.reading)
     options |= {name: site_options[name] for name in ("limits", "aging_ms") if site_options.get(name) is not None}
     return DynPPolicy(**options)
@@ -86,7 +86,7 @@ def _asks_week(policy: DynPPolicy) -> bool:
 
 
 def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
-    """Return an idle site; its table of jobs and those of its candidates are filled in."""
+    """Return an idle site with its job table and those of its candidates filled in."""
     refused = refusals(jobs, nodes, policy.planning)
     rows = rows_without(jobs, refused)
     state = empty_state(nodes, slots=len(rows))
@@ -111,7 +111,7 @@ def _rules(state: SiteState, jobs: Jobs, rows: Ints, nodes: int, policy: DynPPol
     limits = policy.planning.limit_arrays(week=week)
     plan = empty_plan(state, policy.planning.profile_totals(nodes))
     assert limits is not None, "a planning site without limits"
-    # Tuning steps follow submissions, ends, cancellations and the starts after these; each switches at most once.
+    # Submissions, ends, cancellations and the resulting starts cause tuning steps; each step switches at most once.
     rules = policy.rules(state, plan, limits, log=6 * len(rows) + 1)
     candidates = rules.tuning.candidates.jobs
     for table, order in zip(candidates, policy.policies, strict=True):

@@ -1,4 +1,4 @@
-"""The figures of the decisions of a dynP site: columns of jobs, totals and metrics (docs/dynp.md)."""
+"""Figures about the decisions of a dynP site: job columns, totals and metrics (docs/dynp.md)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gridweave.site.disciplines.dynp.kernels.state import TuningMemory
 from gridweave.site.disciplines.entry import SiteOutcome
 
 COLUMNS = ("policy",)
-"""The columns of jobs; ``policy`` is the index of the candidate that was in force when the job started."""
+"""The job columns; ``policy`` is the index of the candidate that was active when the job started."""
 
 
 class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a policy was used.
+    """The use of a policy in a simulation.
 
     Attributes
     ----------
     policy : str
     active_ms : int
-        Time that the policy was in force between the first submission and the last end.
+        Time for which the policy was active between the first submission and the last end.
     switches : int
-        How often the site switched to the policy.
+        Number of switches to the policy.
     jobs : int
-        Jobs that started while the policy was in force.
+        Number of jobs that started while the policy was active.
     """
 
     policy: str
@@ -37,20 +37,20 @@ class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The decisions of a dynP site in a run.
+    """The decisions of a dynP site in a simulation.
 
     Attributes
     ----------
     policies : tuple of str
-        The candidates; the first is in force at the beginning.
+        The candidates; the first is active at the beginning.
     decisions : int
-        Tuning steps.
+        Number of tuning steps.
     cases : dict from str to int
-        Decisions by case of Streit, Table 4.3; empty unless there are three candidates.
+        Number of decisions by case of Streit, Table 4.3; empty unless there are three candidates.
     switched_ms, switched_to : numpy.ndarray of int64, shape (switches,)
-        When the site switched its policy, and to which candidate.
+        The time and the new candidate of each switch.
     started_by : numpy.ndarray of int64, shape (n,)
-        The candidate that was in force when each job of the workload started; -1 if the job never started.
+        The candidate that was active when each job of the workload started; -1 if the job never started.
     """
 
     policies: tuple[str, ...]
@@ -61,17 +61,17 @@ class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
     started_by: Ints
 
     def uses(self, from_ms: int, to_ms: int) -> list[PolicyUse]:
-        """Return how much each policy was used.
+        """Return the use of each policy.
 
         Parameters
         ----------
         from_ms, to_ms : int
-            The first submission and the last end; no time outside them counts.
+            The period to count, from the first submission to the last end.
 
         Returns
         -------
         list of PolicyUse
-            In the order of the candidates.
+            One entry per candidate, in the order of the candidates.
         """
         edges_ms = np.clip(np.concatenate([[from_ms], self.switched_ms, [to_ms]]), from_ms, to_ms)
         in_force = np.concatenate([[0], self.switched_to])
@@ -98,9 +98,9 @@ def tuning_use(
         The candidates.
     memory : TuningMemory
     switches : sequence of (int, int)
-        All switches: when (ms), and to which candidate.
+        All switches, as (time in ms, candidate) pairs.
     started_by : numpy.ndarray of int64, shape (n,)
-        The candidate that was in force when each job of the workload started; -1 if the job never started.
+        The candidate that was active when each job of the workload started; -1 if the job never started.
     """
     switched = np.array(switches, np.int64).reshape(-1, 2)
     return TuningUse(
@@ -114,7 +114,7 @@ def tuning_use(
 
 
 def switches_after(memory: TuningMemory, count: int) -> list[tuple[int, int]]:
-    """Return the switches after the first ``count`` as (instant in ms, candidate), as far as the log still has them."""
+    """Return the switches after the first ``count`` as (time in ms, candidate); omit those dropped from the log."""
     logged, kept = int(memory.now["n_logged"][0]), len(memory.log)
     entries = (memory.log[number % kept] for number in range(max(count, logged - kept), logged))
     return [(int(entry["when_ms"]), int(entry["candidate"])) for entry in entries]
@@ -132,7 +132,7 @@ def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]
     Returns
     -------
     dict from str to float
-        ``decisions``; ``active``: the index of the policy in force; ``since_ms``: when it came into force; for each
+        ``decisions``; ``active``: index of the active policy; ``since_ms``: when this policy became active; for each
         policy, such as sjf, ``active_ms sjf`` (until the last switch), ``switches sjf`` and ``jobs sjf``; for each case
         of Table 4.3 that occurred, such as 4a, ``case 4a``.
     """
@@ -147,14 +147,14 @@ def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]
 
 
 def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
-    """Return the number of decisions, and how much each policy was used.
+    """Return the number of decisions and the use of each policy.
 
     Returns
     -------
     mapping from str to float
-        ``decisions``; for each policy, such as sjf, ``sjf_time_pct``: its time in force, in per cent of the time from
-        the first submission to the last end; ``sjf_jobs_pct``: the jobs that it started, in per cent;
-        ``sjf_switches``: how often the site switched to it.
+        ``decisions``; for each policy, such as sjf, ``sjf_time_pct``: percentage of the time from the first submission
+        to the last end for which the policy was active; ``sjf_jobs_pct``: percentage of jobs that started under the
+        policy; ``sjf_switches``: number of switches to the policy.
     """
     totals = outcome.totals
     policies = [name.partition(" ")[2] for name in totals if name.startswith("active_ms ")]

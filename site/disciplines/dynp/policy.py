@@ -1,4 +1,4 @@
-"""The policy of a dynP site: the options that its operator sets (docs/dynp.md)."""
+"""The policy of a dynP site, i.e. the options set by its operator (docs/dynp.md)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NAME = "dynp"
 """The name of the discipline."""
 
 THREE = ("fcfs", "sjf", "ljf")
-"""The policies of the thesis, in the order in which its simple decider prefers them."""
+"""The policies of the thesis, in the order of preference of its simple decider."""
 
 DECIDERS = {"simple": SIMPLE, "advanced": ADVANCED, "preferred": PREFERRED}
 WAYS = {**dict.fromkeys(DECIDERS, SELF_TUNING), "bounds": BOUNDS, "calendar": CALENDAR}
@@ -63,7 +63,7 @@ MAX_JOBS = 10**9
 
 
 class CalendarEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of every week, and the policy in force during it.
+    """A weekly window, and the policy that is active in this window.
 
     Attributes
     ----------
@@ -82,8 +82,8 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     policies : tuple of str
-        The candidates, names in `gridweave.site.kernels.order.ORDERS`. The first is in force at the beginning. Of
-        equally good candidates the first is chosen.
+        The candidates, as names from `gridweave.site.kernels.order.ORDERS`. The first is active at the beginning. Of
+        equally good candidates, the first is chosen.
     decider : {"advanced", "simple", "preferred", "bounds", "calendar"}
         How the policy is chosen: ``bounds`` by the average estimate, ``calendar`` by the time of the week, and the
         others by comparing the plans of the candidates.
@@ -92,27 +92,27 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
     metric : {"art", "artwa", "artww", "makespan", "sld", "sldww", "ppsld60"}
         The metric by which plans are compared (Streit, section 5.1.3).
     tuning : {"full", "half", "starts"}
-        When a tuning step follows: ``full``: after submissions and ends; ``half``: after submissions only; ``starts``:
-        after submissions, ends and starts.
+        Events that cause a tuning step. ``full``: submissions and ends; ``half``: only submissions; ``starts``:
+        submissions, ends and starts.
     slackness_pct : float
-        How much better another plan must be than the plan of the policy in force, in per cent of the latter, 0 to 100.
+        How much better another plan must be than the active policy's plan, as a percentage of its value, 0 to 100.
     first_jobs : int, optional
-        How many waiting jobs count in a decision, those submitted first. None: all.
+        Number of waiting jobs that count in a decision, in order of submission. None: all.
     within_ms : int, optional
-        Only jobs whose planned start is within this time count. None: all.
+        Only jobs with a planned start within this time from now count. None: all.
     lower_ms, upper_ms : float
         For the decider ``bounds``: SJF for an average estimate up to the lower bound, FCFS up to the upper bound, else
         LJF. The upper bound may be infinite.
     calendar : tuple of CalendarEntry
-        For the decider ``calendar``: the first entry that contains the current time decides; if none does, the first
-        of ``policies`` is in force.
+        For the decider ``calendar``: the first entry whose window contains the current time applies; if there is none,
+        the first of ``policies`` is active.
     reading : {"true", "thesis"}
-        ``thesis`` does what the tables of the thesis suggest: there is one list of waiting jobs, which is sorted in
-        place for each policy except FCFS (docs/dynp.md, "The two readings").
+        ``thesis`` follows the tables in the thesis, which suggest a single list of waiting jobs that is sorted in place
+        for each policy except FCFS (docs/dynp.md, "The two readings").
     aging_ms : float
         For the candidate ``priority``; see `gridweave.site.policy.SitePolicy`.
     limits : tuple of Limit
-        Apply under every policy.
+        Limits that apply under every policy.
 
     Raises
     ------
@@ -195,7 +195,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def planning(self) -> SitePolicy:
-        """The planning policy of the site while the first candidate is in force."""
+        """The planning policy of the site while the first candidate is active."""
         return SitePolicy(discipline="planning", order=self.policies[0], aging_ms=self.aging_ms, limits=self.limits)
 
     @property
@@ -205,7 +205,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name in tables and plots; policies that schedule differently have different names."""
+        """The label in tables and plots; policies that schedule differently have different labels."""
         words = [NAME, f"{self.preferred}-preferred" if self.preferred else self.decider]
         if self.policies != THREE:
             words.append("+".join(self.policies))
@@ -226,7 +226,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([*words, *(f"[{limit.label}]" for limit in self.limits)])
 
     def codes(self) -> TuningCodes:
-        """Return the options in the form that the kernels read."""
+        """Return the options, encoded for the kernels."""
         thesis = self.reading == "thesis"
         never = int(NEVER_MS)
         return TuningCodes(
@@ -245,7 +245,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def calendar_arrays(self) -> Calendar:
-        """Return the calendar in the form that the kernels read."""
+        """Return the calendar as arrays for the kernels."""
         spans = [
             (*span, self.policies.index(entry.policy)) for entry in self.calendar for span in window_spans(entry.window)
         ]
@@ -253,16 +253,16 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return Calendar(from_ms, to_ms, candidate)
 
     def rules(self, state: SiteState, plan: Plan, limits: LimitArrays, *, log: int) -> TuningRules:
-        """Return the rules that the kernels of a new site follow.
+        """Return the rules of a new site, for the kernels.
 
         Parameters
         ----------
         state : SiteState
         plan : Plan
-            The plan of the candidate in force.
+            The plan of the active candidate.
         limits : LimitArrays
         log : int
-            How many switches to keep.
+            Number of switches to keep.
         """
         count = len(self.policies)
         candidates = empty_candidates(state, plan, count)
@@ -276,9 +276,9 @@ def candidate_keys(policy: DynPPolicy, arrivals: np.ndarray, **columns: np.ndarr
     Parameters
     ----------
     arrivals : numpy.ndarray of int64, shape (n,)
-        How many jobs had arrived before each job.
+        Number of jobs that arrived before each job.
     **columns : numpy.ndarray, shape (n,)
-        As for `gridweave.site.kernels.order.order_keys`.
+        As in `gridweave.site.kernels.order.order_keys`.
 
     Returns
     -------
@@ -286,7 +286,7 @@ def candidate_keys(policy: DynPPolicy, arrivals: np.ndarray, **columns: np.ndarr
     """
     keys = np.array([order_keys(order, aging_ms=policy.aging_ms, **columns) for order in policy.policies])
     if policy.reading == "thesis":
-        # The list is not sorted for FCFS: a new job goes to the end, whatever comes before it.
+        # The list is not sorted for FCFS: a new job always goes to the end.
         keys[0] = arrivals
     return keys
 

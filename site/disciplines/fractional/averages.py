@@ -1,4 +1,4 @@
-"""Maximise the average yield, or minimise the average stretch, by a linear program solved with HiGHS (OPT=AVG).
+"""Maximise the average yield or minimise the average stretch, using a linear program solved by HiGHS (OPT=AVG).
 
 Source: Stillwell, sections 4.6 and 4.7.
 """
@@ -21,20 +21,19 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 _TANGENTS = 9
-"""Tangents that approximate the stretch as a function of the yield from below, at most 0.8% too low."""
+"""Number of tangents that approximate the stretch, as a function of the yield, from below, at most 0.8% too low."""
 
 
 def average_yields(state: FractionalSite, horizon_ms: int | None, now_ms: int) -> None:
-    """Raise the yields of the running jobs to the best average; no job gets less than it has.
+    """Increase the yields of running jobs to optimise their average; no yield decreases.
 
-    Before the call the jobs have the largest least yield, or the least largest expected stretch. With a horizon (the
-    time until the next rescheduling) this minimises the average expected stretch, without one it maximises the average
-    yield.
+    The minimum yield must already be maximal or, with a horizon, the maximum expected stretch minimal. With a horizon
+    (the time until the next rescheduling), minimise the average expected stretch; without, maximise the average yield.
 
     Notes
     -----
-    HiGHS is exact to about 10^-7, so its yields are rounded down to rates and then lowered where they overfill a node.
-    The expected stretch is convex in the yield, so the largest of some of its tangents approximates it from below.
+    HiGHS is accurate to about 10^-7, so its yields are rounded down to rates and then lowered on nodes that they
+    overload. The expected stretch is convex in the yield, so the maximum of its tangents approximates it from below.
     """
     here = state.here[: state.counters[0]["n_here"]]
     slots = here[state.jobs["status"][here] == RUNS]
@@ -52,7 +51,7 @@ def average_yields(state: FractionalSite, horizon_ms: int | None, now_ms: int) -
 
 
 def _tasks_on_nodes(state: FractionalSite, slots: IntArray) -> tuple[int, coo_array]:
-    """Return the number of nodes with tasks, and the CPU need of each job on each of them (nodes by jobs)."""
+    """Return the number of nodes with tasks, and the CPU need of each job on each of these nodes (nodes x jobs)."""
     from scipy.sparse import coo_array
 
     widths = state.jobs["width"][slots]
@@ -76,13 +75,13 @@ def _needs_of_tasks(state: FractionalSite, slot: int) -> IntArray:
 def _least_stretch(
     state: FractionalSite, slots: IntArray, needs: coo_array, least: FloatArray, horizon_ms: int, now_ms: int
 ) -> FloatArray | None:
-    """Return the yields with the least average expected stretch; None if HiGHS finds no solution."""
+    """Return the yields that minimise the average expected stretch; None if HiGHS finds no solution."""
     from scipy.sparse import block_array, coo_array
 
     count = len(slots)
     flow = (now_ms - state.jobs["submit_ms"][slots] + horizon_ms) / horizon_ms
     virtual = state.jobs["virtual"][slots] / RATE_ONE / horizon_ms
-    # The points of contact are spaced geometrically; for a job without virtual time they begin just above 0.
+    # The points of tangency are spaced geometrically; for a job without virtual time, they begin just above 0.
     low, high = np.maximum(virtual + least, 1e-3), virtual + 1
     parts = np.linspace(0, 1, _TANGENTS)[:, None]
     points = low * (high / low) ** parts
@@ -102,7 +101,7 @@ def _least_stretch(
 
 
 def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArray) -> FloatArray | None:
-    """Return the solution of least cost; None if HiGHS finds none, and the jobs then keep their yields."""
+    """Return the solution with minimum cost; None if HiGHS does not find one, and jobs then keep their yields."""
     from scipy import optimize
 
     solve: Any = optimize.linprog
@@ -111,7 +110,7 @@ def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArra
 
 
 def _take_over(state: FractionalSite, slots: IntArray, yields: FloatArray) -> None:
-    """Round the yields to rates, and lower the rates that overfill a node, but not below the old rates."""
+    """Round the yields to rates, and lower rates that overload a node, but not below the old rates."""
     had = state.jobs["yield_"][slots]
     rates = np.clip(np.floor(yields * RATE_ONE + 1e-6).astype(np.int64), had, RATE_ONE)
     state.jobs["yield_"][slots] = rates

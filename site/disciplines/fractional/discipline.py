@@ -47,7 +47,7 @@ from gridweave.site.times import span_text
 
 
 class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
-    """The saved state of a fractional site: its arrays, and the rate last reported for each running job."""
+    """The saved state of a fractional site: its arrays, and the last reported rate of each running job."""
 
     slots: SlotsState
     arrays: Arrays
@@ -55,7 +55,7 @@ class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
 
 
 class Fractional(PacedDiscipline[FractionalSite]):
-    """Keeps the jobs and the nodes of a fractional site in arrays and calls the kernels that decide.
+    """Stores the jobs and nodes of a fractional site in arrays, and calls the kernels that make the decisions.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
         self._grow_pools(self._slots.double(), len(self._state.groups), len(self._state.tasks))
 
     def _reserve_slots(self, tasks: int, groups: int) -> None:
-        """Make sure that there is a free slot, and space for these tasks and groups at the end of the pools."""
+        """Ensure that there is a free slot, and space for this many tasks and groups at the end of the pools."""
         if self._slots.is_full:
             self._grow()
         counters = self._state.counters[0]
@@ -116,7 +116,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
             self._grow_pools(self._slots.count, *most)
 
     def _pack_pools(self) -> None:
-        """Move the groups and tasks of all present jobs to the beginning of the pools, without gaps."""
+        """Move the groups and tasks of all jobs at the site to the beginning of the pools, without gaps."""
         state, n_groups, used = self._state, 0, 0
         for slot in sorted(self._here().tolist(), key=lambda slot: int(state.jobs["first"][slot])):
             row = state.jobs[slot]
@@ -149,11 +149,11 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Do nothing: no decision uses the ends of jobs, and limits count work."""
+        """Do nothing, because no decision uses the ends of jobs, and limits apply to work."""
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Place jobs and set their yields; jobs that start together start in the order of submission."""
+        """Place jobs and set their yields; the starts are in submit order."""
         state, codes, now = self._state, self._codes, np.int64(now_ms)
         moved: list[int] = []
         if place_jobs(state, codes, now):
@@ -171,13 +171,13 @@ class Fractional(PacedDiscipline[FractionalSite]):
         return Decisions(starts, moves=moves, rates=self._new_rates(changed, state.jobs["rate"]))
 
     def _placed_anew(self) -> list[int]:
-        """Return the ids of the jobs from earlier passes that this pass paused, resumed or moved, ascending."""
+        """Return the ids, ascending, of earlier started jobs that this pass paused, resumed or moved."""
         rows = self._state.jobs[self._here()]
         changed: list[int] = rows["job_id"][rows["changed_place"] == 1].tolist()
         return sorted(job_id for job_id in changed if job_id in self._rate)
 
     def _nodes_of(self, slot: int) -> NodeIntervals:
-        """Return the nodes of a job, once per task, in the order of its task groups; empty unless it runs."""
+        """Return the nodes of a job, once per task, in the order of its task groups; empty unless it has nodes."""
         row = self._state.jobs[slot]
         if row["status"] != RUNS:
             return ()
@@ -199,23 +199,23 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return how often a job was paused, how often it was moved, and the memory transferred for that.
+        """Return how often a job was paused, how often it was moved, and how much memory this transferred.
 
-        The memory is in units of a node's whole memory.
+        The unit of memory is a node's whole memory.
         """
         row = self._state.jobs[self._slots.of[job_id]]
         return float(row["preempted"]), float(row["migrated"]), int(row["moved"]) / UNIT
 
     @override
     def progress(self, now_ms: int, job_id: int) -> tuple[float, int]:
-        """Return the rate of a started job (0 in a pause or penalty), and its work so far, in ms at full speed."""
+        """Return a started job's rate (0 during a pause or penalty), and its work so far, in ms at full speed."""
         row = self._state.jobs[self._slots.of[job_id]]
         done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
         return int(row["rate"]) / RATE_ONE, done // RATE_ONE
 
     @override
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return the slowdown of a job submitted now; None if the pass that places new jobs cannot place it."""
+        """Return the slowdown of a job submitted now; None if the next placement would not place it."""
         if self.why_never(job) is not None:
             return None
         trial = self.copy()
@@ -233,11 +233,11 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @property
     def _has_only_periods(self) -> bool:
-        """Whether the algorithm places no job before a period ends."""
+        """Whether the algorithm places jobs only at the end of each period."""
         return int(self._codes.on_submit) == NOTHING
 
     def _next_placement_ms(self, now_ms: int) -> int:
-        """Return when a job submitted now is placed: at once, or at the end of the period."""
+        """Return when a job submitted now would be placed: immediately or at the end of the period."""
         if not self._has_only_periods:
             return now_ms
         next_ms = int(self._state.counters["next_period_ms"][0])
@@ -247,14 +247,14 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return the number of empty nodes; 0 if the algorithm places no job before the period ends."""
+        """Return the number of empty nodes; 0 if a job submitted now would be placed only at the end of the period."""
         return self.free if self._next_placement_ms(now_ms) == now_ms else 0
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when enough nodes are empty, by estimates and at the current yields; None: never, or unknown.
+        """Return when enough nodes will be empty, based on estimates and current yields; None if never or unknown.
 
-        An algorithm that has only periods starts the job at the end of the period in which the nodes become empty.
+        If jobs are placed only at the end of each period, the time is rounded up to the end of a period.
         """
         if width > len(self._state.nodes):
             return None
@@ -265,7 +265,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
                 tasks = self._tasks_of(row)
                 empty_ms[tasks] = np.maximum(empty_ms[tasks], run.end_by_estimate_ms)
         start_ms = int(np.sort(empty_ms)[width - 1])
-        if start_ms >= NEVER_MS:  # a job that does no work now has no known end
+        if start_ms >= NEVER_MS:  # a job that is not working now has no known end
             return None
         first_ms = self._next_placement_ms(now_ms)
         if start_ms <= first_ms:
@@ -274,13 +274,13 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when a job has paid its penalty or the next period begins, whichever is first."""
+        """Return when the next penalty ends or the next period begins, whichever comes first."""
         wake_ms = int(self._state.counters["next_wake_ms"][0])
         return None if wake_ms == NEVER_MS else wake_ms
 
     @override
     def next_end_ms(self) -> int | None:
-        """Return the first end by estimate of a running job, at the current yields."""
+        """Return the earliest estimated end of a running job, at the current yields."""
         ends = (run.end_by_estimate_ms for run in self.running())
         return min((end_ms for end_ms in ends if end_ms < NEVER_MS), default=None)
 
@@ -289,7 +289,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def running(self) -> Iterator[Running]:
-        """Yield the started jobs by their end by estimate; jobs that do no work now come last."""
+        """Yield the started jobs by estimated end at their current rates; jobs that are not working come last."""
         runs = []
         for slot in self._here().tolist():
             row = self._state.jobs[slot]
@@ -301,7 +301,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the jobs that have not started, in the order of submission; no start is promised."""
+        """Yield the jobs that have not started, in submit order; no start is promised."""
         for slot in self._here().tolist():
             if self._state.jobs["start_ms"][slot] < 0:
                 yield self._slots.jobs[slot], None
@@ -357,7 +357,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
 
 def share_of(weight: float) -> int:
-    """Return the share of a job of this weight, in thousandths; the weight is limited to 0.001 to 1000."""
+    """Convert a job's weight, limited to the range 0.001 to 1000, to its share in thousandths."""
     return round(SHARE_ONE * max(1 / SHARE_ONE, min(1000.0, weight)))
 
 
@@ -366,7 +366,7 @@ def _task_groups(job: Job) -> tuple[TaskGroup, ...]:
 
 
 def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
-    """Return numbers as half-open intervals; a number that occurs n times is in n intervals.
+    """Convert numbers to half-open intervals; a number that occurs n times is in n intervals.
 
     Examples
     --------
@@ -382,5 +382,5 @@ def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
 
 
 def pools_of(arrays: Arrays) -> dict[str, int]:
-    """Return the capacity of saved arrays, as arguments of `empty_fractional`."""
+    """Return the capacity of saved arrays, as arguments for `empty_fractional`."""
     return {"groups": arrays["listed"].shape[0], "pool": arrays["tasks"].shape[0]}

@@ -1,4 +1,4 @@
-"""The entry of fractional scheduling in the dictionary: its options, metrics and compiled simulation."""
+"""The dictionary entry of fractional scheduling: its options, metrics and compiled simulation."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.kernels.parts import UNIT, needs_in_columns, parts_of_node
 
 MAX_TASKS = 2**28
-"""Most tasks of a workload; they take 2 GiB in each of three arrays."""
+"""Maximum number of tasks in a workload; they take 2 GiB in each of three arrays."""
 
 MS_PER_H = 3600 * MS_PER_S
 
 
 class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of a fractional site: the key ``fractional`` of an entry of ``[[sites]]``.
+    """The options of a fractional site, given under the key ``fractional`` of a ``[[sites]]`` entry.
 
     Attributes
     ----------
     algorithm : str
         A name from docs/fractional.md.
     period_s : float
-        Time between two placements of all tasks, for an algorithm with ``per``.
+        Time between two placements of all tasks, if the name of the algorithm contains ``per``.
     penalty_s : float
-        How long a job does no work after it resumes or one of its tasks moves.
+        Time for which a job does not work after it resumes or one of its tasks moves.
     long_s : float
-        The share of a job with more virtual time than this is inversely proportional to it; 0: no such bound.
+        Above this virtual time, a job's share is inversely proportional to its virtual time; 0: never.
     """
 
     algorithm: Annotated[str, Meta(description="A name such as " + BEST)] = BEST
@@ -52,7 +52,7 @@ class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> FractionalPolicy:
-    """Return the policy of a fractional site; its only option is ``fractional``."""
+    """Return the policy of a fractional site from its only option, ``fractional``."""
     refuse_unknown(site_options, (NAME,), f"is not for a {NAME} site, which orders jobs by flow time and virtual time")
     table: FractionalTable = site_options.get(NAME) or FractionalTable()
     for name, most_ms in (("period_s", MAX_TIME_MS), ("penalty_s", MAX_TIME_MS), ("long_s", MAX_LONG_MS)):
@@ -67,9 +67,9 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> Fractional
 
 
 def moves_of(outcome: SiteOutcome) -> dict[str, float]:
-    """Return how often jobs were paused and moved, and the memory transferred for that, per hour and per job.
+    """Return how often jobs were paused and moved, and how much memory this transferred, per hour and per job.
 
-    ``moved_nodes`` counts the memory of the tasks that were saved, restored or moved, in units of a node's memory.
+    ``moved_nodes`` is the memory of all tasks that were saved, restored or moved, in units of a node's memory.
     """
     hours = max(1, int(outcome.end_ms.max() - outcome.submit_ms.min())) / MS_PER_H
     metrics: dict[str, float] = {}
@@ -80,7 +80,7 @@ def moves_of(outcome: SiteOutcome) -> dict[str, float]:
 
 
 def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
-    """Return an idle site with its table of jobs filled in; the workload has the columns of ``TRAITS.needs``."""
+    """Return an idle site with its job table filled in; the workload must have the columns in ``TRAITS.needs``."""
     groups = groups_of_jobs(jobs)
     refused = _refusals(jobs, groups, nodes)
     rows = rows_without(jobs, refused)
@@ -101,14 +101,14 @@ def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callab
 
 
 def groups_of_jobs(jobs: Jobs) -> TaskGroups:
-    """Return the task groups of all jobs; ``job`` is the row in the workload."""
+    """Return the task groups of all jobs; their ``job`` is the job's row in the workload."""
     row, count, cpu, memory = needs_in_columns(jobs.width, jobs.columns)
     return merged(TaskGroups(row, count, parts_of_node(cpu), parts_of_node(memory)))
 
 
 def _refusals(jobs: Jobs, groups: TaskGroups, nodes: int) -> dict[int, str]:
     """Return the ids of the jobs that can never run, each with the reason."""
-    # A job with a single group that fits needs no closer check.
+    # A job with a single group that fits into memory needs no further check.
     has_capacity = groups.tasks <= nodes * (UNIT // groups.memory)
     is_alone = np.bincount(groups.job, minlength=len(jobs)) == 1
     asked = np.unique(groups.job[~(has_capacity & is_alone[groups.job])]).tolist()

@@ -1,4 +1,4 @@
-"""Groups of equal tasks of a job, as rows of the table that the kernels read."""
+"""Groups of identical tasks within a job, stored as rows of the table that the kernels read."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gridweave.site.kernels.parts import UNIT, parts_of_node
 
 
 class TaskGroups(NamedTuple):
-    """Groups of equal tasks, in arrays of shape (groups,).
+    """Groups of identical tasks, as arrays of shape (groups,).
 
     Attributes
     ----------
     job : numpy.ndarray of int64
-        The job of the group, as a row of other tables; ascending.
+        The group's job, as a row number in other tables; ascending.
     tasks : numpy.ndarray of int64
         Number of tasks.
     need, memory : numpy.ndarray of int64
-        CPU need and memory of one task, in millionths of a node.
+        CPU and memory needs of one task, in millionths of a node.
     """
 
     job: Ints
@@ -34,15 +34,15 @@ class TaskGroups(NamedTuple):
     memory: Ints
 
     def of(self, job: int) -> TaskGroups:
-        """Return the groups of one job, renumbered as job 0."""
+        """Return the groups of one job, with ``job`` set to 0."""
         first, end = np.searchsorted(self.job, (job, job + 1))
         return TaskGroups(self.job[first:end] - job, *(column[first:end] for column in self[1:]))
 
 
 def merged(groups: TaskGroups) -> TaskGroups:
-    """Return groups sorted by job, falling memory and falling need, with equal groups of a job merged.
+    """Sort groups by job, descending memory and descending CPU need, and merge identical groups within a job.
 
-    Decisions then depend neither on the order in which a job lists its groups nor on how it divides equal tasks.
+    This makes decisions independent of the order of a job's groups, and of how identical tasks are divided into groups.
 
     Examples
     --------
@@ -62,17 +62,17 @@ def merged(groups: TaskGroups) -> TaskGroups:
 
 
 def groups_of_job(task_groups: Sequence[TaskGroup]) -> TaskGroups:
-    """Return the merged groups of one job, as job 0."""
+    """Return the merged groups of one job, with ``job`` set to 0."""
     count, need, memory = ([getattr(group, name) for group in task_groups] for name in ("tasks", "cpu_need", "memory"))
     zeros = np.zeros(len(task_groups), np.int64)
     return merged(TaskGroups(zeros, np.array(count, np.int64), parts_of_node(need), parts_of_node(memory)))
 
 
 def enter_groups(state: FractionalSite, slots: Ints, groups: TaskGroups, first_group: int, first: int) -> None:
-    """Write groups into the tables of a site, and their positions into the table of jobs.
+    """Write groups to a site's group table, and their positions to its job table.
 
-    The groups go into the rows from ``first_group`` on, and their tasks into the pools from ``first`` on. ``slots[k]``
-    is the slot of job k of ``groups``.
+    The groups are written to the rows from ``first_group`` on, and their tasks occupy the pools from ``first`` on.
+    ``slots[k]`` is the slot of job k in ``groups``.
     """
     counts = np.bincount(groups.job, minlength=len(slots))
     end = first_group + np.cumsum(counts)
@@ -84,7 +84,7 @@ def enter_groups(state: FractionalSite, slots: Ints, groups: TaskGroups, first_g
 
 
 def why_too_large(groups: TaskGroups, nodes: int) -> str | None:
-    """Return why the tasks of one job do not fit on ``nodes`` idle nodes; None if they fit."""
+    """Return the reason why the tasks of one job do not fit on ``nodes`` idle nodes; None if they fit."""
     width = int(groups.tasks.sum())
     most = nodes * (UNIT // groups.memory)
     if len(groups.job) == 1:
@@ -96,7 +96,7 @@ def why_too_large(groups: TaskGroups, nodes: int) -> str | None:
 
 
 def _fits_idle(groups: TaskGroups, nodes: int) -> bool:
-    """Whether Greedy and MCB8 at its least yield both place a job on idle nodes; otherwise it might never start."""
+    """Whether both Greedy and MCB8 at minimum yield place a job on idle nodes; if not, it might never start."""
     state = empty_fractional(nodes, slots=1, groups=len(groups.job), pool=int(groups.tasks.sum()))
     state.jobs["width"], state.jobs["share"], state.jobs["start_ms"] = groups.tasks.sum(), SHARE_ONE, -1
     state.counters["n_here"] = 1

@@ -1,4 +1,4 @@
-"""The policy of a fractional site: the names of the 116 algorithms, and the other options.
+"""The policy of a fractional site: the names of the 116 algorithms, and all other options.
 
 Source: Stillwell, Vivien and Casanova, *Dynamic Fractional Resource Scheduling versus Batch Scheduling*, section 4.5.
 """
@@ -35,13 +35,13 @@ NAME = "fractional"
 MS_PER_S = 1000
 
 MAX_LONG_MS = 10**12
-"""Most ``long_ms``; times the largest weight it must fit in 64 bits."""
+"""Maximum value of ``long_ms``; multiplied by the maximum weight, it must fit into 64 bits."""
 
 SUBMIT_PARTS = {"": NOTHING, "Greedy": GREEDY, "GreedyP": GREEDY_P, "GreedyPM": GREEDY_PM, "MCB8": MCB8}
 PERIODIC_PARTS = {"": NOTHING, "per": PER, "stretch-per": STRETCH_PER}
 
 BEST = "GreedyPM*/per/OPT=MIN/MINVT=600"
-"""The algorithm that Stillwell recommends (section 5.3.2), together with a period of ten times the penalty."""
+"""The algorithm recommended by Stillwell (section 5.3.2), together with a period of ten times the penalty."""
 
 _LIMIT = re.compile(r"(MINFT|MINVT)=([1-9][0-9]{0,8})")
 
@@ -58,7 +58,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
     periodic : str
         How all jobs are placed at the end of each period: a key of `PERIODIC_PARTS`.
     optimise : str
-        The goal of the yields: ``AVG``, ``MIN``, or ``MAX`` for stretch-per.
+        The optimisation goal for yields: ``AVG``, ``MIN``, or, for stretch-per, ``MAX``.
     min_flow_s, min_virtual_s : int
         MINFT and MINVT, in seconds; 0 if not set.
     """
@@ -72,12 +72,12 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uses_mcb8(self) -> bool:
-        """Whether MCB8 ever places all jobs, so that MINFT and MINVT have an effect."""
+        """Whether the algorithm uses MCB8, so that MINFT and MINVT have an effect."""
         return self.periodic != "" or self.on_submit == "MCB8"
 
     @property
     def name(self) -> str:
-        """The name of the algorithm in the paper."""
+        """The algorithm's name in the paper."""
         parts = [self.on_submit + "*" * self.on_end, *([self.periodic] if self.periodic else [])]
         parts.append(f"OPT={self.optimise}")
         parts += [f"MINFT={self.min_flow_s}"] * (self.min_flow_s > 0)
@@ -86,7 +86,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _mechanisms() -> list[tuple[str, bool, str]]:
-    """Return the 14 ways to place tasks (Stillwell, sections 4.5 and 4.7)."""
+    """Return the 14 methods of placing tasks (Stillwell, sections 4.5 and 4.7)."""
     when = ((True, ""), (False, "per"), (True, "per"))
     named = [(first, *rest) for first, rest in itertools.product(("Greedy", "GreedyP", "GreedyPM", "MCB8"), when)]
     return [*named, ("", False, "per"), ("", False, "stretch-per")]
@@ -111,7 +111,7 @@ ALGORITHMS = _all_algorithms()
 
 
 def algorithm_named(name: str) -> Algorithm:
-    """Look up an algorithm: one of `ALGORITHMS`, or one with other numbers of seconds for MINFT and MINVT.
+    """Look up an algorithm: one of `ALGORITHMS`, or one that differs only in its values of MINFT and MINVT.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def algorithm_named(name: str) -> Algorithm:
 
 
 def _parsed(name: str) -> Algorithm | None:
-    """Parse the name of an algorithm with another MINFT or MINVT, or with both; return None if it is malformed."""
+    """Parse an algorithm's name with any values of MINFT and MINVT; return None if the name is malformed."""
     limits = {match[1]: int(match[2]) for match in _LIMIT.finditer(name)}
     plain = ALGORITHMS.get(_LIMIT.sub("", name).rstrip("/"))
     if plain is None or not limits or not plain.uses_mcb8:
@@ -151,17 +151,17 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
     algorithm : str
         A name as in Stillwell, section 4.5.
     period_ms : int
-        Time between two placements of all jobs, for an algorithm with ``per``.
+        Time between two placements of all jobs, if the name of the algorithm contains ``per``.
     penalty_ms : int
-        How long a job does no work after it resumes or one of its tasks moves.
+        Time for which a job does not work after it resumes or one of its tasks moves.
     long_ms : int
-        The share of a job with more virtual time than this is inversely proportional to it; 0: no bound, as in the
+        Above this virtual time, a job's share is inversely proportional to its virtual time; 0: never, as in the
         paper.
 
     Raises
     ------
     OptionError
-        If a value is out of range or unknown; the message names the option and what is allowed.
+        If a value is out of range or unknown; the message names the option and the allowed values.
 
     Examples
     --------
@@ -190,7 +190,7 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name in tables and plots; policies that schedule differently have different names."""
+        """The label in tables and plots; policies that schedule differently have different labels."""
         words = [self.algorithm]
         if algorithm_named(self.algorithm).periodic and self.period_ms != 600 * MS_PER_S:
             words.append(f"period={self.period_ms / MS_PER_S:.15g}")
@@ -207,12 +207,12 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moves_jobs(self) -> bool:
-        """Whether running or paused jobs move to other nodes; on a live site the jobs must then support it."""
+        """Whether running or paused jobs may move to other nodes; on a live site, jobs must then support moves."""
         algorithm = algorithm_named(self.algorithm)
         return algorithm.uses_mcb8 or algorithm.on_submit != "Greedy"
 
     def codes(self) -> FractionalCodes:
-        """Return the policy in the form that the kernels read."""
+        """Return the policy, encoded for the kernels."""
         how = algorithm_named(self.algorithm)
         return FractionalCodes(
             on_submit=np.int64(SUBMIT_PARTS[how.on_submit]),

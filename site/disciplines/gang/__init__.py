@@ -1,1 +1,1 @@
-"""Gang scheduling: jobs share nodes in time (docs/gang.md)."""
+"""Gang scheduling: jobs time-share nodes (docs/gang.md)."""

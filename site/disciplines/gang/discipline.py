@@ -1,7 +1,7 @@
 """The gang scheduling discipline, stepped event by event (docs/gang.md).
 
-It owns the arrays and gives each job a slot in them; the kernels decide. A job in the matrix starts when its first
-slice begins. Until then the site counts it as waiting.
+The discipline owns the arrays and assigns each job a slot; the kernels make the decisions. A job in the matrix starts
+when its first slice begins. Until then, the site counts it as waiting.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NEVER = int(NEVER_MS)
 
 
 class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipline 1"):
-    """The saved state of a gang site: its arrays, and the rate last reported for each running job."""
+    """The saved state of a gang site: its arrays, and the last reported rate of each running job."""
 
     slots: SlotsState
     arrays: Arrays
@@ -64,12 +64,12 @@ class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipl
 
 
 class GangDiscipline(PacedDiscipline[GangSite]):
-    """Keeps the jobs and the matrix of a gang site in arrays and calls the kernels that decide.
+    """Stores the jobs and the matrix of a gang site in arrays, and calls the kernels that make the decisions.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the site.
+        Number of nodes of the site.
     policy : GangPolicy
     week : WeekClock
         Ignored.
@@ -80,7 +80,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def __init__(self, nodes: int, policy: GangPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._policy, self._codes = policy, policy.codes()
         super().__init__(nodes)
-        # The next instant at which a rate changes or a job starts.
+        # The next time at which a rate changes or a job starts.
         self._next_change_ms = _NEVER
 
     @override
@@ -90,7 +90,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     @property
     @override
     def free(self) -> int:
-        """Nodes that no running job uses in any slice."""
+        """Number of nodes that no running job uses in any slice."""
         taken = 0
         for job_id in self._rate:
             taken |= self._bits_of(job_id)
@@ -99,13 +99,13 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     @property
     @override
     def in_use(self) -> int:
-        """Nodes that a placed job uses in at least one slice."""
+        """Bit mask of the nodes used by placed jobs in at least one slice."""
         columns = (self._state.columns[bits] for bits in self._state.jobs["bits"][self._placed()])
         return _number(functools.reduce(np.bitwise_or, columns, np.zeros_like(self._state.closed)))
 
     @override
     def serve(self, now_ms: int, nodes: int) -> None:
-        """Set the nodes in service, as a bit mask; jobs on nodes that go out of service stay in their rows."""
+        """Set the nodes in service, given as a bit mask; jobs on nodes taken out of service stay in their rows."""
         closed, words = (1 << self.nodes) - 1 & ~nodes, range(len(self._state.closed))
         columns = np.array([closed >> number * WORD_BITS & (1 << WORD_BITS) - 1 for number in words])
         close_columns(self._state, self._codes, columns, np.int64(now_ms))
@@ -115,7 +115,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         return _number(self._state.columns[self._state.jobs["bits"][self._slots.of[job_id]]])
 
     def nodes_of(self, job_id: int) -> NodeIntervals:
-        """Return the nodes of a placed job. In its slices the job has all their hardware threads."""
+        """Return the nodes of a placed job, which has all hardware threads of these nodes during its slices."""
         return ranges_of(columns_of(self._state, self._slots.of[job_id]))
 
     @override
@@ -139,21 +139,21 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def withdraw(self, now_ms: int, job_id: int) -> None:
         slot = np.int64(self._slots.of[job_id])
         if not gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms)):
-            # Its first slice has begun according to the matrix, but no pass has run since then to start it.
+            # In the matrix, the job's first slice has begun, but no pass has run since then to start the job.
             assert job_id not in self._rate, f"job {job_id} is not waiting"
             gang_job_ended(self._state, self._codes, slot, np.int64(now_ms))
         self._slots.leave(job_id)
 
     @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Raise the estimate of a running job by the delay of its end, at least 1 ms."""
+        """Increase a running job's estimate by the delay of its end, at least 1 ms."""
         row = self._state.jobs[self._slots.of[job_id]]
         row["estimate_ms"] += max(1, end_ms - int(row["end_ms"]))
         row["end_ms"] = end_ms
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Take a decision if one is due, and start the jobs whose first slice begins now, in the order of placement."""
+        """Make a decision if one is due, and start the jobs whose first slice begins now, in order of placement."""
         decided = gang_pass(self._state, self._codes, np.int64(now_ms))
         moved = self._moved() if decided and self._policy.migration != "none" else ()
         placed = self._placed()
@@ -167,7 +167,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
                     continue
                 self._rate[job.job_id] = RATE_ONE
                 starts.append(Start(job, self.nodes_of(job.job_id)))
-            # A job that an earlier pass of this instant started pauses if a later event has taken its slice.
+            # A job started by an earlier pass at this instant is paused if a later event has taken its slice.
             rate_now = max(0, rate)
             if self._rate[job.job_id] != rate_now:
                 self._rate[job.job_id] = changes[job.job_id] = rate_now
@@ -175,7 +175,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         return Decisions(starts, moves=moves, rates=[Rate(*change) for change in sorted(changes.items())])
 
     def _moved(self) -> list[int]:
-        """Return the ids of the running jobs that the last decision moved, ascending."""
+        """Return the ids, ascending, of the running jobs that the last decision moved."""
         placed, table = self._placed(), self._state.jobs
         ids = table["job_id"][placed[table["moved"][placed] == self._state.counters["decisions"][0]]].tolist()
         return sorted(job_id for job_id in ids if job_id in self._rate)
@@ -196,7 +196,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when a rate changes, a job starts or a decision is due, whichever is first."""
+        """Return the next time when a rate changes, a job starts or a decision is due."""
         next_ms = min(self._next_change_ms, int(self._state.counters["due_ms"][0]))
         return None if next_ms == _NEVER else next_ms
 
@@ -212,7 +212,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the placed jobs that have not started, with their starts, then the queue with its promised starts."""
+        """Yield placed jobs that have not started, with their starts, and then queued jobs with promised starts."""
         for slot in self._placed().tolist():
             job = self._slots.jobs[slot]
             if job.job_id not in self._rate:
@@ -230,7 +230,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         return 0
 
     def _free_in_rows(self) -> npt.NDArray[np.int64]:
-        """Return how many nodes in service are free in each row."""
+        """Return the number of free nodes in service in each row."""
         free: npt.NDArray[np.int64] = self._state.counters["nodes"][0] - self._state.used + self._state.shut
         return free
 
@@ -238,14 +238,14 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         if width > self.nodes:
             return None
-        # Only conservative backfilling promises a start to every job, so use it if the site's own policy promises none.
+        # Only conservative backfilling promises every job a start, so use it if the site's policy does not promise one.
         start_ms = self._start_ms(now_ms, width, length_ms, self._codes)
         if start_ms is None:
             start_ms = self._start_ms(now_ms, width, length_ms, self._codes._replace(backfill=CONSERVATIVE))
         return start_ms
 
     def _start_ms(self, now_ms: int, width: int, length_ms: int, codes: GangCodes) -> int | None:
-        """Return when a job submitted now behind all others would start; None if it would get no promise."""
+        """Return the start of a job submitted now, behind all other jobs; None if it would not be promised a start."""
         trial = self.copy()
         trial._codes = codes
         trial.submit(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
@@ -286,12 +286,12 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         return gang_totals(self._state)
 
     def matrix(self) -> list[list[int | None]]:
-        """Return the job id on each node in each row (rows by nodes); None where the node is free."""
+        """Return the matrix of job ids (rows x nodes); None where a node is free."""
         return matrix_of(self._state)
 
     @override
     def _grow(self) -> None:
-        """Double the number of slots; vacant rows of ``columns`` from before are used up before the new ones."""
+        """Double the number of slots; old vacant rows of ``columns`` are used before new rows."""
         old = self._state
         self._state = self._empty(self._slots.double())
         vacant = self._state.vacant[: len(self._state.vacant) - len(old.vacant)].copy()
@@ -323,5 +323,5 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
 
 def _number(columns: npt.NDArray[np.int64]) -> int:
-    """Return a set of columns as one bit mask."""
+    """Convert a set of columns to a single bit mask."""
     return sum(word << (number * WORD_BITS) for number, word in enumerate(columns.tolist()))

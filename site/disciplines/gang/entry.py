@@ -1,4 +1,4 @@
-"""The entry of gang scheduling in the dictionary: its options, its metrics and its compiled simulation."""
+"""The dictionary entry of gang scheduling: its options, metrics and compiled simulation."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from gridweave.site.kernels.parts import parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 
 SHORTEST_MS = 10_000
-"""Response and run times below this count as this long in the slowdown (Zhang, section 2.3)."""
+"""Minimum value used for response and run times when computing slowdowns (Zhang, section 2.3)."""
 
 
 class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of a gang site: the key ``gang`` of an entry of ``[[sites]]``.
+    """The options of a gang site, given under the key ``gang`` of a ``[[sites]]`` entry.
 
     Attributes
     ----------
@@ -54,9 +54,9 @@ class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> GangPolicy:
-    """Return the policy of a gang site; its options are ``gang``, ``order`` and ``backfill``.
+    """Return the policy of a gang site from its options ``gang``, ``order`` and ``backfill``.
 
-    If ``order`` or ``backfill`` is not given, it comes from ``usual``.
+    If ``order`` or ``backfill`` is not given, the value in ``usual`` is used.
     """
     refuse_unknown(site_options, ("gang", "order", "backfill"), f"is not for a {NAME} site")
     table: GangTable = site_options.get("gang") or GangTable()
@@ -66,17 +66,17 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> GangPolicy
 
 
 def gang_metrics(outcome: SiteOutcome) -> dict[str, float]:
-    """Return the paper's metrics of a schedule; jobs pause, so a run time is less than the time from start to end.
+    """Return the paper's metrics; since jobs pause, a run time can be less than the time from start to end.
 
     Returns
     -------
     dict from str to float
-        ``slowdown_10s``: mean slowdown, response time by run time alone, both at least 10 s (section 2.3);
-        ``wait_ms``: mean wait; ``slowdown_10s_sd`` and ``wait_ms_sd``: their standard deviations over the jobs;
-        ``utilisation``: equation 1; ``loss_of_capacity``: equation 3 while jobs wait, as in equation 2;
-        ``loss_as_printed``: equation 3 as printed, at all times; ``migrations`` and ``tasks_migrated``: jobs and tasks
-        moved; ``migration_loss`` and ``switch_loss``: the fraction of the capacity lost to moves and to switches;
-        ``changes_to_space``: how often the adaptive switch changed to space sharing.
+        ``slowdown_10s``: mean slowdown, response time / run time when alone, both at least 10 s (section 2.3);
+        ``wait_ms``: mean wait; ``slowdown_10s_sd`` and ``wait_ms_sd``: their standard deviations over all jobs;
+        ``utilisation``: equation 1; ``loss_of_capacity``: equation 3 while jobs are waiting, as in equation 2;
+        ``loss_as_printed``: equation 3 as printed, at all times; ``migrations`` and ``tasks_migrated``: numbers of jobs
+        and tasks moved; ``migration_loss`` and ``switch_loss``: fractions of the capacity lost to moves and to
+        switches; ``changes_to_space``: how often the adaptive switch changed to space sharing.
     """
     response_ms = np.maximum(outcome.end_ms - outcome.submit_ms, SHORTEST_MS)
     slowdown = response_ms / np.maximum(outcome.run_ms, SHORTEST_MS)
@@ -100,7 +100,7 @@ def gang_metrics(outcome: SiteOutcome) -> dict[str, float]:
 
 
 def gang_remarks(policy: GangPolicy, widest: int) -> list[str]:
-    """Return a warning if ``max_tasks`` is too small to ever move the widest job once it runs."""
+    """Return a warning if ``max_tasks`` is too small to ever move the widest job once it is running."""
     most = policy.max_tasks
     if policy.migration == "none" or most is None or most >= widest:
         return []
@@ -110,12 +110,12 @@ def gang_remarks(policy: GangPolicy, widest: int) -> list[str]:
 
 
 def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
-    """Return an idle site with its table of jobs filled in.
+    """Return an idle site with its job table filled in.
 
     Raises
     ------
     InputError
-        If the sum of the estimates times the rows of the matrix is out of the range of times.
+        If the sum of all estimates, times the number of rows of the matrix, exceeds the range of times.
     """
     longest_ms = float(jobs.estimate_ms.sum(dtype=np.float64)) * policy.mpl
     if longest_ms > NEVER_MS:
@@ -145,7 +145,7 @@ TRAITS = Traits(
 
 
 def _traits(policy: GangPolicy) -> Traits:
-    """Return the traits of a policy: jobs move, and so save their work, only with migration."""
+    """Return a policy's traits; only with migration do jobs move and therefore save their work."""
     return replace(TRAITS, moves=policy.moves_jobs, saves_work=policy.moves_jobs)
 
 

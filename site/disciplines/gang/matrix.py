@@ -1,4 +1,4 @@
-"""Convert a matrix to lists and to text, check it, and read its totals."""
+"""Convert a gang matrix to lists and text, check it, and return its totals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gridweave.site.disciplines.gang.kernels.state import GangSite, turns_until
 from gridweave.site.kernels.parts import UNIT
 
 ACROSS_AT_MOST = 12
-"""Most columns of a printed matrix, without the headings; a matrix with more is transposed."""
+"""Maximum number of columns of a printed matrix, not counting row headings; a wider matrix is transposed."""
 
 
 def columns_of(state: GangSite, slot: int) -> list[int]:
@@ -19,10 +19,10 @@ def columns_of(state: GangSite, slot: int) -> list[int]:
 
 
 def matrix_rows(matrix: list[list[int | None]], row_now: int | None) -> tuple[list[str], list[list[str]]]:
-    """Return a matrix as text, like Zhang's Figure 9: headings and rows.
+    """Return a matrix as the headings and rows of a text table, like Zhang's Figure 9.
 
-    Neighbouring nodes that have the same jobs share a column. If that gives more than `ACROSS_AT_MOST` columns, the
-    slices become columns and the nodes rows. A ``*`` marks ``row_now``, the row whose slice is in progress.
+    Adjacent nodes with the same jobs share a column. If there are more than `ACROSS_AT_MOST` columns, the table has
+    slices as columns and nodes as rows. A ``*`` marks ``row_now``, the row whose slice is in progress.
 
     Examples
     --------
@@ -44,18 +44,18 @@ def matrix_rows(matrix: list[list[int | None]], row_now: int | None) -> tuple[li
 
 
 def placed_slots(state: GangSite) -> list[int]:
-    """Return the slots of the placed jobs, in the order in which they were placed."""
+    """Return the slots of the placed jobs, in order of placement."""
     placed: list[int] = state.placed[: state.counters["n_placed"][0]].tolist()
     return placed
 
 
 def matrix_of(state: GangSite) -> list[list[int | None]]:
-    """Return the ids of the jobs in the matrix.
+    """Return the matrix of job ids.
 
     Returns
     -------
     list of list of int or None, shape (rows, nodes)
-        None where a node is free in a row.
+        The id of the job on each node in each row; None if the node is free in this row.
     """
     rows, nodes = int(state.counters["rows"][0]), len(state.memory)
     matrix: list[list[int | None]] = [[None] * nodes for _ in range(rows)]
@@ -69,7 +69,7 @@ def matrix_of(state: GangSite) -> list[list[int | None]]:
 
 
 def check_matrix(state: GangSite) -> None:
-    """Raise AssertionError if the state contradicts itself; the cycle is checked only if no decision is due."""
+    """Raise AssertionError if the state is inconsistent; the cycle is checked only if no decision is due."""
     matrix = matrix_of(state)
     counters = state.counters[0]
     closed = {node for node in range(len(state.memory)) if int(state.closed[node // WORD_BITS]) >> node % WORD_BITS & 1}
@@ -106,7 +106,7 @@ def check_matrix(state: GangSite) -> None:
 def gang_totals(state: GangSite) -> dict[str, float]:
     """Return the totals so far, for `gridweave.site.disciplines.gang.entry.gang_metrics`.
 
-    ``lost``, ``lost_any``, ``migrated`` and ``switched`` are in node milliseconds, the others are counts.
+    ``lost``, ``lost_any``, ``migrated`` and ``switched`` are in node milliseconds; all other totals are counts.
     """
     counters = state.counters[0]
     names = ("lost", "lost_any", "migrated", "migrations", "tasks_migrated", "switched", "changes")

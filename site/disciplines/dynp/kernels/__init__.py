@@ -1,1 +1,1 @@
-"""The kernels of dynP: make the plan of each candidate, evaluate it, and choose a candidate."""
+"""The kernels of dynP, which plan and evaluate each candidate and choose one of the candidates."""

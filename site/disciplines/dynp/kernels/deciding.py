@@ -22,25 +22,25 @@ from gridweave.site.kernels.limits import WeekClock, of_week_at
 from gridweave.site.kernels.state import NEVER_MS, SiteState
 
 CASES = ("1", "2", "3", "4a", "4b", "4c", "5", "6a", "6b", "6c", "7", "8a", "8b", "8c", "9", "10a", "10b", "10c")
-"""The cases of Table 4.3. Cases 5, 7 and 9 never occur: they are part of cases 4b, 2 and 3, which are tested first."""
+"""The cases of Table 4.3. Cases 5, 7 and 9 never occur, because cases 4b, 2 and 3 include them and are tested first."""
 
 SAME = 1e-12
-"""Relative difference up to which two values count as equal; the rounding errors of the sums can be that large."""
+"""Relative difference up to which two values count as equal, to allow for rounding errors in the sums."""
 
 NO_VALUE = 1e300
-"""The value of a plan in which no job counts, larger than any other."""
+"""The value of a plan in which no job counts; larger than any other value."""
 
 _MINUTE_MS = 60_000.0
 
 
 @kernel
 def worth(candidates: Candidates, c: Int, memory: TuningMemory, codes: TuningCodes, now_ms: Int) -> float:
-    """Return the value of a candidate's plan by the self-tuning metric; less is better.
+    """Return the value of a candidate's plan under the self-tuning metric; lower is better.
 
     Parameters
     ----------
     candidates : Candidates
-        Must have planned starts for all waiting jobs.
+        All waiting jobs must have planned starts.
     c : int
         The candidate.
     memory : TuningMemory
@@ -50,8 +50,8 @@ def worth(candidates: Candidates, c: Int, memory: TuningMemory, codes: TuningCod
     Returns
     -------
     float
-        In ms for response times and makespan, a ratio for slowdowns; `NO_VALUE` if no job counts. The sum is in the
-        order of arrival, so rounding is the same for all candidates.
+        In ms for response times and makespan, a ratio for slowdowns; `NO_VALUE` if no job counts. Jobs are summed in
+        order of arrival, so that rounding is the same for all candidates.
     """
     total, weights = 0.0, 0.0
     last_ms = now_ms
@@ -101,18 +101,18 @@ def decide(values: Floats, active: Int, codes: TuningCodes) -> Int:
     Parameters
     ----------
     values : numpy.ndarray of float64, shape (candidates,)
-        The value of each candidate's plan, less is better; the slackness is already deducted from the value of the
-        candidate in force.
+        The value of each candidate's plan (lower is better), with the slackness already deducted from the active
+        candidate's value.
     active : int
-        The candidate in force.
+        The active candidate.
     codes : TuningCodes
 
     Notes
     -----
     The simple decider chooses the first of the best candidates (Example 4.1: FCFS before SJF before LJF). The advanced
-    decider keeps the candidate in force if it is among the best, and otherwise chooses the first (Table 4.3). The
+    decider keeps the active candidate if it is among the best, and otherwise chooses the first of them (Table 4.3). The
     preferred decider chooses the preferred candidate if it is among the best, and otherwise decides like the advanced
-    one.
+    decider.
     """
     best = 0
     for c in range(1, len(values)):
@@ -136,7 +136,7 @@ def case_of(values: Floats, active: Int) -> Int:
     ----------
     values : numpy.ndarray of float64, shape (3,)
     active : int
-        The candidate in force.
+        The active candidate.
     """
     fcfs, sjf, ljf = values[0], values[1], values[2]
     fcfs_sjf, fcfs_ljf, sjf_ljf = same(fcfs, sjf), same(fcfs, ljf), same(sjf, ljf)
@@ -155,9 +155,9 @@ def case_of(values: Floats, active: Int) -> Int:
 
 @kernel
 def by_bounds(site: SiteState, codes: TuningCodes) -> Int:
-    """Return the candidate for the average estimate of the waiting jobs (Streit, equation 4.1).
+    """Return the candidate selected by the average estimate of the waiting jobs (Streit, equation 4.1).
 
-    SJF (1) up to ``lower_ms``, FCFS (0) up to ``upper_ms``, otherwise LJF (2).
+    This is SJF (1) up to ``lower_ms``, FCFS (0) up to ``upper_ms``, and LJF (2) above.
     """
     n_waiting = site.counters[0].n_waiting
     total = 0.0
@@ -171,7 +171,7 @@ def by_bounds(site: SiteState, codes: TuningCodes) -> Int:
 
 @kernel
 def by_calendar(calendar: Calendar, week: WeekClock, now_ms: Int) -> Int:
-    """Return the candidate of the first span that contains the current time of the week; candidate 0 if none does."""
+    """Return the candidate of the first span that contains the current time of the week, or candidate 0."""
     of_week_ms = of_week_at(week, now_ms)
     for k in range(len(calendar.candidate)):
         if calendar.from_ms[k] <= of_week_ms < calendar.to_ms[k]:

@@ -1,8 +1,8 @@
 """The candidates of a dynP site, and the record of its decisions.
 
-Each candidate is a planning site of its own. It shares the running jobs of the real site, and has its own order of the
-waiting jobs, its own planned starts and its own profiles. So the kernels of planning can make its plan, and compute
-again only the parts that may have changed.
+Each candidate is a planning site that shares the running jobs of the real site, but has its own queue order, planned
+starts and profiles. The planning kernels can therefore make its plan, and recompute only the parts that may have
+changed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from gridweave.site.kernels.state import (
 )
 
 SELF_TUNING, BOUNDS, CALENDAR = 0, 1, 2
-"""How a policy is chosen: by the plans, by the average estimate, or by the time of the week."""
+"""How a policy is chosen: by comparing plans, by the average estimate, or by the time of the week."""
 
 SIMPLE, ADVANCED, PREFERRED = 0, 1, 2
-"""The deciders."""
+"""The deciders, which choose a candidate by comparing plans."""
 
 ART, ARTWA, ARTWW, MAKESPAN, SLD, SLDWW, PPSLD_60 = 0, 1, 2, 3, 4, 5, 6
 """The self-tuning metrics."""
 
 SUBMITTED, ENDED, STARTED = 1, 2, 4
-"""The events that a tuning step follows, as bits."""
+"""The events that can cause a tuning step, as bits."""
 
 NO_CANDIDATE = np.int64(-1)
-"""Used instead of a candidate if there is none."""
+"""Value that stands for no candidate."""
 
 N_CASES = 18
 """Number of cases of Table 4.3, in `gridweave.site.disciplines.dynp.kernels.deciding.CASES`."""
@@ -56,15 +56,15 @@ TUNING = np.dtype(
     ],
     align=True,
 )
-"""The candidate in force, the events since the last pass (bits), the instant at which the candidate came into force,
-and the numbers of waiting jobs, decisions, logged switches and jobs that ever arrived."""
+"""The active candidate, the events since the last pass (as bits), the time when the candidate became active, and the
+numbers of waiting jobs, decisions, logged switches and jobs that have arrived so far."""
 
 SWITCH = np.dtype([("when_ms", np.int64), ("candidate", np.int64)], align=True)
-"""A switch to a candidate."""
+"""A switch to a candidate, and its time."""
 
 
 class TuningCodes(NamedTuple):
-    """The options of a dynP site in the form that the kernels read.
+    """The options of a dynP site, encoded for the kernels.
 
     Attributes
     ----------
@@ -75,21 +75,21 @@ class TuningCodes(NamedTuple):
     preferred : int
         The preferred candidate, or `NO_CANDIDATE`.
     metric : int
-        The self-tuning metric: `ART` and so on.
+        The self-tuning metric: `ART`, `ARTWA` and so on.
     follows : int
-        The events that a tuning step follows: bits of `SUBMITTED`, `ENDED`, `STARTED`.
+        The events that cause a tuning step: bits of `SUBMITTED`, `ENDED`, `STARTED`.
     keeps : float
-        Factor for the value of the candidate in force: 1 minus the slackness.
+        Factor applied to the value of the active candidate: 1 minus the slackness.
     first_jobs : int
-        How many waiting jobs count, those submitted first.
+        Number of waiting jobs that count, in order of submission.
     within_ms : int
-        Only jobs whose planned start is within this time count.
+        Only jobs with a planned start within this time from now count.
     least_waiting : int
-        With fewer waiting jobs there is no tuning step.
+        Minimum number of waiting jobs for a tuning step.
     unsorted : int
         In the reading ``thesis``, the candidate for which the list of waiting jobs is not sorted; else `NO_CANDIDATE`.
     lower_ms, upper_ms : float
-        The bounds of the average estimate.
+        The bounds for the average estimate.
     """
 
     way: int
@@ -127,25 +127,25 @@ class Candidates(NamedTuple):
 
 
 class TuningMemory(NamedTuple):
-    """The record of the decisions of a dynP site.
+    """The record of a dynP site's decisions.
 
     Attributes
     ----------
     now : numpy.ndarray of TUNING, shape (1,)
     arrived : numpy.ndarray of int64, shape (slots,)
-        Slots of the waiting jobs in the order of arrival.
+        Slots of the waiting jobs in order of arrival.
     listed : numpy.ndarray of int64, shape (slots,)
-        The same slots in the order of the last sort; for the reading ``thesis``.
+        The same slots in the order of the last sort; used in the reading ``thesis``.
     started_by : numpy.ndarray of int64, shape (slots,)
-        The candidate that was in force when the job of a slot started; `NO_CANDIDATE` before the start.
+        The candidate that was active when the job in a slot started; `NO_CANDIDATE` before the start.
     values : numpy.ndarray of float64, shape (candidates,)
         The value of each candidate's plan in the last decision.
     active_ms, switches, started : numpy.ndarray of int64, shape (candidates,)
-        For each candidate: its time in force until the last switch, the switches to it, and the jobs started under it.
+        For each candidate: the time it was active until the last switch, and the numbers of switches and job starts.
     cases : numpy.ndarray of int64, shape (N_CASES,)
-        How often each case of Table 4.3 occurred; all 0 unless there are three candidates.
+        Number of times that each case of Table 4.3 occurred; all 0 unless there are three candidates.
     log : numpy.ndarray of SWITCH, shape (capacity,)
-        The last switches, as a ring buffer.
+        The most recent switches, as a ring buffer.
     """
 
     now: npt.NDArray[np.void]
@@ -161,7 +161,7 @@ class TuningMemory(NamedTuple):
 
 
 class Calendar(NamedTuple):
-    """The calendar: spans of the week and their candidates; the first span that contains a time decides.
+    """The calendar: spans of the week and their candidates; if spans overlap, the first one applies.
 
     Attributes
     ----------
@@ -176,12 +176,12 @@ class Calendar(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """All that the kernels of a dynP site read and change, except its `SiteState`.
+    """All data that the kernels of a dynP site use, except its `SiteState`.
 
     Attributes
     ----------
     plan : Plan
-        The plan of the candidate in force.
+        The plan of the active candidate.
     limits : LimitArrays
     codes : TuningCodes
     calendar : Calendar
@@ -198,7 +198,7 @@ class Tuning(NamedTuple):
 
 
 def empty_candidates(state: SiteState, plan: Plan, count: int) -> Candidates:
-    """Return ``count`` candidates of an idle site, with the same capacity as the site."""
+    """Return ``count`` candidates for an idle site, with the same number of slots as the site."""
     slots, (profiles, steps) = len(state.jobs), plan.step_ms.shape
     candidates = Candidates(
         counters=np.zeros((count, 1), COUNTERS),
@@ -213,16 +213,16 @@ def empty_candidates(state: SiteState, plan: Plan, count: int) -> Candidates:
 
 
 def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
-    """Return the record of a new site, which has decided nothing yet.
+    """Return the record of a new site, which has not made any decisions yet.
 
     Parameters
     ----------
     slots : int
-        Most jobs that wait or run at one time.
+        Maximum number of jobs that are waiting or running at the same time.
     count : int
-        Candidates.
+        Number of candidates.
     log : int
-        How many switches to keep.
+        Number of switches to keep.
     """
     return TuningMemory(
         now=np.zeros(1, TUNING),
@@ -240,7 +240,7 @@ def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
 
 @kernel_part
 def site_of(state: SiteState, candidates: Candidates, c: Int) -> SiteState:
-    """Return a candidate as a site; it shares the running jobs of the real site, whose number is updated here."""
+    """Return a candidate as a site that shares the real site's running jobs; update its counters from the real site."""
     counters = candidates.counters[c, 0]
     counters.n_running = state.counters[0].n_running
     counters.n_reservations = state.counters[0].n_reservations
@@ -263,9 +263,9 @@ def plan_of(plan: Plan, candidates: Candidates, c: Int) -> Plan:
 
 @kernel
 def add_to_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
-    """Add a job to the queues of all candidates; the caller has filled in its slot in their tables.
+    """Add a job to the queues of all candidates; the caller must have filled in the job's slot in their tables.
 
-    In the queue of the site itself the job gets the key of the candidate in force.
+    Also copy the job's key from the active candidate to the site's own table.
     """
     now = tuning.memory.now[0]
     state.jobs[slot].key = tuning.candidates.jobs[now.active, slot].key
@@ -293,7 +293,7 @@ def leave_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
 
 @kernel_part
 def place_in(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> Int:
-    """Return the index of a slot; ``count`` if it is not among the first ``count``."""
+    """Return the index of a slot, or ``count`` if it is not among the first ``count`` slots."""
     place = 0
     while place < count and slots[place] != slot:
         place += 1
@@ -308,7 +308,7 @@ def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
 
 @kernel
 def make_stale(tuning: Tuning) -> None:
-    """Mark the plans of all candidates as stale, so that their next update makes them from scratch."""
+    """Mark the plans of all candidates as stale, so that the next update makes them from scratch."""
     for c in range(len(tuning.candidates.jobs)):
         tuning.candidates.counters[c, 0].stale = REPLAN
 
@@ -317,7 +317,7 @@ def make_stale(tuning: Tuning) -> None:
 def follow_start(state: SiteState, tuning: Tuning, slot: Int, now_ms: Int) -> None:
     """Record that a job has started, and remove it from the queues of the candidates.
 
-    A candidate's plan becomes stale unless it has the job start now.
+    A candidate's plan becomes stale unless the job starts now in this plan, too.
     """
     memory = tuning.memory
     active = memory.now[0].active
@@ -331,7 +331,7 @@ def follow_start(state: SiteState, tuning: Tuning, slot: Int, now_ms: Int) -> No
 
 @kernel
 def note_next_starts(tuning: Tuning) -> None:
-    """Record the next planned start of each candidate; once that has passed, its plan is stale."""
+    """Record the next planned start of each candidate; a candidate's plan is stale after this time."""
     candidates = tuning.candidates
     for c in range(len(candidates.jobs)):
         counters = candidates.counters[c, 0]

@@ -1,4 +1,4 @@
-"""The pass of a dynP site: a tuning step if one is due, then the starts of the plan in force (docs/dynp.md)."""
+"""The pass of a dynP site: a tuning step, if one is due, and then the starts in the active plan (docs/dynp.md)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TuningRules(NamedTuple):
 
     @kernel_method
     def withdrawn(self, state: SiteState, place: Int) -> None:
-        # As after an end, there is a tuning step and the plan is made again.
+        # As after the end of a job, there is a tuning step and the plan is made from scratch.
         leave_candidates(state, self.tuning, state.waiting[place])
         self.tuning.memory.now[0].due |= ENDED
         state.counters[0].stale = REPLAN
@@ -68,7 +68,7 @@ def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
     ----------
     state : SiteState
     tuning : Tuning
-        Both changed in place.
+        Changed in place, like ``state``.
     now_ms : int
     """
     counters, now = state.counters[0], tuning.memory.now[0]
@@ -81,7 +81,7 @@ def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
         if due != 0 and counters.n_waiting >= tuning.codes.least_waiting:
             _tune(state, tuning, now_ms)
         update_plan(state, tuning.plan, tuning.limits, True, now_ms)
-        # `update_plan` has set it to 0, but jobs that started before this tuning step count too.
+        # `update_plan` has reset the counter, but jobs that started before this tuning step count too.
         counters.n_started = n_started
         _start_planned(state, tuning, now_ms)
         due = tuning.codes.follows & STARTED
@@ -93,7 +93,7 @@ def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
 
 @kernel
 def _tune(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
-    """Choose a candidate, and bring it into force."""
+    """Choose a candidate and activate it."""
     codes, now = tuning.codes, tuning.memory.now[0]
     now.decisions += 1
     if codes.way == SELF_TUNING:
@@ -132,10 +132,10 @@ def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
 
 @kernel_part
 def _nth_tried(active: Int, k: Int) -> Int:
-    """Return which of FCFS, SJF and LJF (0, 1, 2) is planned k-th in the reading ``thesis``.
+    """Return the candidate, FCFS, SJF or LJF (0, 1, 2), that is planned k-th in the reading ``thesis``.
 
-    The candidate in force comes first, because the event itself requires its plan. The other two follow in the order
-    SJF, FCFS, LJF.
+    The active candidate comes first, because the event itself requires its plan. The other two follow in the order SJF,
+    FCFS, LJF.
     """
     if k == 0:
         return active
@@ -148,9 +148,9 @@ def _nth_tried(active: Int, k: Int) -> Int:
 
 @kernel
 def _leave_list(state: SiteState, tuning: Tuning, c: Int, now_ms: Int) -> None:
-    """Sort the single list of waiting jobs for a candidate; for FCFS, make its plan from the list as it is.
+    """Sort the shared list of waiting jobs for a candidate or, for FCFS, make the plan from the list as it is.
 
-    Only in the reading ``thesis``, whose tables look as if the scheduler sorted one list in place, but never for FCFS.
+    Used only in the reading ``thesis``, whose tables suggest that a single list was sorted in place, except for FCFS.
     """
     listed, candidates = tuning.memory.listed, tuning.candidates
     n_waiting = state.counters[0].n_waiting
@@ -181,7 +181,7 @@ def _note_switch(tuning: Tuning, chosen: Int, now_ms: Int) -> None:
 
 @kernel
 def _take_order(state: SiteState, tuning: Tuning, chosen: Int) -> None:
-    """Put the queue of the site into the order of a candidate, and mark the plan of the site as stale."""
+    """Reorder the site's queue like a candidate's queue, and mark the site's plan as stale."""
     candidates = tuning.candidates
     for place in range(state.counters[0].n_waiting):
         slot = candidates.waiting[chosen, place]
@@ -192,7 +192,7 @@ def _take_order(state: SiteState, tuning: Tuning, chosen: Int) -> None:
 
 @kernel
 def _take_plan(state: SiteState, tuning: Tuning, chosen: Int) -> None:
-    """Copy the order and the plan of a candidate to the site."""
+    """Copy a candidate's queue order and plan to the site."""
     candidates, plan, counters = tuning.candidates, tuning.plan, state.counters[0]
     for place in range(counters.n_waiting):
         slot = candidates.waiting[chosen, place]
@@ -210,7 +210,7 @@ def _take_plan(state: SiteState, tuning: Tuning, chosen: Int) -> None:
 
 @kernel
 def _start_planned(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
-    """Start the jobs whose planned start has come, and record the next planned start."""
+    """Start the jobs whose planned start has been reached, and record the next planned start."""
     counters = state.counters[0]
     before = counters.n_started
     counters.next_start_ms = NEVER_MS

@@ -1,7 +1,7 @@
-"""Divide the CPU of nodes among the jobs placed on them, by max-min fairness (Stillwell, sections 4.6 and 4.7).
+"""Divide the CPU of nodes among their jobs with max-min fairness (Stillwell, sections 4.6 and 4.7).
 
-Yields are rates (`gridweave.site.kernels.work`). They are rounded down, and the CPU of a node is summed in whole
-numbers, so no node gives more than it has. The linear program of OPT=AVG is in
+Yields are rates (`gridweave.site.kernels.work`). They are rounded down, and the CPU used on a node is summed as an
+integer, so no node is overloaded. The linear program for OPT=AVG is in
 `gridweave.site.disciplines.fractional.averages`.
 """
 
@@ -22,11 +22,11 @@ _FULL = UNIT * RATE_ONE
 
 @kernel
 def level_yields(state: FractionalSite) -> None:
-    """Give every running job the yield 1 / max(1, largest load) if all shares are equal.
+    """Give every running job the yield 1 / max(1, highest load of any node) if all shares are equal.
 
     Notes
     -----
-    This maximises the least yield (Stillwell, section 4.6). With different shares, yields are in proportion to them, up
+    This maximises the minimum yield (Stillwell, section 4.6). If shares differ, yields are proportional to shares, up
     to 1.
     """
     _begin(state)
@@ -38,12 +38,12 @@ def level_yields(state: FractionalSite) -> None:
 
 @kernel
 def fair_yields(state: FractionalSite) -> None:
-    """Maximise the least yield, then the next larger one, and so on (OPT=MIN): max-min fairness.
+    """Maximise the minimum yield, then the second smallest yield, and so on (OPT=MIN): max-min fairness.
 
     Notes
     -----
-    Source: Stillwell, section 4.6. Each round raises the yields of the unsettled jobs until a node is full or a job has
-    all that it needs, and then settles that job or the jobs on that node.
+    Source: Stillwell, section 4.6. Each round raises the yields of the unsettled jobs until a node is full or a job
+    gets its full CPU need, and then settles that job or the jobs on that node.
     """
     left = _begin(state)
     while left > 0:
@@ -58,7 +58,7 @@ def fair_yields(state: FractionalSite) -> None:
 
 @kernel_part
 def _begin(state: FractionalSite) -> Int:
-    """Reset the nodes and the yields, and sum up the needs on each node; return the number of running jobs."""
+    """Reset nodes and yields, and add up the CPU needs on each node; return the number of running jobs."""
     for node in range(len(state.nodes)):
         state.nodes[node].sum = 0
         state.nodes[node].frozen = 0
@@ -76,9 +76,9 @@ def _begin(state: FractionalSite) -> Int:
 
 @kernel_part
 def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, granted: Int) -> None:
-    """Add the CPU need of each task, times ``asked`` and ``granted``, to ``sum`` and ``frozen`` of its node.
+    """Add each task's CPU need, times ``asked`` and ``granted``, to ``sum`` and ``frozen`` of the task's node.
 
-    ``sum`` is for the unsettled jobs on a node, ``frozen`` for the settled ones.
+    A node's ``sum`` is for its unsettled jobs, and ``frozen`` for its settled jobs.
     """
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
@@ -92,13 +92,13 @@ def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, granted: Int) ->
 
 @kernel_part
 def _level_of(node: Record) -> Int:
-    """Return the level, the yield of a job with share 1, at which a node is full."""
+    """Return the level at which a node is full; the level is the yield of a job with share 1."""
     return (_FULL - node.frozen) * SHARE_ONE // node.sum
 
 
 @kernel_part
 def _lowest_level(state: FractionalSite) -> Int:
-    """Return the lowest level at which a node is full or an unsettled job has all the CPU that it needs."""
+    """Return the lowest level at which a node is full or an unsettled job gets its full CPU need."""
     level = RATE_ONE * SHARE_ONE
     for node in range(len(state.nodes)):
         if state.nodes[node].sum > 0:
@@ -127,7 +127,7 @@ def _is_held(state: FractionalSite, slot: Int, level: Int) -> bool:
 
 @kernel_part
 def _keep_found(state: FractionalSite) -> Int:
-    """Settle the jobs that got a yield in this round; return their number."""
+    """Settle the jobs that got a yield in this round; return the number of these jobs."""
     n_settled = 0
     for place in range(state.counters[0].n_here):
         slot = state.here[place]
@@ -141,12 +141,12 @@ def _keep_found(state: FractionalSite) -> Int:
 
 
 INVERSE_ONE = 1 << 20
-"""The inverse of an expected stretch of 1; half of this is the inverse of a stretch of 2."""
+"""Represents the inverse of a stretch of 1; half of it represents the inverse of a stretch of 2."""
 
 
 @kernel
 def yield_for_stretch(job: Record, inverse: Int, horizon_ms: Int, now_ms: Int) -> Int:
-    """Return the yield that gives a job an expected stretch: its flow time by its virtual time, at the horizon.
+    """Return the yield with which a job reaches an expected stretch, its flow time / virtual time at the horizon.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def yield_for_stretch(job: Record, inverse: Int, horizon_ms: Int, now_ms: Int) -
     Returns
     -------
     int
-        0 to `RATE_ONE`: 0 if the job has a smaller stretch without any CPU, `RATE_ONE` if no yield is enough.
+        0 if the stretch is lower even without any CPU, `RATE_ONE` if no yield is high enough, otherwise in between.
     """
     flow_ms = float(now_ms - job.submit_ms + horizon_ms)
     target = (inverse / INVERSE_ONE * flow_ms - job.virtual / 65536.0) / horizon_ms * RATE_ONE
@@ -169,7 +169,7 @@ def yield_for_stretch(job: Record, inverse: Int, horizon_ms: Int, now_ms: Int) -
 
 @kernel
 def stretch_yields(state: FractionalSite, horizon_ms: Int, now_ms: Int, rounds: Int) -> None:
-    """Minimise the largest expected stretch, then the next smaller one, and so on (OPT=MAX).
+    """Minimise the maximum expected stretch, then the second largest, and so on (OPT=MAX).
 
     Parameters
     ----------
@@ -178,12 +178,12 @@ def stretch_yields(state: FractionalSite, horizon_ms: Int, now_ms: Int, rounds: 
         Time from now until the next rescheduling.
     now_ms : int
     rounds : int
-        Most rounds; jobs that are not settled by then get the yield of the last round. With 1, all jobs get the yield
-        for the least largest stretch.
+        Maximum number of rounds; jobs that are still unsettled after them get the yield of the last round. With 1, all
+        jobs get the yield that minimises the maximum stretch.
 
     Notes
     -----
-    Source: Stillwell, section 4.7. Each round finds the largest inverse of the stretch at which no node is overfull.
+    Source: Stillwell, section 4.7. Each round finds the largest inverse stretch at which no node is overloaded.
     """
     left = _begin(state)
     inverse = 0
@@ -206,7 +206,7 @@ def stretch_yields(state: FractionalSite, horizon_ms: Int, now_ms: Int, rounds: 
 
 @kernel_part
 def _best_inverse(state: FractionalSite, low: Int, horizon_ms: Int, now_ms: Int) -> Int:
-    """Return the largest inverse of the stretch, at least ``low``, at which no node is overfull."""
+    """Return the largest inverse stretch, at least ``low``, at which no node is overloaded."""
     high = INVERSE_ONE
     if _nodes_give(state, high, horizon_ms, now_ms):
         return high
@@ -221,9 +221,9 @@ def _best_inverse(state: FractionalSite, low: Int, horizon_ms: Int, now_ms: Int)
 
 @kernel
 def _nodes_give(state: FractionalSite, inverse: Int, horizon_ms: Int, now_ms: Int) -> bool:
-    """Sum the CPU that unsettled jobs need on each node at an inverse of the stretch; return whether all nodes have it.
+    """Sum the CPU that unsettled jobs need on each node for an inverse stretch; return whether no node is overloaded.
 
-    At 0 no job needs any CPU, so there is always an inverse that works.
+    At 0, no job needs any CPU, so there is always an inverse stretch that works.
     """
     for node in range(len(state.nodes)):
         state.nodes[node].sum = 0
@@ -240,7 +240,7 @@ def _nodes_give(state: FractionalSite, inverse: Int, horizon_ms: Int, now_ms: In
 
 @kernel_part
 def _is_overfull(state: FractionalSite, slot: Int) -> bool:
-    """Whether one of a job's nodes was overfull in the last call of `_nodes_give`."""
+    """Whether one of a job's nodes was overloaded in the last call to `_nodes_give`."""
     job = state.jobs[slot]
     for task in range(job.first, job.first + job.width):
         node = state.nodes[state.tasks[task]]

@@ -1,7 +1,7 @@
-"""The pass of a fractional site: it places jobs, gives them CPU, and charges penalties for pauses and moves.
+"""The pass of a fractional site: place jobs, give them CPU, and charge penalties for pauses and moves.
 
-At one instant the calls come in this order: `fractional_left`, `fractional_submitted`, `place_jobs`, `give_yields` (or
-a linear program), `set_rates`. In the compiled loop `FractionalRules` makes these calls.
+At each instant, call `fractional_left`, `fractional_submitted`, `place_jobs`, `give_yields` (or a linear program) and
+`set_rates`, in this order. In the compiled loop, `FractionalRules` makes these calls.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from gridweave.site.kernels.work import RunArrays, WorkTable
 # mypy: disable-error-code="no-any-return"
 
 NOTHING, GREEDY, GREEDY_P, GREEDY_PM, MCB8 = 0, 1, 2, 3, 4
-"""How a new job is placed; NOTHING: not before the period ends."""
+"""How a new job is placed; with NOTHING, it is not placed before the period ends."""
 
 PER, STRETCH_PER = 1, 2
-"""How all jobs are placed at the end of each period; NOTHING: there are no periods."""
+"""How all jobs are placed at the end of each period; with NOTHING, there are no periods."""
 
 LEVEL, OPT_MIN, OPT_MAX = 0, 1, 2
-"""Which yields `give_yields` computes; LEVEL: those from which a linear program starts."""
+"""Which yields `give_yields` computes; LEVEL yields are the starting point of a linear program."""
 
 
 class FractionalCodes(NamedTuple):
-    """An algorithm in the form that the kernels read.
+    """An algorithm, encoded for the kernels.
 
     Attributes
     ----------
     on_submit, periodic, yields : int
         Constants of this module.
     on_end : int
-        1 if jobs are also placed when a job ends.
+        1 if jobs are also placed when a job ends, else 0.
     min_flow_ms, min_virtual : int
         MINFT in ms, and MINVT as work; 0 if not set.
     period_ms, penalty_ms, long_ms : int
@@ -66,12 +66,12 @@ class FractionalCodes(NamedTuple):
 
 @kernel
 def fractional_pass(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
-    """Run the pass of an algorithm that needs no linear program.
+    """Run the pass of an algorithm that does not need a linear program.
 
     Parameters
     ----------
     state : FractionalSite
-        Changed in place; ``started`` and ``changed`` list the slots of this pass.
+        Changed in place; ``started`` and ``changed`` list the jobs started and the rates changed by this pass.
     codes : FractionalCodes
     now_ms : int
     """
@@ -82,12 +82,12 @@ def fractional_pass(state: FractionalSite, codes: FractionalCodes, now_ms: Int) 
 
 @kernel
 def place_jobs(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> bool:
-    """Place the jobs as the algorithm requires at this instant; return whether to compute the yields again.
+    """Place jobs as the algorithm requires at this instant; return whether yields must be recomputed.
 
     Notes
     -----
-    Source: Stillwell, section 4.4. If a period ends now, all jobs are placed and other events need no placement of
-    their own. Otherwise an end of a job comes first: the older jobs are placed, and then the new ones.
+    Source: Stillwell, section 4.4. If a period ends now, all jobs are placed, which covers all other events. Otherwise,
+    if a job has ended, older jobs are placed before new jobs.
     """
     counters = state.counters[0]
     advance(state, codes.long_ms, now_ms)
@@ -113,7 +113,7 @@ def place_jobs(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> bo
 
 @kernel_part
 def _admit(state: FractionalSite, codes: FractionalCodes) -> None:
-    """Place the new jobs in the order of submission, if need be by pausing or moving other jobs."""
+    """Place the new jobs in submit order, pausing or moving other jobs if necessary."""
     counters = state.counters[0]
     for place in range(counters.n_here - counters.n_new, counters.n_here):
         slot = state.here[place]
@@ -123,7 +123,7 @@ def _admit(state: FractionalSite, codes: FractionalCodes) -> None:
 
 @kernel_part
 def _remember(state: FractionalSite) -> None:
-    """Record in ``before`` the nodes of the tasks of the running jobs."""
+    """Save the nodes of the running jobs' tasks in ``before``."""
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
         job.ran = 1 if job.status == RUNS else 0
@@ -134,10 +134,10 @@ def _remember(state: FractionalSite) -> None:
 
 @kernel_part
 def _settle(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
-    """Record which jobs this instant has started, paused and moved, and charge the penalties.
+    """Record the jobs that were started, paused or moved at this instant, and charge the penalties.
 
-    Only the difference between before and after the instant counts. A job that resumes or has moved pays a penalty: it
-    keeps its memory and its CPU but does no work for ``penalty_ms``.
+    Only the net change at this instant counts. A job that was resumed or moved pays a penalty: it holds its memory and
+    CPU but does not work for ``penalty_ms``.
     """
     counters = state.counters[0]
     counters.n_started = 0
@@ -172,7 +172,7 @@ def _memory_of(state: FractionalSite, slot: Int) -> Int:
 
 @kernel_part
 def _moved_memory(state: FractionalSite, slot: Int) -> Int:
-    """Return the memory of the tasks that are on other nodes than before the pass; all tasks if the job did not run."""
+    """Return the memory of the tasks whose node has changed in this pass; all tasks if the job was not running."""
     job = state.jobs[slot]
     moved = _memory_of(state, slot)
     if job.ran == 1:
@@ -183,7 +183,7 @@ def _moved_memory(state: FractionalSite, slot: Int) -> Int:
 
 @kernel_part
 def _stayed(state: FractionalSite, number: Int) -> Int:
-    """Return how many tasks of a group are on the same nodes as before the pass; its tasks are interchangeable."""
+    """Return how many tasks of a group did not have to move in this pass; tasks of a group are interchangeable."""
     stayed = 0
     old = new = state.groups[number].first
     end = old + state.groups[number].count
@@ -207,8 +207,8 @@ def give_yields(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> N
     ----------
     state : FractionalSite
     codes : FractionalCodes
-        With LEVEL all jobs get the largest least yield (or the least largest expected stretch), and spare CPU is not
-        given out.
+        With LEVEL, the minimum yield is maximised (or the maximum expected stretch minimised), and spare CPU stays
+        unused.
     now_ms : int
     """
     if codes.periodic == STRETCH_PER:
@@ -222,18 +222,18 @@ def give_yields(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> N
 
 @kernel_part
 def horizon_of(codes: FractionalCodes, now_ms: Int) -> Int:
-    """Return the time from now until the next period; periods begin at the multiples of ``period_ms``."""
+    """Return the time from now until the next period; periods begin at multiples of ``period_ms``."""
     return codes.period_ms - now_ms % codes.period_ms
 
 
 @kernel
 def set_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
-    """Set the rate of each job: its yield, or 0 while it is on no nodes or pays; list the changes in ``changed``.
+    """Set each job's rate to its yield, or to 0 while it has no nodes or pays a penalty; list changes in ``changed``.
 
     Parameters
     ----------
     state : FractionalSite
-        Sets ``counters.next_wake_ms`` to the next instant at which a job has paid or a period begins.
+        Sets ``counters.next_wake_ms`` to the next time when a penalty ends or a period begins.
     codes : FractionalCodes
     now_ms : int
     """

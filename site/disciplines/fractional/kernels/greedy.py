@@ -1,4 +1,4 @@
-"""Place the tasks of a job greedily, if need be by pausing or moving other jobs (Stillwell, section 4.2)."""
+"""Place a job's tasks greedily, pausing or moving other jobs if necessary (Stillwell, section 4.2)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gridweave.site.kernels.parts import UNIT
 
 @kernel_part
 def would_fit(state: FractionalSite, slot: Int) -> bool:
-    """Whether `place_greedily` would place a job; nothing changes."""
+    """Whether `place_greedily` would place a job; the state does not change."""
     if not _each_fits(state, slot):
         return False
     job = state.jobs[slot]
     if job.end_group - job.first_group == 1:
-        return True  # equal tasks fit in any order
+        return True  # identical tasks fit in any order
     if not place_greedily(state, slot):
         return False
     take_off(state, slot)
@@ -33,7 +33,7 @@ def would_fit(state: FractionalSite, slot: Int) -> bool:
 
 @kernel_part
 def _each_fits(state: FractionalSite, slot: Int) -> bool:
-    """Whether each group of a job would fit into the free memory if it were the only one."""
+    """Whether each of a job's groups, taken alone, fits into the free memory."""
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
@@ -47,13 +47,13 @@ def _each_fits(state: FractionalSite, slot: Int) -> bool:
 
 @kernel
 def place_greedily(state: FractionalSite, slot: Int) -> bool:
-    """Place each task of a job on the node with the lowest CPU load of those with enough memory (ties: the first).
+    """Place each of a job's tasks on the node with the lowest CPU load that has enough memory (ties: the first).
 
     Parameters
     ----------
     state : FractionalSite
     slot : int
-        The slot of a job that is on no nodes.
+        The slot of a job that has no nodes.
 
     Returns
     -------
@@ -62,8 +62,8 @@ def place_greedily(state: FractionalSite, slot: Int) -> bool:
 
     Notes
     -----
-    Source: Stillwell, section 4.2. The load counts the tasks of this job that are already placed. Tasks that need more
-    memory go first.
+    Source: Stillwell, section 4.2. The load includes tasks of this job that are already placed. Tasks are placed in
+    order of descending memory.
     """
     if not _each_fits(state, slot):
         return False
@@ -84,7 +84,7 @@ def place_greedily(state: FractionalSite, slot: Int) -> bool:
 
 @kernel_part
 def _least_loaded(state: FractionalSite, memory: Int) -> Int:
-    """Return the node with the lowest CPU load of those with this much memory free (ties: the first); -1 if none."""
+    """Return the node with the lowest CPU load that has this much free memory (ties: the first), or -1."""
     best = -1
     for node in range(len(state.nodes)):
         fits = state.nodes[node].memory + memory <= UNIT
@@ -95,7 +95,7 @@ def _least_loaded(state: FractionalSite, memory: Int) -> Int:
 
 @kernel_part
 def keep_ascending(tasks: Ints, first: Int, task: Int, node: Int) -> None:
-    """Insert the node of a task so that the nodes of its group stay ascending."""
+    """Insert a task's node so that the nodes of the task's group remain sorted."""
     while task > first and tasks[task - 1] > node:
         tasks[task] = tasks[task - 1]
         task -= 1
@@ -104,13 +104,13 @@ def keep_ascending(tasks: Ints, first: Int, task: Int, node: Int) -> None:
 
 @kernel
 def by_priority(state: FractionalSite) -> None:
-    """Write the slots of all present jobs into ``order``, the lowest priority first."""
+    """Write the slots of all jobs at the site to ``order``, lowest priority first."""
     count = state.counters[0].n_here
     for place in range(count):
         slot = state.here[place]
         state.jobs[slot].place = place
         hole = place
-        # At equal priority the earlier submission ranks higher, so it comes later here.
+        # At equal priority, the job submitted earlier ranks higher and therefore comes later in this order.
         while hole > 0 and not goes_before(state.jobs[slot], place, _job(state, hole - 1), _place(state, hole - 1)):
             state.order[hole] = state.order[hole - 1]
             hole -= 1
@@ -129,15 +129,15 @@ def _place(state: FractionalSite, entry: Int) -> Int:
 
 @kernel
 def displace(state: FractionalSite, slot: Int, moves: bool) -> bool:
-    """Place a job that does not fit, by pausing or moving jobs of lower priority.
+    """Place a job that does not fit by pausing or moving jobs of lower priority.
 
     Parameters
     ----------
     state : FractionalSite
     slot : int
-        The slot of a job that is on no nodes.
+        The slot of a job that has no nodes.
     moves : bool
-        Whether marked jobs move to other nodes if they fit (GreedyPM), the highest priority first.
+        Whether marked jobs move to other nodes if they fit there (GreedyPM), highest priority first.
 
     Returns
     -------
@@ -146,9 +146,9 @@ def displace(state: FractionalSite, slot: Int, moves: bool) -> bool:
 
     Notes
     -----
-    Source: Stillwell, section 4.2, which leaves the choice of jobs open. Here running jobs are marked, from the lowest
-    priority up, until the new job would fit. Then marks are removed, from the highest priority down, if the new job
-    fits without them. Only jobs of lower priority than the new job are marked.
+    Source: Stillwell, section 4.2, which leaves the choice of jobs open. We mark running jobs, from the lowest priority
+    up, until the new job would fit. Then we unmark jobs, from the highest priority down, as long as the new job still
+    fits. Only jobs of lower priority than the new job are marked.
     """
     by_priority(state)
     marked = 0
@@ -175,7 +175,7 @@ def displace(state: FractionalSite, slot: Int, moves: bool) -> bool:
 
 @kernel_part
 def _mark(state: FractionalSite, other: Int) -> None:
-    """Mark a running job, and take it off its nodes."""
+    """Mark a running job and remove it from its nodes."""
     state.jobs[other].out = 1
     take_off(state, other)
 
@@ -192,13 +192,13 @@ def _mark_back(state: FractionalSite, other: Int, slot: Int, fits: bool) -> None
 
 @kernel
 def place_waiting(state: FractionalSite, count: Int) -> None:
-    """Place waiting and paused jobs greedily, the highest priority first; skip those that do not fit.
+    """Place waiting and paused jobs greedily, highest priority first; skip jobs that do not fit.
 
     Parameters
     ----------
     state : FractionalSite
     count : int
-        How many jobs of ``here`` to consider, from the first: those submitted before now.
+        Number of jobs at the beginning of ``here`` to consider, i.e. the jobs submitted before now.
     """
     by_priority(state)
     for entry in range(state.counters[0].n_here - 1, -1, -1):

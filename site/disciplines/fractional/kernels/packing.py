@@ -1,4 +1,4 @@
-"""MCB8: place all jobs at once, by vector packing of CPU and memory (Stillwell, sections 4.3 and 4.7)."""
+"""MCB8: place all jobs at once by vector packing of CPU and memory (Stillwell, sections 4.3 and 4.7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridweave.site.kernels.parts import UNIT
 # mypy: disable-error-code="no-any-return"
 
 LEVELS = 100
-"""Levels of the binary search, so yields are found to 0.01."""
+"""Number of levels of the binary search, which therefore finds yields to within 0.01."""
 
 _PLACE = 1 << 20
 
@@ -24,8 +24,8 @@ class Remapping(NamedTuple):
     Attributes
     ----------
     min_flow_ms, min_virtual : int
-        MINFT in ms, and MINVT as work: a running job with less flow time or less virtual time keeps its nodes or
-        pauses, but does not move; 0: not set.
+        MINFT in ms, and MINVT as work; 0 if not set. A running job with less flow time or less virtual time keeps its
+        nodes or pauses, but does not move.
     horizon_ms : int
         Time until the next packing, for MCB8-stretch; 0 for MCB8, which optimises yields.
     """
@@ -37,15 +37,15 @@ class Remapping(NamedTuple):
 
 @kernel
 def remap_all(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
-    """Place all jobs again, at the highest yield (or the least expected stretch) for which there is a packing.
+    """Place all jobs from scratch, at the highest yield (or lowest expected stretch) for which a packing is found.
 
     Notes
     -----
-    While there is no packing at the lowest level, 0.01, the job of the lowest priority is left out (Stillwell, section
-    4.3). With an expected stretch, a job that has waited long may demand its full CPU need, which can exceed the CPU of
-    all nodes, so there may be no packing for any job. Then the job of the highest priority is placed alone, at the
-    highest yield that it can have; otherwise it would never end. (The paper does not discuss this case; no job of its
-    workloads needs so much.)
+    As long as there is no packing at the lowest level, 0.01, the job with the lowest priority is left out (Stillwell,
+    section 4.3). When optimising the stretch, a job that has waited long may demand its full CPU need, which can exceed
+    the CPU of all nodes, so that no job can be packed. Then the job with the highest priority is placed alone, at the
+    highest yield possible for it, because otherwise it would never end. (The paper does not discuss this case; no job
+    in its workloads needs that much CPU.)
     """
     by_priority(state)
     _pin(state, how, now_ms)
@@ -70,7 +70,7 @@ def remap_all(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
 
 @kernel_part
 def _leave_out(state: FractionalSite, how: Remapping, lowest: Int, now_ms: Int) -> Int:
-    """Leave out jobs, from entry ``lowest`` of ``order`` on, until the others fit; return how many are left out."""
+    """Leave out jobs, from entry ``lowest`` of ``order`` on, until the rest fit; return how many are left out."""
     while lowest < state.counters[0].n_here and not pack(state, how, 1, now_ms):
         state.jobs[state.order[lowest]].out = 1
         lowest += 1
@@ -79,7 +79,7 @@ def _leave_out(state: FractionalSite, how: Remapping, lowest: Int, now_ms: Int) 
 
 @kernel_part
 def _pin(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
-    """Mark the running jobs that may not move as pinned, and no job as left out."""
+    """Mark the running jobs that must not move as pinned, and reset the marks of left-out jobs."""
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
         young = now_ms - job.submit_ms < how.min_flow_ms or job.virtual < how.min_virtual
@@ -89,7 +89,7 @@ def _pin(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
 
 @kernel_part
 def _take_over(state: FractionalSite) -> None:
-    """Place the jobs as in the last packing; jobs that were left out are on no nodes."""
+    """Place the jobs as in the last packing; jobs that were left out get no nodes."""
     for place in range(state.counters[0].n_here):
         slot = state.here[place]
         if state.jobs[slot].status == RUNS:
@@ -103,11 +103,11 @@ def _take_over(state: FractionalSite) -> None:
 
 @kernel_part
 def yield_at_level(job: Record, how: Remapping, level: Int, now_ms: Int) -> Int:
-    """Return the yield that a job needs at a level of the search, in millionths.
+    """Return the yield, in millionths, that a job needs at a level of the search.
 
-    For MCB8 the level is the yield of a job with share 1. For MCB8-stretch it is the inverse of the expected stretch,
-    flow time / virtual time, at the end of the horizon. A job with a smaller stretch anyway needs 0, and a job that
-    cannot reach this stretch needs 1.
+    For MCB8, the level is the yield of a job with share 1. For MCB8-stretch, it is the inverse of the expected stretch,
+    flow time / virtual time, at the end of the horizon. The yield is 0 if the job's stretch is lower even without any
+    CPU, and 1 if the job cannot reach this stretch.
     """
     if how.horizon_ms == 0:
         return min(UNIT, level * (UNIT // LEVELS) * job.share // SHARE_ONE)
@@ -118,28 +118,28 @@ def yield_at_level(job: Record, how: Remapping, level: Int, now_ms: Int) -> Int:
 
 @kernel
 def pack(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool:
-    """Try to place all jobs that are not left out, at a level of the search; write their nodes into ``trial``.
+    """Try to place all jobs that are not left out, at a level of the search; write their nodes to ``trial``.
 
     Parameters
     ----------
     state : FractionalSite
-        ``out`` and ``pinned`` of its jobs must be set.
+        The fields ``out`` and ``pinned`` of its jobs must be set.
     how : Remapping
     level : int
-        1 to `LEVELS`.
+        From 1 to `LEVELS`.
     now_ms : int
 
     Returns
     -------
     bool
-        Whether all of them fit.
+        Whether all of these jobs fit.
 
     Notes
     -----
-    Source: Leinberger et al., as cited by Stillwell, section 4.3. Groups that want at least as much CPU as memory are
-    in one list, the others in a second, both sorted by the larger of the two, falling (ties: by submission, and within
-    a job the group with more memory first). Nodes are filled one after the other. A node takes the first task that fits
-    from the list of the resource of which it has more left (ties: CPU), or from the other list if none fits.
+    Source: Leinberger et al., as cited by Stillwell, section 4.3. Task groups that need at least as much CPU as memory
+    are in one list, and all other groups in a second list. Both are sorted by the larger need, descending (ties: by
+    submission and, within a job, more memory first). Nodes are filled one after the other: a node takes the first task
+    that fits from the list of the resource of which it has more left (ties: CPU), or else from the other list.
     """
     if not _begin_packing(state, how, level, now_ms):
         return False
@@ -153,9 +153,9 @@ def pack(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool
 
 @kernel_part
 def _begin_packing(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool:
-    """Empty the nodes except for the pinned jobs, and make the two lists.
+    """Clear the nodes except for pinned jobs, and make the two lists.
 
-    Return False if the jobs need more than all nodes have, or a pinned job more than its nodes have.
+    Return False if the jobs need more than all nodes together have, or a pinned job more than its nodes have.
     """
     counters = state.counters[0]
     for node in range(len(state.nodes)):
@@ -187,7 +187,7 @@ def _begin_packing(state: FractionalSite, how: Remapping, level: Int, now_ms: In
 
 @kernel_part
 def _keep(state: FractionalSite, number: Int) -> bool:
-    """Keep a group of a pinned job on its nodes; return whether they have the CPU and memory that it wants."""
+    """Keep a pinned job's group on its nodes; return whether these nodes have enough CPU and memory."""
     group = state.groups[number]
     for task in range(group.first, group.first + group.count):
         state.trial[task] = state.tasks[task]
@@ -202,7 +202,7 @@ def _keep(state: FractionalSite, number: Int) -> bool:
 
 @kernel_part
 def _enter(state: FractionalSite, number: Int) -> None:
-    """Add a group to one of the two lists, as a key; larger keys come first."""
+    """Add a group's sort key to one of the two lists; groups with larger keys come first."""
     group = state.groups[number]
     counters = state.counters[0]
     key = max(group.cpu_need, group.memory) * _PLACE + (_PLACE - 1 - counters.n_listed)
@@ -218,7 +218,7 @@ def _enter(state: FractionalSite, number: Int) -> None:
 
 @kernel_part
 def _sort_falling(keys: Ints, count: Int) -> None:
-    """Sort distinct keys, the largest first (Shell sort)."""
+    """Sort distinct keys in descending order (Shell sort)."""
     gap = count // 2
     while gap > 0:
         for i in range(gap, count):
@@ -239,7 +239,7 @@ def _groups_of_keys(state: FractionalSite, keys: Ints, count: Int) -> None:
 
 @kernel_part
 def _fill_node(state: FractionalSite, place: Int) -> None:
-    """Fill one node. A task that does not fit now does not fit later, so one scan of each list is enough."""
+    """Fill one node. A task that does not fit now will not fit later, so one scan of each list is enough."""
     counters = state.counters[0]
     node = state.nodes[place]
     cpu = memory = 0
@@ -265,7 +265,7 @@ def _fill_node(state: FractionalSite, place: Int) -> None:
 
 @kernel_part
 def _next_fitting(state: FractionalSite, numbers: Ints, count: Int, entry: Int, place: Int) -> Int:
-    """Return the first entry, from ``entry`` on, whose group has a task that fits on a node; ``count`` if none."""
+    """Return the first entry, from ``entry`` on, with a task that fits on a node, or ``count`` if there is none."""
     cpu_left, memory_left = state.nodes[place].cpu_left, state.nodes[place].memory_left
     while entry < count:
         group = state.groups[numbers[entry]]
@@ -277,7 +277,7 @@ def _next_fitting(state: FractionalSite, numbers: Ints, count: Int, entry: Int, 
 
 @kernel_part
 def _without_placed(state: FractionalSite, numbers: Ints, count: Int) -> Int:
-    """Remove the groups without tasks left to place from a list; return its new length."""
+    """Remove groups that have no tasks left to place from a list; return the list's new length."""
     kept = 0
     for entry in range(count):
         if state.groups[numbers[entry]].left > 0:

@@ -1,9 +1,9 @@
-"""The arrays of a fractional site, and how jobs enter, run and leave (docs/fractional.md).
+"""The arrays of a fractional site, and the functions that add, place and remove jobs (docs/fractional.md).
 
-A job has *tasks*, each on a node; several may be on the same node. Tasks of a job with the same CPU need and the same
-memory are a *group*; most jobs have one group. Needs and memory are whole millionths of a node (`UNIT`), and yields are
-rates (`gridweave.site.kernels.work`), so all sums are exact. A job's *slot* is its row in the table of jobs. Its groups
-are consecutive rows of the table of groups, and its tasks are consecutive entries of the pools.
+A job has *tasks*, each of which runs on one node; a node may run several tasks. A job's tasks with the same CPU need
+and memory form a *group*; most jobs have one group. Needs and memory are integers in millionths of a node (`UNIT`), and
+yields are rates (`gridweave.site.kernels.work`), so all sums are exact. A job's *slot* is its row in the job table. Its
+groups are consecutive rows of the group table, and its tasks are consecutive entries of the pools.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gridweave.site.kernels.state import NEVER_MS
 # mypy: disable-error-code="no-any-return"
 
 SHARE_ONE = 1_000
-"""The share of a job with weight 1; twice the share means twice the yield."""
+"""The share of a job with weight 1; a job with twice the share gets twice the yield."""
 
 ABSENT, WAITS, RUNS, PAUSED = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
-"""Status of a job: not present; waiting to start; running on nodes; started and now on no nodes."""
+"""Status of a job: not at the site; waiting to start; running on nodes; started but currently without nodes."""
 
 FRACTIONAL_JOB = np.dtype(
     [
@@ -38,26 +38,26 @@ FRACTIONAL_JOB = np.dtype(
 )
 """A job.
 
-``share`` is its ``weight``, in thousandths, or less if the job has run for long. Its tasks begin at ``first`` in the
-pools, and its groups are the rows ``first_group`` to ``end_group - 1``. ``virtual`` is its virtual time as work
-(`gridweave.site.kernels.work`) at ``since_ms``. Since then it runs at ``rate``: its ``yield_``, or 0 until
-``pays_until_ms`` as the penalty for a pause or a move. ``moved`` is the memory of tasks that were moved, saved or
-restored, in millionths of a node.
+``share`` is its ``weight`` in thousandths, or less if the job has run for a long time. Its tasks begin at ``first`` in
+the pools, and its groups are the rows ``first_group`` to ``end_group - 1``. ``virtual`` is its virtual time, as work
+(`gridweave.site.kernels.work`), at ``since_ms``. Since then, the job has been running at ``rate``, which is its
+``yield_``, or 0 until ``pays_until_ms`` as the penalty for a pause or a move. ``moved`` is the memory of tasks that
+were moved, saved or restored, in millionths of a node.
 
-During a pass: whether it ``ran`` before the pass, whether it is ``pinned`` to its nodes, its ``new_yield``,
-its ``place`` in ``here``, whether it is left ``out`` of the packing, and whether its nodes changed (``changed_place``).
+Used during a pass: whether the job ``ran`` before the pass, whether it is ``pinned`` to its nodes, its ``new_yield``,
+its index in ``here`` (``place``), whether it is left ``out`` of the packing, and whether its nodes have changed.
 """
 
 GROUP = np.dtype([(name, np.int64) for name in ("need", "memory", "count", "first", "cpu_need", "left")], align=True)
-"""A group of ``count`` equal tasks, from ``first`` on in the pools; ``need`` and ``memory`` are per task.
+"""A group of ``count`` identical tasks, from ``first`` on in the pools; ``need`` and ``memory`` are per task.
 
-During a packing: the CPU ``cpu_need`` per task, and the number of tasks ``left`` to place.
+Used during packing: the CPU that a task needs (``cpu_need``), and the number of tasks ``left`` to place.
 """
 
 NODE = np.dtype(
     [(name, np.int64) for name in ("load", "memory", "cpu_left", "memory_left", "sum", "frozen")], align=True
 )
-"""A node: the CPU ``load`` (sum of needs) and the ``memory`` of its tasks. The other fields are used during a pass."""
+"""A node: the sums of its tasks' CPU needs (``load``) and ``memory``; other fields are only used during a pass."""
 
 COUNTERS = np.dtype(
     [
@@ -75,18 +75,18 @@ class FractionalSite(NamedTuple):
     ----------
     jobs : numpy.ndarray of FRACTIONAL_JOB, shape (slots,)
     groups : numpy.ndarray of GROUP, shape (groups,)
-        The groups of a job are sorted by falling memory, then by falling need, and are all different.
+        A job's groups are sorted by descending memory, then by descending CPU need, and are all different.
     nodes : numpy.ndarray of NODE, shape (nodes,)
     tasks, before, trial : numpy.ndarray of int64, shape (pool,)
-        The node of each task, ascending within a group: now, before the pass, and in a trial packing.
+        The node of each task now, before the pass, and in a trial packing; ascending within a group.
     here : numpy.ndarray of int64, shape (slots,)
-        Slots of the present jobs, in the order of submission; the first ``counters.n_here`` are valid.
+        Slots of the jobs at the site, in submit order; the first ``counters.n_here`` entries are valid.
     started, changed : numpy.ndarray of int64, shape (slots,)
-        Slots of the jobs that the last pass started for the first time, and of those whose rate may have changed.
+        Slots of jobs that the last pass started for the first time, and of jobs whose rate it may have changed.
     order : numpy.ndarray of int64, shape (slots,)
-        Scratch: slots in some order.
+        Scratch space: slots sorted by priority.
     listed, by_cpu, by_memory : numpy.ndarray of int64, shape (groups,)
-        Scratch: the groups to pack, in the order of submission, and the two lists of MCB8.
+        Scratch space: the groups to pack, in submit order, and the two lists of MCB8.
     counters : numpy.ndarray of COUNTERS, shape (1,)
     """
 
@@ -107,7 +107,7 @@ class FractionalSite(NamedTuple):
 
 
 def empty_fractional(nodes: int, *, slots: int, groups: int, pool: int) -> FractionalSite:
-    """Return an idle site with space for ``slots`` jobs that have ``groups`` groups and ``pool`` tasks in all."""
+    """Return an idle site with space for ``slots`` jobs with a total of ``groups`` groups and ``pool`` tasks."""
     here, started, changed, order = (np.zeros(slots, np.int64) for _ in range(4))
     listed, by_cpu, by_memory = (np.zeros(groups, np.int64) for _ in range(3))
     tasks, before, trial = (np.zeros(pool, np.int64) for _ in range(3))
@@ -133,13 +133,13 @@ def empty_fractional(nodes: int, *, slots: int, groups: int, pool: int) -> Fract
 
 @kernel
 def fractional_submitted(state: FractionalSite, slot: Int) -> None:
-    """Add a new job to the site; its row and its groups are filled in, except for its status.
+    """Add a new job to the site; the caller must have filled in its row, except for the status, and its groups.
 
     Parameters
     ----------
     state : FractionalSite
     slot : int
-        The pools must have space for its tasks from ``first`` on.
+        The pools must have space for the job's tasks from ``first`` on.
     """
     counters = state.counters[0]
     state.jobs[slot].status = WAITS
@@ -157,7 +157,7 @@ def fractional_left(state: FractionalSite, slot: Int) -> None:
     ----------
     state : FractionalSite
     slot : int
-        The slot of a present job.
+        The slot of a job at the site.
     """
     counters = state.counters[0]
     if state.jobs[slot].status == RUNS:
@@ -177,7 +177,7 @@ def fractional_left(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def take_off(state: FractionalSite, slot: Int) -> None:
-    """Take a running job off its nodes; it is then paused, or waits if it had not started."""
+    """Remove a running job from its nodes; it is then paused, or waiting if it had not started."""
     job = state.jobs[slot]
     count_tasks(state, slot, job.first + job.width, -1)
     job.status = PAUSED if job.start_ms >= 0 else WAITS
@@ -185,7 +185,7 @@ def take_off(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def put_back(state: FractionalSite, slot: Int) -> None:
-    """Put a job on the nodes in ``tasks``; it then runs."""
+    """Place a job on the nodes in ``tasks`` and mark it as running."""
     job = state.jobs[slot]
     count_tasks(state, slot, job.first + job.width, 1)
     job.status = RUNS
@@ -193,7 +193,7 @@ def put_back(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def put_on(state: FractionalSite, slot: Int) -> None:
-    """Copy the nodes of a job from ``trial`` to ``tasks``, and put the job on them."""
+    """Copy a job's nodes from ``trial`` to ``tasks``, and place the job on them."""
     job = state.jobs[slot]
     for task in range(job.first, job.first + job.width):
         state.tasks[task] = state.trial[task]
@@ -202,7 +202,7 @@ def put_on(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def count_tasks(state: FractionalSite, slot: Int, end: Int, times: Int) -> None:
-    """Add ``times`` the needs and memory of a job's tasks before index ``end`` of the pool to their nodes."""
+    """Add the needs of a job's tasks before index ``end`` in the pool, multiplied by ``times``, to their nodes."""
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
@@ -215,11 +215,11 @@ def count_tasks(state: FractionalSite, slot: Int, end: Int, times: Int) -> None:
 
 @kernel
 def advance(state: FractionalSite, long_ms: Int, now_ms: Int) -> None:
-    """Update the virtual times, shares and priorities of all jobs; a priority is flow time / (virtual time)^2.
+    """Update the virtual times, shares and priorities of all jobs; the priority is share x flow / (virtual time)^2.
 
-    Source: Stillwell, section 4.1. A job without virtual time has infinite priority; otherwise its share multiplies the
-    priority. The share of a job with more virtual time than ``long_ms`` is inversely proportional to its virtual time;
-    0: no such bound (section 6 asks for one).
+    Source: Stillwell, section 4.1. A job without virtual time has infinite priority. Above the virtual time ``long_ms``
+    (0: never), a job's share is inversely proportional to its virtual time. The paper suggests such a bound in
+    section 6.
     """
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
@@ -237,5 +237,5 @@ def advance(state: FractionalSite, long_ms: Int, now_ms: Int) -> None:
 
 @kernel_part
 def goes_before(job: Record, one_place: Int, other: Record, other_place: Int) -> bool:
-    """Whether the first job has the higher priority (ties: the job submitted first)."""
+    """Whether the first job has higher priority (ties: the job submitted first)."""
     return job.priority > other.priority or (job.priority == other.priority and one_place < other_place)

@@ -1,4 +1,4 @@
-"""Sets of nodes as bits in words: the columns of a job in the matrix, or the occupied columns of a row."""
+"""Sets of nodes, stored as bits in words: the columns of a job in the matrix, or the occupied columns of a row."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import numpy as np
 from gridweave.jit import Int, Ints, kernel, kernel_part
 
 WORD_BITS = 62
-"""Columns per 64-bit word; the upper bits stay 0, so no word is negative."""
+"""Number of columns per 64-bit word; the upper bits stay 0, so that no word is negative."""
 
 _FULL = np.int64((1 << WORD_BITS) - 1)
 
 
 def words_for(nodes: int) -> int:
-    """Return the number of words that hold the columns of ``nodes`` nodes."""
+    """Return the number of words needed for the columns of ``nodes`` nodes."""
     return -(-nodes // WORD_BITS)
 
 
 @kernel_part
 def overlap(a: Ints, b: Ints) -> bool:
-    """Whether two sets share a column."""
+    """Whether two sets have a column in common."""
     common = 0
     for word in range(len(a)):
         common |= a[word] & b[word]

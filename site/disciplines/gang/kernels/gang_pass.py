@@ -1,12 +1,12 @@
-"""A decision: rebuild the matrix phase by phase, then start a new cycle of slices (Zhang, section 5.2).
+"""Make a decision: rebuild the matrix phase by phase, then start a new cycle of slices (Zhang, section 5.2).
 
-`GangRules` connects this to the compiled loop; a site that is stepped reads its rates from `rates_at`.
+`GangRules` connects this module to the compiled loop; a site that is stepped gets its rates from `rates_at`.
 
-The adaptive switch shares time below a critical utilisation and space above it (Zhang, sections 6.3 and 7, which leave
-it to future work). The site measures two figures over a window: its utilisation, and the part of its work that switches
-cost while it shares time. From this part it computes the critical utilisation, at which time sharing and space sharing
-have the same slowdown. The model: a slowdown grows as ``1 / (1 - utilisation / most)``, where ``most`` is ``1 - part``
-for time sharing and 1 for space sharing, and at low utilisation time sharing has a slowdown `GAIN` times lower.
+The adaptive switch selects time sharing below a critical utilisation and space sharing above it (future work in Zhang,
+sections 6.3 and 7). The site measures, over a window, its utilisation and the part of its work that switches cost
+during time sharing. This part determines the critical utilisation, at which time sharing and space sharing have the
+same slowdown. In the model, slowdown grows as ``1 / (1 - utilisation / most)``, where ``most`` is ``1 - part`` for time
+sharing and 1 for space sharing; at low utilisation, the slowdown of time sharing is lower by a factor of `GAIN`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE, RunArrays, WorkTa
 
 @kernel
 def gang_pass(state: GangSite, codes: GangCodes, now_ms: Int) -> bool:
-    """Take a decision if one is due; return whether one was taken.
+    """Make a decision if one is due; return whether a decision was made.
 
     Parameters
     ----------
     state : GangSite
-        Changed in place: the rows of the jobs, the cycle of slices from now on, and the begin and end of each job.
+        Changed in place: the rows of the jobs, the cycle of slices from now on, and each job's begin and end.
     codes : GangCodes
     now_ms : int
     """
@@ -73,7 +73,7 @@ def gang_pass(state: GangSite, codes: GangCodes, now_ms: Int) -> bool:
 
 @kernel_part
 def _bring_up(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Update the progress of each job since the last decision, and the row of the last slice."""
+    """Update each job's progress since the last decision, and the row of the last slice."""
     counters = state.counters[0]
     cycle = cycle_of(state, codes)
     elapsed_ms = now_ms - counters.since_ms
@@ -98,7 +98,7 @@ def _bring_up(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Start a new cycle: each row in use gets one slice, in turn, beginning after the row of the last slice."""
+    """Start a new cycle: each row in use gets one slice, beginning with the row after that of the last slice."""
     counters = state.counters[0]
     turns = 0
     for step in range(counters.rows):
@@ -118,7 +118,7 @@ def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _take_turns(state: GangSite, job: Record, cycle: Cycle, now_ms: Int) -> None:
-    """Give a job the slices of its rows, set its begin and end, and count its nodes in the slices that resume it."""
+    """Give a job the slices of its rows, set its begin and end, and count its nodes in slices that resume it."""
     job.turns = 0
     for turn in range(cycle.n_turns):
         job.turns |= ((job.rows >> state.turn_row[turn]) & 1) << turn
@@ -140,36 +140,36 @@ def _take_turns(state: GangSite, job: Record, cycle: Cycle, now_ms: Int) -> None
 
 
 GAIN = 1.3
-"""Slowdown of space sharing relative to time sharing if switches cost nothing. A guess: with it the critical
-utilisations are about those of the paper, 0.92 and 0.83 if switches cost 2% and 5%."""
+"""Slowdown of space sharing relative to time sharing if switches are free. A guess: with this value, the critical
+utilisations are close to those in the paper, 0.92 and 0.83 if switches cost 2% and 5%."""
 
 HYSTERESIS = 0.03
-"""How far the utilisation must fall below the critical one before the site shares time again. A guess: the utilisations
-of neighbouring workloads in the paper, which has nine, differ by 0.055."""
+"""How far the utilisation must fall below the critical utilisation before the site returns to time sharing. A guess:
+in the paper, the utilisations of successive workloads differ by 0.055."""
 
 
 @kernel_part
 def critical_utilisation(part: float) -> float:
-    """Return the utilisation above which to share space, given the part of the work that switches cost (0 to 1)."""
+    """Return the utilisation above which to use space sharing, given the part of work lost to switches (0 to 1)."""
     return (GAIN - 1.0) * (1.0 - part) / (GAIN - 1.0 + part)
 
 
 @kernel
 def adapt(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Update the measurements since the last decision, and choose between sharing time and sharing space.
+    """Update the measurements since the last decision, and choose between time sharing and space sharing.
 
     Parameters
     ----------
     state : GangSite
-        After `count_loss`. Sets ``open_rows``: all rows for time sharing; for space sharing, the rows in use except the
-        least populated (ties: the last), so that rows become empty one by one until one is left.
+        The state after `count_loss`. Sets ``open_rows`` to all rows for time sharing; for space sharing, to all rows in
+        use except the least populated (ties: the last), so that rows become empty one by one until one is left.
     codes : GangCodes
-        With ``window_ms`` above 0.
+        Must have ``window_ms`` above 0.
     now_ms : int
 
     Notes
     -----
-    The measurements are moving averages: a new value over a time dt has the weight ``dt / (window + dt)``.
+    The measurements are moving averages: a new value over a time dt has weight ``dt / (window + dt)``.
     """
     counters = state.counters[0]
     span_ms = now_ms - counters.measured_ms
@@ -194,7 +194,7 @@ def adapt(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _rows_of_space(state: GangSite) -> Int:
-    """Return the rows that may get jobs while space is shared, as bits; row 0 if no row is in use."""
+    """Return the rows that may get jobs during space sharing, as bits; row 0 if no row is in use."""
     open_rows, least, n_used = 0, NO_ROW, 0
     for row in range(state.counters[0].rows):
         if state.used[row] > 0:
@@ -244,7 +244,7 @@ class GangRules(NamedTuple):
 
 @kernel
 def _follow_turns(state: GangSite, codes: GangCodes, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-    """Schedule the end of each placed job: when it has worked for the rest of its run time in its slices."""
+    """Schedule the end of each placed job for when it will have worked, in its slices, for the rest of its run time."""
     cycle = cycle_of(state, codes)
     for i in range(state.counters[0].n_placed):
         row = state.placed[i]
@@ -256,22 +256,22 @@ def _follow_turns(state: GangSite, codes: GangCodes, work: WorkTable, run: RunAr
 
 @kernel
 def rates_at(state: GangSite, codes: GangCodes, now_ms: Int, rates: Ints) -> Int:
-    """Write the current rates of all placed jobs, and return when the first of them changes.
+    """Write the current rates of all placed jobs; return the time of the next change of a rate.
 
     Parameters
     ----------
     state : GangSite
-        After the pass of that instant.
+        The state after the pass at ``now_ms``.
     codes : GangCodes
     now_ms : int
     rates : numpy.ndarray of int64, shape (capacity,)
-        Output, in the order of ``placed``: `RATE_ONE` if the job works, 0 if it is paused or pays for a switch or a
-        move, `NOT_RUNNING` if it has not begun.
+        Output, in the order of ``placed``: `RATE_ONE` if the job is working, 0 if it is paused or losing time to a
+        switch or a move, `NOT_RUNNING` if it has not begun.
 
     Returns
     -------
     int
-        `NEVER_MS` if no rate changes before the next decision.
+        The time in ms, or `NEVER_MS` if no rate changes before the next decision.
     """
     counters = state.counters[0]
     next_ms = NEVER_MS

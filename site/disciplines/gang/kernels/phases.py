@@ -1,16 +1,16 @@
-"""The phases of a decision: which job gets which rows of the matrix (Zhang, sections 5.2, 6.1 and 6.2).
+"""The phases of a decision, which assign rows of the matrix to jobs (Zhang, sections 5.2, 6.1 and 6.2).
 
 Schedule puts each waiting job into the row that it fits best. CompactMatrix, CollapseMatrix-1 and CollapseMatrix-2 move
-jobs from less populated rows to more populated ones. CleanMatrix removes the replicas of jobs, and FillMatrix-1 and
-FillMatrix-2 put new ones into the holes of other rows.
+jobs from less populated rows to more populated rows. CleanMatrix removes the replicas of jobs, and FillMatrix-1 and
+FillMatrix-2 put new replicas into the holes of other rows.
 
-Each row has a profile of its free nodes over time, made from the estimates of the running jobs and of the waiting jobs
-that have a promised start. A job may work in only one slice of each cycle, so the profile assumes that it takes the
-rest of its estimate times the number of rows, from now on.
+Each row has a profile of its free nodes over time, based on the estimates of running jobs and of waiting jobs with a
+promised start. Since a job may get only one slice per cycle, the profile assumes that it needs the rest of its estimate
+times the number of rows, from now on.
 
-To move a job to other nodes means to save it and restart it; each takes half of the cost (section 6.4, equations 4 and
-5). A job that has not begun has nothing to save: its move costs nothing and does not count towards the limit on moved
-tasks. No job is moved twice in one decision.
+To move a job to other nodes, it is saved and restarted; each of the two takes half of the cost (section 6.4, equations
+4 and 5). A job that has not begun does not need to be saved: its move is free and does not count towards the limit on
+moved tasks. No job is moved twice in one decision.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from gridweave.site.kernels.state import GONE, NEVER_MS, UNPLACED_MS
 
 @kernel
 def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Put waiting jobs into the matrix, in the order of the queue.
+    """Put waiting jobs into the matrix, in queue order.
 
     Notes
     -----
-    A job may go into a row if it delays no promised start there. It gets the row with the fewest free nodes (ties: the
-    row whose turn is next). Without backfilling, the first job that fits nowhere ends the phase. With backfilling, it
-    is promised its earliest start by estimates over all rows (ties: the first row). EASY promises a start only to this
-    job, conservative backfilling to every job that fits nowhere. The first job that lacks only memory gets no promise
-    and ends the phase, because profiles do not show when memory becomes free.
+    A job may join a row if it does not delay any promised start in this row. It gets the row with the fewest free nodes
+    (ties: the row whose turn comes first). Without backfilling, the first job that does not fit into any row ends the
+    phase. With backfilling, this job is promised its earliest start in any row, based on estimates (ties: the first
+    row). EASY promises a start only to this job, conservative backfilling to every job that does not fit. The first job
+    that lacks only memory ends the phase without a promise, as profiles do not show when memory becomes free.
     """
     counters = state.counters[0]
     if counters.n_waiting == 0:
@@ -88,7 +88,7 @@ def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _promise_nothing_from(state: GangSite, first: Int) -> None:
-    """Clear the promises of all jobs from this index of the queue on."""
+    """Clear the promised starts of all jobs from index ``first`` of the queue on."""
     for place in range(first, state.counters[0].n_waiting):
         state.jobs[state.waiting[place]].promised_ms = UNPLACED_MS
 
@@ -112,7 +112,7 @@ def _is_open(state: GangSite, row: Int) -> bool:
 
 @kernel_part
 def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int:
-    """Return the row with the fewest free nodes that a job may go into (`schedule`), or `NO_ROW` or `NO_MEMORY`."""
+    """Return the row with the fewest free nodes that a job may join (see `schedule`), or `NO_ROW` or `NO_MEMORY`."""
     counters = state.counters[0]
     best = none = NO_ROW
     for row in range(counters.rows):
@@ -135,7 +135,7 @@ def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int
 
 @kernel_part
 def _promise(state: GangSite, job: Record, now_ms: Int) -> None:
-    """Promise a job its earliest start in any row that may get jobs, and reserve it in the profile."""
+    """Promise a job its earliest start in any row that may get jobs, and reserve its nodes in the row's profile."""
     length_ms = longest_ms(state, job)
     job.promised_ms = NEVER_MS
     for row in range(state.counters[0].rows):
@@ -165,7 +165,7 @@ PROMISED, RUNNING_ALONE = 1, 2
 
 @kernel_part
 def longest_ms(state: GangSite, job: Record) -> Int:
-    """Return the longest time (ms) that a job may still take by its estimate, with one slice per cycle."""
+    """Return the maximum time in ms that a job may still take, given its estimate and one slice per cycle."""
     left_ms = job.estimate_ms
     if job.rows:
         left_ms += job.owed_ms - job.worked_ms
@@ -193,25 +193,25 @@ def fill_profiles(state: GangSite, now_ms: Int, what: Int) -> None:
 
 @kernel_part
 def occupy_row(state: GangSite, row: Int, from_ms: Int, length_ms: Int, width: Int) -> None:
-    """Mark nodes of a row as occupied in its profile; a negative width marks them as free again."""
+    """Mark ``width`` nodes as occupied in a row's profile; a negative width frees nodes."""
     steps = state.n_steps[row]
     state.n_steps[row] = occupy(state.step_ms[row], state.step_free[row], steps, from_ms, from_ms + length_ms, width)
 
 
 @kernel_part
 def row_start_ms(state: GangSite, row: Int, now_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return the earliest instant from which ``width`` nodes of a row are free for ``length_ms``, by its profile."""
+    """Return the earliest time from which, in a row's profile, ``width`` nodes are free for ``length_ms``."""
     return earliest_fit(state.step_ms[row], state.step_free[row], state.n_steps[row], now_ms, width, length_ms)
 
 
 @kernel
 def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> bool:
-    """Move jobs from less to more populated rows; return whether any job was moved.
+    """Move jobs from less populated to more populated rows; return whether any job was moved.
 
     Parameters
     ----------
     state : GangSite
-        Must be without replicas.
+        Must not contain any replicas.
     codes : GangCodes
     now_ms : int
     migrates : bool
@@ -219,9 +219,9 @@ def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> b
 
     Notes
     -----
-    The rows are sorted by their nodes in use at the beginning of the phase (ties: the first row). For each row, the
-    least populated first, its jobs are tried in the rows after it, the most populated first. Within a row the narrowest
-    job comes first (ties: by job id). So no job moves to a row that was less populated than its own.
+    The rows are sorted by their number of nodes in use at the beginning of the phase (ties: the first row). For each
+    row, beginning with the least populated, its jobs are tried in the rows after it in this order, most populated first
+    and, within a row, narrowest job first (ties: by job id). So no job moves to a less populated row.
     """
     counters = state.counters[0]
     counters.has_profiles = 0
@@ -244,7 +244,7 @@ def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> b
 
 @kernel_part
 def _order_rows(state: GangSite) -> None:
-    """Write the rows into ``order``, from the least to the most populated (ties: the first row)."""
+    """Write the rows to ``order``, from least to most populated (ties: the first row)."""
     for row in range(state.counters[0].rows):
         place = row
         while place > 0 and state.used[state.order[place - 1]] > state.used[row]:
@@ -255,7 +255,7 @@ def _order_rows(state: GangSite) -> None:
 
 @kernel_part
 def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, migrates: bool) -> bool:
-    """Make another row, with enough free nodes, the home of a job if allowed; return whether it was done."""
+    """Move a job to a new home row, which must have enough free nodes, if allowed; return whether it was moved."""
     home = job.home
     own = not overlap(state.columns[job.bits], state.taken[target])
     if not (own or migrates) or not is_ahead(state, job, target):
@@ -271,7 +271,7 @@ def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: I
     elif not _migrate(state, codes, job, target, now_ms):
         return False
     else:
-        # The cost of the move makes jobs of both rows take longer.
+        # The cost of the move delays jobs in both rows.
         state.counters[0].has_profiles = 0
     job.home = target
     return True
@@ -279,7 +279,7 @@ def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: I
 
 @kernel_part
 def _spares_promises(state: GangSite, job: Record, target: Int, now_ms: Int) -> bool:
-    """Whether a job can continue in a row from now on without delaying a promised start there, by estimates."""
+    """Whether, based on estimates, a job can continue in a row without delaying a promised start in this row."""
     if state.counters[0].has_profiles != PROMISED:
         fill_profiles(state, now_ms, PROMISED)
     return row_start_ms(state, target, now_ms, job.width, longest_ms(state, job)) == now_ms
@@ -287,9 +287,9 @@ def _spares_promises(state: GangSite, job: Record, target: Int, now_ms: Int) -> 
 
 @kernel
 def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int) -> bool:
-    """Move a job to a row in which other jobs have its nodes, the cheaper way; return whether it was done.
+    """Move a job to a row in which other jobs use its nodes, at the lowest cost; return whether it was moved.
 
-    Option 1 moves the other jobs to free nodes of the row, option 2 the job itself (ties: option 2).
+    Option 1 moves the other jobs to free nodes of the row; option 2 moves the job itself (ties: option 2).
     """
     counters = state.counters[0]
     n_overlapping = find_overlapping(state, job, target)
@@ -314,10 +314,10 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms
 def _may_cost(
     state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, count: Int, job_ms: Int, other_ms: Int
 ) -> bool:
-    """Whether a job can move to a row without delaying a promised start there.
+    """Whether a job can move to a row without delaying a promised start in this row.
 
-    The move costs the job ``job_ms``, and each of the first ``count`` jobs in ``overlapping`` that has begun
-    ``other_ms``.
+    The move costs this job ``job_ms``. It costs ``other_ms`` for each of the first ``count`` jobs in ``overlapping``
+    that has begun.
     """
     if codes.backfill == NO_BACKFILL or codes.migration_ms == 0:
         return True
@@ -340,7 +340,7 @@ def _may_cost(
 
 @kernel
 def clean(state: GangSite) -> None:
-    """Remove every job from all rows but its home."""
+    """Remove every job from all rows except its home."""
     counters = state.counters[0]
     for i in range(counters.n_placed):
         job = state.jobs[state.placed[i]]
@@ -352,19 +352,19 @@ def clean(state: GangSite) -> None:
 
 @kernel
 def fill(state: GangSite, codes: GangCodes, migrates: bool) -> None:
-    """Put replicas of jobs into the rows in which their nodes are free or can be freed.
+    """Put replicas of jobs into rows in which their nodes are free or can be freed.
 
     Parameters
     ----------
     state : GangSite
     codes : GangCodes
     migrates : bool
-        Whether jobs that have only one row may move to other nodes of it to make space for replicas.
+        Whether jobs that are in only one row may move to other nodes to make space for replicas in this row.
 
     Notes
     -----
-    In each round every job, in the order of placement, gets at most one more row, the first that is possible. The
-    rounds end when no job gets a row. Empty rows get no replicas, because they have no slice.
+    In each round, every job, in order of placement, gets at most one additional row, which is the first possible row.
+    The rounds end when no job gets a row. Empty rows do not get replicas, because they have no slice.
     """
     counters = state.counters[0]
     changed = _has_holes(state)
@@ -390,7 +390,7 @@ def _has_holes(state: GangSite) -> bool:
 
 @kernel_part
 def _replicate(state: GangSite, codes: GangCodes, job: Record, row: int, migrates: bool) -> bool:
-    """Put a replica of a job into a row if possible; return whether it was done."""
+    """Put a replica of a job into a row if possible; return whether the row got a replica."""
     if state.used[row] == 0 or open_width(state, job) > free_in(state, row) or (job.rows >> row) & 1:
         return False
     if not overlap(state.columns[job.bits], state.taken[row]):
@@ -408,21 +408,21 @@ def _replicate(state: GangSite, codes: GangCodes, job: Record, row: int, migrate
 
 @kernel_part
 def tasks_of(job: Record) -> Int:
-    """Return how many tasks a move of the job has to save: its width, or 0 if it has not begun."""
+    """Return the number of tasks to save if the job moves: its width, or 0 if it has not begun."""
     return 0 if job.is_fresh else job.width
 
 
 @kernel_part
 def may_move(state: GangSite, job: Record) -> bool:
-    """Whether this decision has not moved the job yet."""
+    """Whether this decision may still move the job; each decision moves a job at most once."""
     return job.moved != state.counters[0].decisions
 
 
 @kernel
 def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
-    """Find the jobs of a row that share nodes with a job; return their number.
+    """Find the jobs in a row that share nodes with a job; return the number of these jobs.
 
-    Their slots are written into ``overlapping``, in the order of placement.
+    Their slots are written to ``overlapping``, in order of placement.
     """
     n_overlapping = 0
     for i in range(state.counters[0].n_placed):
@@ -435,10 +435,10 @@ def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
 
 @kernel
 def tasks_in_the_way(state: GangSite, row: Int, n_overlapping: Int) -> Int:
-    """Return how many tasks the first ``n_overlapping`` entries of ``overlapping`` must save; -1 if one cannot move.
+    """Return the number of tasks to save if the overlapping jobs move, or -1 if one of these jobs cannot move.
 
-    A job cannot move if this decision has already moved it, if it is also in another row (it would lose its nodes
-    there), or if its memory is known (its new nodes are not known in advance).
+    A job cannot move if this decision has already moved it, if it is also in another row (where it would lose its
+    nodes), or if its memory need is known (because its new nodes are not known in advance).
     """
     tasks = 0
     for i in range(n_overlapping):
@@ -451,9 +451,9 @@ def tasks_in_the_way(state: GangSite, row: Int, n_overlapping: Int) -> Int:
 
 @kernel
 def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlapping: Int) -> None:
-    """Move the jobs in ``overlapping`` to other nodes of a row, and put a job there on its own nodes (option 1).
+    """Move the overlapping jobs to other nodes of a row, and add a job to this row on its own nodes (option 1).
 
-    Each moved job pays the whole cost. The job itself pays half, because it waits until they are saved (equation 4).
+    Each moved job pays the full cost. The added job pays half, as it waits until the others are saved (equation 4).
     """
     counters = state.counters[0]
     waits = False
@@ -473,9 +473,9 @@ def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, n_over
 
 @kernel
 def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlapping: Int) -> None:
-    """Put a job, which is in no row, on free nodes of a row (option 2).
+    """Put a job that is not in any row on free nodes of a row (option 2).
 
-    The job pays the whole cost. The jobs in ``overlapping`` pay half, because they wait until it is saved (equation 5).
+    The job pays the full cost. The overlapping jobs pay half, because they wait until it is saved (equation 5).
     """
     give_columns(state, job, row)
     job.moved = state.counters[0].decisions
@@ -488,7 +488,7 @@ def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlap
 
 @kernel_part
 def _pay(state: GangSite, job: Record, cost_ms: Int) -> None:
-    """Make a job that has begun lose ``cost_ms`` before it continues."""
+    """Charge a job ``cost_ms``, which it loses before it continues; a job that has not begun pays nothing."""
     if tasks_of(job) > 0:
         job.owed_ms += cost_ms
         state.counters[0].migrated += 1.0 * cost_ms * job.width

@@ -1,7 +1,7 @@
 """The arrays of a gang site: the Ousterhout matrix, and how jobs enter and leave it.
 
 The matrix has a row for each time slice and a column for each node. A *placed* job has the same columns in all its
-rows. One of these rows is its *home*; the others hold replicas, which every decision computes again. A placed job
+rows. One of these rows is its *home*; the other rows hold replicas, which every decision recomputes. A placed job
 *begins* in the first slice of any of its rows.
 """
 
@@ -22,13 +22,13 @@ from gridweave.site.kernels.turns import Cycle, time_of_turn_ms, times_of_turn
 # mypy: disable-error-code="no-any-return"
 
 MAX_ROWS = 62
-"""Most rows of a matrix: sets of rows are the bits of an int64."""
+"""Maximum number of rows of a matrix, because sets of rows are stored as the bits of an int64."""
 
 NO_ROW = np.int64(-1)
-"""Used instead of a row: as the home of a job that is not placed, and as ``last_row`` before the first slice."""
+"""Value that stands for no row: the home of a job that is not placed, and ``last_row`` before the first slice."""
 
 NO_MEMORY = np.int64(-2)
-"""Returned instead of a row: some rows have enough free nodes for the job, but none has enough memory."""
+"""Returned instead of a row if some rows have enough free nodes for the job, but none has enough memory."""
 
 GANG_JOB = np.dtype(
     [
@@ -44,10 +44,10 @@ GANG_JOB = np.dtype(
     ],
     align=True,
 )
-"""A job. ``memory`` is its need on each of its nodes in millionths (`gridweave.site.kernels.parts`), 0 if unknown;
-``bits`` its row in ``GangSite.columns``; ``moved`` the number of the last decision that moved it; ``owed_ms`` the time
-that it has still to pay for moves; ``begin_ms`` when it began or will begin; ``end_ms`` when it will have worked for
-its estimate, unless a decision comes first."""
+"""A job. ``memory``: its need on each of its nodes in millionths (`gridweave.site.kernels.parts`), 0 if unknown;
+``bits``: its row in ``GangSite.columns``; ``moved``: the number of the last decision that moved it; ``owed_ms``: the
+time that it still has to pay for moves; ``begin_ms``: when it began or will begin; ``end_ms``: when it will have worked
+for its estimate, unless a decision comes first."""
 
 GANG_COUNTERS = np.dtype(
     [
@@ -57,12 +57,12 @@ GANG_COUNTERS = np.dtype(
         *((name, np.int64) for name in ("last_row", "since_ms", "n_turns")),
         # Whether a decision is needed, when it is due, the number of decisions, and the contents of the profiles.
         *((name, np.int64) for name in ("is_stirred", "due_ms", "decisions", "has_profiles")),
-        # Tasks that this decision may still move; the totals of moved jobs and tasks.
+        # Number of tasks that this decision may still move; total numbers of jobs and tasks moved.
         *((name, np.int64) for name in ("tasks_left", "migrations", "tasks_migrated")),
-        # The rows that may get jobs, as bits; whether space is shared, and how often that began (`adapt`).
+        # The rows that may get jobs, as bits; whether space is shared; how often space sharing began (`adapt`).
         *((name, np.int64) for name in ("open_rows", "shares_space", "changes", "measured_ms")),
         *((name, np.float64) for name in ("utilisation", "switch_part", "lost_measured", "switched_measured")),
-        # Node milliseconds up to ``counted_ms``: ``lost`` while jobs waited, ``lost_any`` at all times.
+        # Node milliseconds lost up to ``counted_ms``: ``lost`` while jobs were waiting, ``lost_any`` at all times.
         ("counted_ms", np.int64),
         *(
             (name, np.float64)
@@ -82,31 +82,31 @@ class GangSite(NamedTuple):
     counters : numpy.ndarray of GANG_COUNTERS, shape (1,)
     jobs : numpy.ndarray of GANG_JOB, shape (slots,)
     waiting : numpy.ndarray of int64, shape (slots,)
-        Slots in the order of the queue.
+        Slots of the waiting jobs, in queue order.
     placed, by_width : numpy.ndarray of int64, shape (capacity,)
-        Slots of the placed jobs: in the order in which they were placed, and ascending (width, job id).
+        Slots of the placed jobs, in order of placement and in ascending order of (width, job id).
     columns : numpy.ndarray of int64, shape (capacity, words)
         The columns of each placed job.
     vacant : numpy.ndarray of int64, shape (capacity,)
         Unused rows of ``columns``; the last is used first.
     taken : numpy.ndarray of int64, shape (rows, words)
-        The occupied columns of each row of the matrix; those beyond the last node count as occupied.
+        The occupied columns of each row of the matrix; columns beyond the last node count as occupied.
     used : numpy.ndarray of int64, shape (rows,)
-        Nodes in use in each row.
+        Number of nodes in use in each row.
     closed : numpy.ndarray of int64, shape (words,)
-        The columns out of service: jobs already there stay, and no new job gets them.
+        The columns out of service: jobs stay on these columns, but no other job gets them.
     shut : numpy.ndarray of int64, shape (rows,)
-        Nodes in each row that are in use and out of service.
+        Number of nodes in each row that are in use but out of service.
     memory : numpy.ndarray of int64, shape (nodes,)
-        Memory of each node, in millionths, that its placed jobs need in all rows together: paused jobs stay in memory.
+        Memory in use on each node by placed jobs of all rows, in millionths; paused jobs stay in memory.
     turn_row : numpy.ndarray of int64, shape (rows,)
         The row of the matrix in each slice of the cycle.
     empty, first_switched, switched : numpy.ndarray of int64, shape (rows,)
-        For each slice of the cycle: the number of empty nodes, and of nodes on which a job is resumed in the first
-        cycle and in each later one.
+        For each slice of the cycle: the number of empty nodes, and the numbers of nodes on which a job is resumed in
+        the first cycle and in each later cycle.
     step_ms, step_free : numpy.ndarray of int64, shape (rows, steps)
-        The profile of each row: instants, and the nodes free from each of them on, by estimates
-        (`gridweave.site.kernels.profile`).
+        The profile of each row: times, and the number of nodes that are free from each of these times on, based on
+        estimates (`gridweave.site.kernels.profile`).
     n_steps : numpy.ndarray of int64, shape (rows,)
     order, overlapping, scratch : numpy.ndarray of int64, shapes (rows,), (capacity,) and (words,)
         Scratch space.
@@ -137,7 +137,7 @@ class GangSite(NamedTuple):
 
 
 class GangCodes(NamedTuple):
-    """The policy of a site in the form that the kernels read.
+    """A site's policy, encoded for the kernels.
 
     Attributes
     ----------
@@ -145,17 +145,17 @@ class GangCodes(NamedTuple):
     backfill : int
         `NO_BACKFILL`, `EASY` or `CONSERVATIVE`.
     is_discrete : bool
-        Whether decisions are taken only at the end of a slice.
+        Whether decisions are made only at the end of a slice.
     cleans, compacts : bool
-        Whether decisions have the phases CleanMatrix and CompactMatrix.
+        Whether decisions include the phases CleanMatrix and CompactMatrix.
     migrates_to_compact, migrates_to_fill : bool
-        Whether jobs move to other columns to empty rows, and to let other jobs run in more rows.
+        Whether jobs move to other columns in order to empty rows, and to let other jobs run in more rows.
     migration_ms : int
         Time that a move costs the job: half to save it, half to restart it.
     max_tasks : int
-        Most tasks moved in one decision.
+        Maximum number of tasks moved in one decision.
     window_ms : int
-        Window over which the adaptive switch measures utilisation; 0 if time is always shared.
+        Window over which the adaptive switch measures utilisation; 0 for time sharing at all times.
     """
 
     slice_ms: Int
@@ -172,7 +172,7 @@ class GangCodes(NamedTuple):
 
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
-"""When a job may overtake waiting jobs: never; if this does not delay the first of them; if it delays none of them."""
+"""When a job may overtake waiting jobs: never; if it does not delay the first; if it does not delay any of them."""
 
 
 def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
@@ -184,7 +184,7 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
     rows : int
         The multiprogramming level.
     slots : int
-        Most jobs that wait or run at one time.
+        Maximum number of jobs that are waiting or running at the same time.
     """
     capacity, words, steps = min(slots, nodes * rows), words_for(nodes), 2 * slots + 2
     state = GangSite(
@@ -221,7 +221,7 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
 
 
 def _beyond(nodes: int) -> npt.NDArray[np.int64]:
-    """Return the columns of the last word that lie beyond the last node."""
+    """Return a set of the columns beyond the last node, which are all in the last word."""
     beyond = np.zeros(words_for(nodes), np.int64)
     spare = len(beyond) * WORD_BITS - nodes
     beyond[-1] = ((1 << spare) - 1) << (WORD_BITS - spare)
@@ -242,7 +242,7 @@ def cycle_of(state: GangSite, codes: GangCodes) -> Cycle:
 
 @kernel_part
 def stir(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Request a decision: at this instant, or at the end of the slice under discrete scheduling."""
+    """Request a decision at this instant or, under discrete scheduling, at the end of the slice."""
     counters = state.counters[0]
     counters.is_stirred = 1
     counters.due_ms = now_ms
@@ -252,7 +252,7 @@ def stir(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel
 def gang_job_submitted(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> None:
-    """Add a job to the queue; the caller has filled in its slot."""
+    """Add a job to the queue; the caller must have filled in the job's slot."""
     job = state.jobs[slot]
     job.home = job.promised_row = NO_ROW
     job.rows = 0
@@ -288,7 +288,7 @@ def gang_job_ended(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) ->
     count_loss(state, codes, now_ms)
     stir(state, codes, now_ms)
     if job.begin_ms < now_ms:
-        # Under discrete scheduling its nodes stay idle until the slice ends (equation 3, the jobs H).
+        # Under discrete scheduling, the job's nodes stay idle until the slice ends (equation 3, the jobs H).
         rest = 1.0 * job.width * (counters.due_ms - now_ms)
         counters.lost_any += rest
         if counters.n_waiting > 0:
@@ -317,7 +317,7 @@ def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
 
 @kernel
 def place_job(state: GangSite, slot: Int, row: Int) -> None:
-    """Give a waiting job the lowest free columns of a row that has enough; the row becomes its home."""
+    """Give a waiting job the lowest free columns of a row, which becomes its home and must have enough columns."""
     counters = state.counters[0]
     job = state.jobs[slot]
     counters.n_vacant -= 1
@@ -353,13 +353,13 @@ def _is_wider(state: GangSite, slot: Int, job: Record) -> bool:
 
 @kernel_part
 def free_in(state: GangSite, row: Int) -> Int:
-    """Return how many nodes in service are free in a row."""
+    """Return the number of free nodes in service in a row."""
     return state.counters[0].nodes - state.used[row] + state.shut[row]
 
 
 @kernel_part
 def open_width(state: GangSite, job: Record) -> Int:
-    """Return how many nodes of a placed job are in service."""
+    """Return the number of a placed job's nodes that are in service."""
     width = job.width
     if state.counters[0].nodes < len(state.memory):
         columns = state.columns[job.bits]
@@ -373,14 +373,14 @@ def open_width(state: GangSite, job: Record) -> Int:
 
 @kernel
 def close_columns(state: GangSite, codes: GangCodes, closed: Ints, now_ms: Int) -> None:
-    """Set which columns are out of service; jobs that are on them stay there until they end.
+    """Set the columns that are out of service; jobs on these columns stay until they end.
 
     Parameters
     ----------
     state : GangSite
     codes : GangCodes
     closed : numpy.ndarray of int64, shape (words,)
-        Contains no column beyond the last node.
+        Must not contain columns beyond the last node.
     now_ms : int
     """
     counters = state.counters[0]
@@ -417,20 +417,20 @@ def leave_row(state: GangSite, job: Record, row: Int) -> None:
 
 @kernel_part
 def turns_until(state: GangSite, row: Int) -> Int:
-    """Return how many rows have a turn before this one; the row of the last slice comes last."""
+    """Return the number of rows whose turn comes before this row's; the row of the last slice comes last."""
     rows = state.counters[0].rows
     return (row - state.counters[0].last_row - 1) % rows
 
 
 @kernel_part
 def is_ahead(state: GangSite, job: Record, row: Int) -> bool:
-    """Whether a job in this row works again within one cycle of its last slice (the clock algorithm)."""
+    """Whether a job would work again in this row within one cycle of its last slice (the clock algorithm)."""
     return turns_until(state, row) <= turns_until(state, job.last_row)
 
 
 @kernel
 def occupy_memory(state: GangSite, job: Record, part: Int) -> None:
-    """Add ``part`` (millionths, may be negative) to the memory in use on each node of a placed job."""
+    """Add ``part`` (in millionths, may be negative) to the memory in use on each node of a placed job."""
     if part == 0:
         return
     columns = state.columns[job.bits]
@@ -440,7 +440,7 @@ def occupy_memory(state: GangSite, job: Record, part: Int) -> None:
 
 @kernel
 def add_crowded(state: GangSite, job: Record, columns: Ints) -> None:
-    """Add the nodes without enough free memory for a job to a set of columns."""
+    """Add the nodes that do not have enough free memory for a job to a set of columns."""
     if job.memory == 0:
         return
     for node in range(len(state.memory)):
@@ -450,9 +450,9 @@ def add_crowded(state: GangSite, job: Record, columns: Ints) -> None:
 
 @kernel
 def has_capacity(state: GangSite, job: Record, row: Int) -> bool:
-    """Whether enough free nodes of a row also have the memory for a job.
+    """Whether enough free nodes of a row also have enough memory for a job.
 
-    The row must have enough free nodes; only the memory is checked. The memory that a placed job uses now counts as
+    The caller must check that the row has enough free nodes. Memory that the job itself is already using counts as
     free.
     """
     if job.memory == 0:
@@ -470,9 +470,9 @@ def has_capacity(state: GangSite, job: Record, row: Int) -> bool:
 
 @kernel
 def give_columns(state: GangSite, job: Record, row: Int) -> None:
-    """Give columns of a row to a job that is in no row: first those of its own that are free, then the lowest.
+    """Give columns of a row to a job that is not in any row: the job's own columns if free, then the lowest columns.
 
-    The free columns must have enough memory (`has_capacity`).
+    Enough free columns must have the memory for the job (`has_capacity`).
     """
     columns, scratch = state.columns[job.bits], state.scratch
     occupy_memory(state, job, -job.memory)
@@ -488,12 +488,12 @@ def give_columns(state: GangSite, job: Record, row: Int) -> None:
 
 @kernel
 def count_loss(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Add the loss of capacity since the last call (Zhang, equation 3).
+    """Add the capacity lost since the last call (Zhang, equation 3).
 
     Parameters
     ----------
     state : GangSite
-        Not yet changed by the events of this instant.
+        The state before the events of this instant.
     codes : GangCodes
     now_ms : int
     """
