@@ -324,7 +324,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return int(shadow_time(self._state, np.int64(head.width)))
 
     def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> tuple[str, str]:
-        """Return why no earlier start is planned (window, order, nodes or cap), first without numbers, then with numbers."""
+        """Return why no earlier start is planned (window, order, nodes, cap): once without numbers, once with them."""
         mask = np.int64(self._mask(job))
         if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
             return "a limit of the site", "a limit of the site allows no such job to start earlier"
@@ -340,7 +340,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return "no earlier gap is left", f"{need}, and {kept} leave no earlier gap for it"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> tuple[str, str]:
-        """Return which backfilling test a job behind the head fails, first without numbers, then with numbers."""
+        """Return which backfilling test a job behind the head fails: once without numbers, once with them."""
         free = int(self._state.counters[0]["free"])
         if self._policy.backfill == "none":
             ahead = f"{ahead_text(place)} must start before it: this queue lets none be overtaken"
@@ -464,7 +464,7 @@ def limit_masks(jobs: Jobs, policy: SitePolicy) -> npt.NDArray[np.int64]:
 
 
 def refusals(jobs: Jobs, nodes: int, policy: SitePolicy) -> dict[int, str]:
-    """Return why each job that can never start on the site cannot start, by job id."""
+    """Return the reasons for refusing jobs that can never start on the site, by job id."""
     masks = limit_masks(jobs, policy)
     doubtful = np.flatnonzero((jobs.width > nodes) | (masks != 0))
     reasons: dict[tuple[int, int], str | None] = {}
@@ -486,13 +486,13 @@ def compiled_site(
     week: Callable[[], WeekClock],
     refused_besides: Mapping[int, str] | None = None,
 ) -> CompiledSite:
-    """Return an idle site for the compiled loop with its table of jobs, without those in `refused_besides`."""
+    """Return an idle site for the compiled loop, with its table of jobs; jobs in `refused_besides` are left out."""
     refused = {**(refused_besides or {}), **refusals(jobs, nodes, policy)}
     rows = rows_without(jobs, refused)
     state = empty_state(nodes, slots=len(rows))
     fill_jobs(state.jobs, jobs, rows, policy.order, aging_ms=policy.aging_ms)
     state.jobs["limits"] = limit_masks(jobs, policy)[rows]
-    # Ask for the local time only if the policy has windows, so that an unknown time zone does no harm otherwise.
+    # Ask for the local time only if the policy has windows, so that an unknown time zone is harmless otherwise.
     limits = policy.limit_arrays(week=week() if policy.has_windows else FROM_MONDAY)
     plan = empty_plan(state, policy.profile_totals(nodes)) if policy.makes_plan else None
     return CompiledSite(

@@ -110,7 +110,7 @@ class Levels(SiteQueue):
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start and why not earlier, with its level and the cause of its last eviction."""
+        """Return a waiting job's start, why it is not earlier, its level, and the reason for its last eviction."""
         site_reason = super().explain(now_ms, job_id)
         slot = self._slots.of[job_id]
         level = self._by.levels[self._level(slot)].name

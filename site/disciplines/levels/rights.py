@@ -98,7 +98,7 @@ def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | 
 
 
 def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *, pauses: bool = False) -> list[str]:
-    """Return all problems with the eviction options, one line per problem; `pauses` says whether ``pause`` is allowed."""
+    """Return all problems with the eviction options, one per line; `pauses` says whether ``pause`` is allowed."""
     accepted = (*EVICTED, PAUSE) if pauses else EVICTED
     problems = [] if evicted in accepted else [f"evicted {not_known(evicted, accepted)}"]
     if evicted == PAUSE and not pauses:

@@ -62,7 +62,7 @@ class Solution:
 
     @property
     def loss_pct(self) -> float:
-        """Loss of the best policy relative to this plan, in per cent; negative if a time scale makes this plan worse."""
+        """Loss of the best policy relative to this plan in per cent; negative if a time scale makes this plan worse."""
         return 100.0 * (1.0 - self.quality)
 
     @property

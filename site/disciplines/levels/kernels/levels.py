@@ -155,8 +155,7 @@ def evict_for_heads(state: SiteState, levels: LevelTable, now_ms: Int) -> None:
 def _evict_for(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
     """Evict jobs until `lacking` nodes are free for a waiting job; return whether that worked.
 
-    Jobs are selected in the order of `_goes_first`. In the same order, each selected job is then spared if the
-    remaining ones free enough nodes.
+    Jobs are selected in the order of `_goes_first`; then, in that order, a job is spared if the rest free enough nodes.
     """
     if not _is_worth_it(state, levels, head, lacking, now_ms):
         return False
