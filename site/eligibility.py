@@ -1,7 +1,6 @@
 """Decide which jobs may enter the queue, considering user holds, dependencies, array limits and quotas.
 
-This module uses no clock and no I/O. `LiveGrid` and `LiveSite` report job events and apply the results (docs/live.md,
-"Held").
+It uses no clock and no I/O. `LiveGrid` and `LiveSite` report job events and apply the results (docs/live.md, "Held").
 """
 
 from __future__ import annotations
@@ -218,7 +217,7 @@ class Eligibility:
         return left
 
     def hold(self, job_id: int) -> None:
-        """Hold a job; the caller must then remove a queued job from the queue (`left_queue`), unless it starts first."""
+        """Hold a job; the caller must then remove a queued job from the queue (`left_queue`) unless it starts first."""
         self._to_hold.add(job_id)
         if job_id in self._kept:
             self.admission.step_out(job_id)
@@ -309,7 +308,7 @@ class Eligibility:
         return "; ".join(reasons)
 
     def bounds(self, job_id: int) -> list[Bound]:
-        """Return the full groups that keep a job in the admission queue; empty if it is only waiting behind other jobs."""
+        """Return the full groups that keep a job in the admission queue; empty if it only waits behind other jobs."""
         if job_id not in self.admission:
             return []
         kept = self._kept[job_id]

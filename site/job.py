@@ -45,7 +45,7 @@ NodeIntervals = tuple[tuple[int, int], ...]
 
 
 class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tasks of a job with equal resource needs, for sites that allocate fractions of nodes (docs/fractional.md, "Needs").
+    """Tasks of a job with equal needs, for sites that allocate fractions of nodes (docs/fractional.md, "Needs").
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ``never``: do not evict the job; ``restart``: it starts over; ``checkpoint``: it resumes from its checkpoint;
         empty: the site decides.
     evictions : int
-        Number of evictions before the job came to this site; the site continues this count when raising the job's level.
+        Number of evictions before the job came to this site; it continues the count when raising the job's level.
     """
 
     job_id: int

@@ -320,7 +320,7 @@ class SlowdownModel:
     ) -> dict[str, IntArray]:
         """Return each job's CPU kind, limiting resource, and row in the measured table.
 
-        If `rows` is None, the rows are derived from the columns (`rows_of`). They are 0 unless the formula is "measured".
+        If `rows` is None, rows are derived from the columns (`rows_of`). They are 0 unless the formula is "measured".
         """
         bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
         row = np.zeros(len(bound), np.int64)
