@@ -155,7 +155,7 @@ class Journal(JournalReader):
         last = max(last_of(connection, tables.inputs), last_of(connection, tables.snapshots))
         self._sequence, self._now_ms = max(last[0], self._base), last[1]
         if self._sequence == self._base or self._is_unchanged():
-            # Either nothing has been decided yet, or the only new settings are defaults that an older release did not have.
+            # Either nothing has been decided yet, or the only new settings are defaults unknown to an older release.
             self._keep_identity(connection)
         rows = connection.execute(select(tables.channels))
         self._counts = {row.peer: Counts(row.first, row.next, row.received, row.other) for row in rows}
@@ -462,7 +462,7 @@ class Journal(JournalReader):
             return connection.execute(delete(tables.inputs).where(tables.inputs.c.sequence <= limit)).rowcount
 
     def forget(self, before_ms: int) -> int:
-        """Remove submissions, history events, usage and ended jobs older than ``before_ms``; return how many were removed.
+        """Remove submissions, history events, usage and ended jobs older than ``before_ms``; return the number of rows.
 
         Removed idempotency keys may be used again. The last history event is kept, because later events continue its
         numbering.

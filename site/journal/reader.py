@@ -123,7 +123,7 @@ class JournalReader:
         return self._store.where
 
     def other_settings(self, identity: msgspec.Struct | None) -> list[str]:
-        """Return the changed settings in ``identity`` that rule out replaying the inputs; empty if there are no inputs."""
+        """Return the changed settings in ``identity`` that prevent a replay of the inputs; empty without inputs."""
         return refused_changes(self._kept_identity, identity) if self._has_inputs() else []
 
     def changed_settings(self, identity: msgspec.Struct | None) -> list[str]:

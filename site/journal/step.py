@@ -214,7 +214,7 @@ def state_digest(state: bytes) -> bytes:
 
 
 def _whole(name: str, value: Any) -> int:
-    """Return a 64-bit integer or raise InputError, because a step that cannot be written would block all later steps."""
+    """Return a 64-bit integer or raise InputError, because a step that cannot be written would block later steps."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -93,7 +93,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil(1 / self.kill_chance - 1e-9) - 1
 
     def bound(self, ascending: Sequence[float]) -> float | None:
-        """Return a bound that the next value exceeds with probability at most `kill_chance`; None if values are too few.
+        """Return a bound that the next value exceeds with probability at most `kill_chance`; None with too few values.
 
         The margin is not included. If all orders of the n values and the next value are equally likely, the next value
         exceeds the k-th smallest with probability 1 - k / (n + 1), whatever the distribution (Wilks, 1941; conformal
@@ -256,7 +256,7 @@ def _memory_part(memory_bytes: int | None, rule: Rule, reasons: list[str]) -> fl
 
 
 def job_fractions(used: JobUsage, disk_bps: float) -> tuple[float, float, float] | None:
-    """Return the fractions of its run time that a job used CPU, network and disk; None without measurements."""
+    """Return the fractions of a job's run time spent on CPU, network and disk; None if they were not measured."""
     if used.cpu is None or used.read_bytes is None or used.write_bytes is None or used.run_ms <= 0:
         return None
     return time_parts(used.run_ms, used.width, used.cpu, used.read_bytes + used.write_bytes, disk_bps)
