@@ -524,7 +524,7 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     machines: tuple[str, ...]  # the machines that store the output
     # For a packed array: the tasks that ended.
     array_tasks: tuple[ArrayTask, ...] = msgspec.field(default=(), name="elements")
-    interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
+    interrupted: tuple[int, ...] = ()  # ... and the tasks that started but did not end
     ran_ms: Ran = None  # when the last process started, and when the last process ended
 
 
@@ -703,7 +703,7 @@ def _bound_problem(request: JobRequest) -> str | None:
         return f"grace_ms is {program.grace_ms}; expected at most {MOST_GRACE_MS}"
     if program.output_limit_bytes > MOST_OUTPUT_BYTES:
         return f"output_limit_bytes is {program.output_limit_bytes}; expected at most {MOST_OUTPUT_BYTES} per rank"
-    if not abs(request.priority) <= MOST_PRIORITY:  # NaN fails, too
+    if not abs(request.priority) <= MOST_PRIORITY:  # also rejects NaN
         return f"priority is {request.priority}; expected a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     ahead = program.limit_signal
     if ahead is not None and (ahead.name not in get_args(SignalName) or ahead.ahead_ms < 0):

@@ -436,7 +436,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         ends = [(int(entry["end_ms"]), int(jobs[entry["slot"]]["job_id"])) for entry in running]
         assert ends == sorted(ends), "the running jobs are out of order"
         if self._plan is not None:
-            # A job past its limit may occupy the nodes of a reservation, so free nodes may be negative then.
+            # The number of free nodes can be negative, because a job past its limit may occupy reserved nodes.
             overdue = len(running) and running["end_ms"][0] <= self._plan.step_ms[0, 0]
             for p, n_steps in enumerate(self._plan.n_steps):
                 free = self._plan.step_free[p, :n_steps]

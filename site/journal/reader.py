@@ -49,7 +49,7 @@ _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked"
 
 _CHANGED = str(SettingsChanged.__struct_config__.tag).encode()
 
-_WAIT_MS = 5000  # while another process has the database locked
+_WAIT_MS = 5000  # how long to wait while another process has locked the database
 _RECORDS = msgspec.msgpack.Decoder(JobRecord)
 
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from gridweave.errors import InputError, UnavailableError
 
 OLDEST, VERSION = 4, 5
-"""The oldest readable and the current schema version. After changing a table, increment `VERSION` and add a migration."""
+"""The oldest readable and the current schema version. To change a table, increment `VERSION` and add a migration."""
 
 metadata = MetaData()
 

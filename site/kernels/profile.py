@@ -1,4 +1,4 @@
-"""Availability profiles: the number of free nodes as a step function of time.
+"""Availability profiles: the number of free nodes, or of jobs still allowed, as a step function of time.
 
 A profile is a pair of arrays: ``step_ms`` (ascending times) and ``step_free`` (the number free from each of these times
 until the next). The last step has no end. The first step starts at the time to which the profile was last advanced.
@@ -12,7 +12,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 @kernel
 def clear(step_ms: Ints, step_free: Ints, now_ms: Int, free: Int) -> Int:
-    """Reset a profile to ``free`` nodes from now on; return its number of steps, which is 1."""
+    """Reset a profile to the constant ``free`` from now on; return its number of steps, which is 1."""
     step_ms[0] = now_ms
     step_free[0] = free
     return 1
@@ -65,9 +65,9 @@ def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, wid
 
 @kernel
 def occupy(step_ms: Ints, step_free: Ints, n_steps: Int, start_ms: Int, end_ms: Int, width: Int) -> Int:
-    """Subtract ``width`` nodes from the profile between start and end; return the new number of steps.
+    """Subtract ``width`` from the profile between start and end; return the new number of steps.
 
-    A negative width adds nodes back. The time before the first step is ignored.
+    A negative width is added back. The time before the first step is ignored.
     """
     first, n_steps = _split(step_ms, step_free, n_steps, start_ms)
     last, n_steps = _split(step_ms, step_free, n_steps, end_ms)

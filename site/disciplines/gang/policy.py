@@ -122,7 +122,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.migration != "none"
 
     def longest_stay_ms(self, estimate_ms: int) -> int:
-        """Return the longest time a job may hold its nodes, which it takes in one row of a full matrix."""
+        """Return how long a job may hold its nodes at most: when it stays in one row of a full matrix."""
         turns = -(-estimate_ms // (self.slice_ms - self.switch_ms))
         return turns * self.slice_ms * self.mpl
 

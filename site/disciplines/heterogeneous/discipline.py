@@ -226,7 +226,7 @@ class Heterogeneous(Discipline):
         """Whether this or a lower level has waiting jobs, and a machine that is ready or can be freed by eviction."""
         levels = [at for at in range(level, len(self._queues)) if self._queues[at]]
         ready = (self._at_work.ready_ms(claimed, self._at_work.held(at)) <= now_ms for at in levels)
-        # When paused jobs are expected to resume depends on the mapping, so while jobs are paused, map every level.
+        # The expected resumption of paused jobs depends on the mapping, so map every level while any job is paused.
         return bool(self._at_work.standing) or any((is_ready & self._site.is_in_service).any() for is_ready in ready)
 
     def _note_plans(self) -> None:
@@ -380,7 +380,7 @@ class Heterogeneous(Discipline):
         reason = self._count_eviction(now_ms, run.was, by)
         self._wait(run.was)
         self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
-        # Another job may have paused it earlier in this pass.
+        # Another job may have paused the evicted job earlier in this pass.
         self._rates.pop(job_id, None)
 
     def _count_eviction(self, now_ms: int, evicted: WaitingJob, by: WaitingJob) -> str:

@@ -151,7 +151,7 @@ class ExperienceDatabase:
             The rate of the job on the resource.
         run_ms : int
         """
-        # A class is known by its name if it has one, else by its number.
+        # Identify a class by its name if it has one, else by its number.
         job_class, user = job.class_name or job.job_class, _user_of(job)
         work_ms = run_ms * rate / RATE_ONE
         if job_class is not None:

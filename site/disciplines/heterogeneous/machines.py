@@ -363,7 +363,7 @@ def _form_text(number: int, form: Form) -> str:
 
 
 def _in_step(speeds: Speeds) -> Speeds:
-    """Limit the speeds to those of one part of a multi-site job: rate 1 where the job reaches rate 1, else 0."""
+    """Convert speeds for a fragment of a multi-site job: rate 1 where the job reaches at least rate 1, else 0."""
     alone = tuple(RATE_ONE if rate >= RATE_ONE else 0 for rate in speeds.alone)
     return Speeds(alone, {team: RATE_ONE for team, rate in speeds.teams.items() if rate >= RATE_ONE})
 

@@ -59,7 +59,7 @@ def level_of(levels: Sequence[Level], priority: float) -> int:
 
 
 def levels_text(levels: Sequence[Level]) -> str:
-    """Return the number of levels as text, with their properties in brackets unless these are the usual ones.
+    """Return the number of levels as text, followed by the levels' properties in brackets unless they are usual.
 
     Usual levels have priorities that count down by 1, are open to all users, and either evict no jobs or evict the jobs
     of all lower levels. The priority of the lowest level has no effect.

@@ -28,7 +28,7 @@ class OptimalState(SiteQueueState, frozen=True, kw_only=True, tag="Optimal 1"):
 class Optimal(SiteQueue):
     """Plans the waiting jobs in the order in which a solver's plan starts them.
 
-    The planning kernels place the jobs again, in the order of the solver's start times. No job then starts later than
+    The planning kernels place the jobs again, in order of the solver's start times. No job then starts later than
     in the solver's plan: the jobs ahead of it can only have moved to earlier starts, so its nodes are still free.
 
     Parameters

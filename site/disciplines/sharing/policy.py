@@ -101,7 +101,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     # How the best match is chosen: L-U1, L-U2, L-R, L-FM. Only used with "lomarc".
     heuristic: str = "u1"
     cpu: str = "hyperthreaded"  # CPU of the nodes if only the number of nodes is given
-    max_slowdown: float = 1.6  # MAX_SLOWDOWN, 1 or more
+    max_slowdown: float = 1.6  # MAX_SLOWDOWN, at least 1
     # The longest estimate of a short job and of a medium job.
     short_up_to_ms: int = 60_000
     medium_up_to_ms: int = 3_600_000

@@ -149,7 +149,7 @@ def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
     jobs : JobKinds
     machines : MachineArrays
     plan : Mapping
-        Changed in place; jobs that are already mapped keep their placement.
+        Changed in place; the mapping of already mapped jobs is kept.
     scratch : Scratch
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN` or `MIN_MAX`.

@@ -323,7 +323,7 @@ def order_now(state: SharedSite, codes: SharingCodes, now_ms: Int) -> None:
 
 @kernel
 def _plan_queue(state: SharedSite, now_ms: Int) -> Int:
-    """Build the profile of free nodes, without those of running jobs and of waiting jobs placed in queue order.
+    """Build the profile of free nodes: subtract running jobs, then place the waiting jobs in queue order.
 
     Return the number of steps in the profile.
     """
