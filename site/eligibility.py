@@ -210,7 +210,7 @@ class Eligibility:
         return False
 
     def _after_end(self, job_id: int, waits: list[After], past: Past) -> list[After]:
-        """Return a job's remaining dependencies after another job has ended; record if one can never be met."""
+        """Return a job's remaining dependencies after another job has ended, and record one that can never be met."""
         left, unplaceable = _left_after_end(waits, past)
         if unplaceable is not None:
             self._unplaceable.setdefault(job_id, _why_unplaceable(unplaceable, past))

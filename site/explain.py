@@ -16,7 +16,7 @@ from gridweave.site.lifecycle import PLACED, JobState
 from gridweave.site.times import span_text, when_text
 
 Places = tuple[tuple[str, int], ...]
-"""Sites and the number of nodes at each."""
+"""Sites, with the number of nodes at each."""
 
 
 class SiteReason(msgspec.Struct, frozen=True, kw_only=True):

@@ -181,7 +181,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         counters["stale"], counters["n_blocks"] = REPLAN, 0
 
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
-        """Add an accepted reservation to the sorted list and to the plan, where there must be space for it."""
+        """Add an accepted reservation to the sorted list and to the plan, in which the reservation must fit."""
         count = int(self._state.counters[0]["n_reservations"])
         assert self._plan is not None, "a reservation in a queue"
         entries = self._plan.reservations
@@ -450,7 +450,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
 
 def read_policy(discipline: str, site_options: Options, usual: Options) -> SitePolicy:
-    """Return the policy of a queue or of a planning site."""
+    """Return the policy of a queue or planning site."""
     accepted = SitePolicy.__struct_fields__
     refuse_unknown(site_options, accepted, f"is for another discipline, and this site has {discipline!r}")
     values = {name: value for name, value in usual.items() if name in accepted}

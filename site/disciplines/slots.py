@@ -110,6 +110,6 @@ def copied(arrays: A) -> A:
 
 
 def copy_into(new: Iterable[npt.NDArray[Any]], old: Iterable[npt.NDArray[Any]]) -> None:
-    """Copy each old array into the start of the corresponding new array, which is at least as large."""
+    """Copy each old array to the beginning of the corresponding new array, which must be at least as large."""
     for target, source in zip(new, old, strict=True):
         target[tuple(slice(length) for length in source.shape)] = source

@@ -228,7 +228,7 @@ class JournalStore:
         driver.execute(f"PRAGMA synchronous={self._synchronous}")
 
     def _lock(self, path: Path) -> None:
-        """Become the only writer until this process ends; the kernel releases the lock even after a crash."""
+        """Become the only writer until this process ends; the operating system releases the lock even after a crash."""
         if self._lock_fd is not None:
             return
         try:

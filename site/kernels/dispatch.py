@@ -206,7 +206,7 @@ def job_arrived(
     estimate_ms: Int,
     limits: Int,
 ) -> None:
-    """Fill a slot with a job and insert it into the queue."""
+    """Fill a slot with a job, and insert the job into the queue."""
     job = state.jobs[slot]
     job.key = key
     job.submit_ms = submit_ms

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gridweave.jit import Int, Ints, Record, Records, kernel, kernel_part
 
 NEVER_MS = np.int64(2**62)
-"""A time that never comes."""
+"""A time that is never reached."""
 
 UNPLACED_MS = np.int64(-1)
 """Value of ``promised_ms`` for a job without a promise."""

@@ -83,7 +83,7 @@ class LevelJobs(NamedTuple):
 
 
 class HeterogeneousState(CoreState, frozen=True, kw_only=True, tag="Heterogeneous 1"):
-    """The jobs of a site, its learned run times, and its totals."""
+    """The saved state of a site: its jobs, learned run times and totals."""
 
     waiting: list[WaitingJob]
     running: list[JobOnMachines]
@@ -270,7 +270,7 @@ class Heterogeneous(Discipline):
         return started
 
     def _best_mapping(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> Mapped:
-        """Return a mapping of a level that evicts no job for a gain below `least_gain_ms`."""
+        """Map a level's jobs so that no job is evicted for a gain of less than `least_gain_ms`."""
         least_ms = self._policy.least_gain_ms
         without = self._mapped(queue, claimed, set(self._runs)) if least_ms else None
         protected: set[int] = set()

@@ -163,7 +163,7 @@ class ExperienceDatabase:
     def predictions(self, job: Job, resource_rates: Iterable[tuple[str, int]]) -> Iterator[Prediction]:
         """Yield the predicted run time of a job for each (resource, rate) pair.
 
-        The mean never exceeds the time in which a job that needs its whole estimate would finish at that rate.
+        The mean is at most the job's estimate converted to the rate.
         """
         job_class, user = class_of(job), name_text(_user_of(job))
         of_class, of_user = self._times.get((job_class, None, "")), self._times.get((None, user, ""))

@@ -181,7 +181,7 @@ class Inventory:
         return (kind if kind in self._with_own else None, job.width, job.forms, job.in_step)
 
     def why_nowhere(self, job: Job) -> str:
-        """Return why a job can run on no machine and no team of this site."""
+        """Return why a job cannot run on any machine or team at this site."""
         kind = f"forms of job class {class_of(job)}" if self._forms else f"jobs of width {job.width}"
         whose = "" if job.forms else f" ({kind})"
         valid_names = {name for machine_class in self.classes for name in (machine_class.name, *machine_class.labels)}

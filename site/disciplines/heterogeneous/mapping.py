@@ -71,7 +71,7 @@ class Mapped(NamedTuple):
         return tuple(self.machines_of(row) for row in range(len(self.team)))
 
     def machines_of(self, row: int) -> tuple[int, ...]:
-        """Return the machines of one job, as in `machines`."""
+        """Return one job's machines, as in `machines`."""
         if self.team[row] >= 0:
             return tuple(sorted(self.members[row, : self.team_width[self.team[row]]].tolist()))
         return (int(self.first[row]),) if self.first[row] >= 0 else ()

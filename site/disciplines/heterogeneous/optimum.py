@@ -97,7 +97,7 @@ def _end(model: Any, start: Any, ways: list[_Way], ready_ms: list[int], on_machi
 
 
 def _ways(machines: MachineArrays, alone_ms: npt.NDArray[Any], team_ms: npt.NDArray[Any]) -> list[_Way]:
-    """Return the ways in which jobs of a kind can run; a team may consist of any machines of its cluster."""
+    """Return all ways to run jobs of a kind; a team may consist of any machines in its cluster."""
     ways = [
         _Way(int(length_ms), 1, machines.by_class[machines.first[number] : machines.first[number + 1]].tolist())
         for number, length_ms in enumerate(alone_ms.tolist())

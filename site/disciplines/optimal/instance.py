@@ -16,7 +16,7 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 METRICS = ("artww", "art", "artwa", "sld", "sldww")
-"""The self-tuning metrics that are weighted sums of response times (docs/dynp.md)."""
+"""Those self-tuning metrics that are weighted sums of response times (docs/dynp.md)."""
 
 
 def check_metric(metric: str) -> None:

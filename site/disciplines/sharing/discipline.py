@@ -150,7 +150,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         return self._new_rates(changed, self._state.jobs["rate"])
 
     def _place(self, slot: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the nodes and the hardware threads of a running job."""
+        """Return a running job's nodes and hardware threads."""
         cells = []
         cell = int(self._state.jobs["first_cell"][slot])
         while cell != NO_CELL:

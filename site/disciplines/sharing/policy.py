@@ -184,7 +184,7 @@ VARIANTS: dict[str, SharingPolicy] = {
     "L-FM": SharingPolicy(heuristic="first"),
     "L-N": SharingPolicy(heuristic="u1", cpu="standard"),
 }
-"""The variants of the paper, by name."""
+"""The paper's variants, by name."""
 
 
 def kind_array(kinds: Sequence[NodeKind]) -> npt.NDArray[np.void]:

@@ -309,7 +309,7 @@ class SlowdownModel:
     def kinds_of(self, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
         """Return each job's CPU kind, an index into `cpu_factors`; 0 for all jobs if there is no column ``cpu_kind``.
 
-        The caller must check that the kinds are in the range of the table.
+        The caller must check that every kind is in the table.
         """
         if self.cpu_factors is TABLE_1:
             return rows_of(TABLE_1, columns)

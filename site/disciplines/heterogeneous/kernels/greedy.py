@@ -211,7 +211,7 @@ def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratc
 
 @kernel_part
 def _is_lower(machines: MachineArrays, scratch: Scratch, class_number: Int, other: Int) -> bool:
-    """Whether the first machine of a class has a lower rank than the first machine of another class."""
+    """Whether the machine of a class that is ready first has a lower rank than the one of another class."""
     first, second = scratch.heap[machines.first[class_number]], scratch.heap[machines.first[other]]
     lower: bool = machines.rank[first] < machines.rank[second]
     return lower

@@ -182,7 +182,7 @@ def _first_row(jobs: JobKinds, work: MappingWork, kind: Int) -> Int:
 
 @kernel_part
 def _earliest_team(jobs: JobKinds, machines: MachineArrays, work: MappingWork, kind: Int) -> Int:
-    """Return the team on which a job of a kind ends first; -1 if it can run on no team.
+    """Return the team on which a job of a kind would end first; -1 if the job cannot run on any team.
 
     Ties go to the team whose use harms other jobs least, then to the lowest team.
     """

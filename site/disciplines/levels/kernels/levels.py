@@ -221,7 +221,7 @@ def _next_victim(state: SiteState, levels: LevelTable, head: Int, last: Int, now
 
 @kernel_part
 def _goes_first(state: SiteState, levels: LevelTable, place: Int, other: Int) -> bool:
-    """Whether a running job is evicted before another: lower level first, then later start, then higher id."""
+    """Whether one running job is evicted before another: lower level first, then later start, then higher job id."""
     a, b = state.running[place].slot, state.running[other].slot
     level_a, level_b = _level(levels, a), _level(levels, b)
     if level_a != level_b:

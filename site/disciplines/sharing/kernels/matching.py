@@ -172,7 +172,7 @@ def may_join(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> 
 
 @kernel_part
 def searches_running(codes: SharingCodes) -> bool:
-    """Whether waiting jobs may join running jobs under this policy."""
+    """Whether this policy allows waiting jobs to join running jobs."""
     return codes.coscheduling in (MATCHING, ALWAYS)
 
 

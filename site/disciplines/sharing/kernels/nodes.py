@@ -149,7 +149,7 @@ def take_off(state: SharedSite, node: Int, slot: Int) -> None:
 
 @kernel_part
 def chain(state: SharedSite, node: Int, slot: Int, last: Int) -> Int:
-    """Append a job's cells on a node to its chain, after the cell ``last``; return the new last cell."""
+    """Append a job's cells on a node to the job's chain, after the cell ``last``; return the new last cell."""
     job = state.jobs[slot]
     lanes = state.counters[0].lanes
     for lane in range(lanes):
@@ -193,7 +193,7 @@ def occupy_idle(state: SharedSite, slot: Int) -> None:
 
 @kernel
 def release(state: SharedSite, slot: Int) -> None:
-    """Free all cells of a job."""
+    """Free all of a job's cells."""
     lanes = state.counters[0].lanes
     cell = state.jobs[slot].first_cell
     while cell != NO_CELL:

@@ -113,7 +113,7 @@ def _may_start_alone(state: SharedSite, codes: SharingCodes, slot: Int, mode: In
 
 @kernel_part
 def _is_walked_on(state: SharedSite, codes: SharingCodes) -> bool:
-    """Whether this pass goes on to the jobs behind a job that cannot start."""
+    """Whether this pass also tries the jobs behind a job that cannot start."""
     if codes.backfill == CONSERVATIVE:
         return state.counters[0].idle > 0 or (searches_running(codes) and newest_open(state, codes) > 0)
     return codes.backfill == EASY

@@ -17,7 +17,7 @@ from gridweave.site.kernels.state import GONE, NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 
 SHORT, MEDIUM, LONG = 0, 1, 2
-"""Classes of jobs."""
+"""Job classes by length."""
 
 CLASSES = 3
 
@@ -25,7 +25,7 @@ CPU, NETWORK, DISK = 0, 1, 2
 """The resource that limits a job's speed."""
 
 EMPTY, NO_CELL = np.int64(-1), np.int64(-1)
-"""A hardware thread without a job; the end of a chain of cells."""
+"""Mark a hardware thread without a job, and the end of a chain of cells."""
 
 BLOCKED = np.int64(-2)
 """Marks a cell that nodes of this kind do not have."""
