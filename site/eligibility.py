@@ -1,6 +1,6 @@
-"""Decide which jobs may enter the queue, by their users' holds, dependencies, array limits and quotas.
+"""Decide which jobs may enter the queue, considering user holds, dependencies, array limits and quotas.
 
-No clock, no I/O. `LiveGrid` and `LiveSite` report what happens to jobs, and apply the results: docs/live.md, "Held".
+It uses no clock and no I/O. `LiveGrid` and `LiveSite` report job events and apply the results (docs/live.md, "Held").
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _MOST_NAMED = 3
 
 
 class Past(msgspec.Struct, frozen=True):
-    """The state of a job that its dependent jobs need."""
+    """The part of a job's state on which dependent jobs rely."""
 
     job_id: int
     user: str
     has_started: bool
-    outcome: str  # as in `JobRecord`, or ``refused``; empty: not ended
+    outcome: str  # as in `JobRecord`, or ``refused``; empty: the job has not ended
 
 
 def past_of(record: JobRecord) -> Past:
-    """Return the part of a record that dependent jobs need."""
+    """Return the part of a record on which dependent jobs rely."""
     outcome = record.state if record.state == "refused" else record.outcome
     return Past(record.job_id, record.request.user, record.start_ms is not None, outcome)
 
@@ -35,14 +35,14 @@ def past_of(record: JobRecord) -> Past:
 def pasts_of(
     request: JobRequest, records: Mapping[int, JobRecord], journal_pasts: Iterable[Past] = ()
 ) -> dict[int, Past]:
-    """Return the states of a job's dependencies, from the records or else from the journal (``journal_pasts``)."""
+    """Return the states of the jobs that a request depends on, from the records or else from the journal."""
     past = {entry.job_id: entry for entry in journal_pasts}
     live_records = (records[after.job_id] for after in request.after if after.job_id in records)
     return past | {record.job_id: past_of(record) for record in live_records}
 
 
 def has_come(after: After, past: Past) -> bool | None:
-    """Return whether a dependency is met; False: it can never be met, None: not yet.
+    """Return True if a dependency is met, None if it is not met yet, and False if it can never be met.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def has_come(after: After, past: Past) -> bool | None:
 
 
 def after_texts(after: Iterable[After]) -> list[str]:
-    """Return each dependency in words; a group gives one text.
+    """Describe each dependency in words; a group of dependencies is described together.
 
     Examples
     --------
@@ -78,10 +78,10 @@ def _after_text(group: list[After]) -> str:
 
 
 def _left_after_end(waits: list[After], past: Past) -> tuple[list[After], After | None]:
-    """Return the open dependencies after a job has ended, and the first that can never be met.
+    """Return the dependencies that remain after a job has ended, and the first one that can never be met.
 
-    Once a job of a group has failed, the other jobs of the group only have to end. Until then, a job of the group that
-    ends without failing leaves the group to the other jobs.
+    Once a job of a group has failed, the other jobs of the group only have to end. A job that ends without failing
+    before that leaves the group, so that one of the other jobs has to fail.
     """
     left = [after for after in waits if after.job_id != past.job_id]
     unplaceable = None
@@ -100,22 +100,22 @@ def _left_after_end(waits: list[After], past: Past) -> tuple[list[After], After 
 
 
 class _Kept(msgspec.Struct):
-    """A job that is kept out of the queue."""
+    """A job that may not enter the queue yet."""
 
     after: list[After]  # dependencies that are not met yet
-    # The job's groups, which may be full, and its demand on them.
+    # The job's groups, which may be full, and how much of their quotas the job needs.
     group_set: GroupSet = msgspec.field(name="lane")
     ask: Ask
-    attempt: int = 0  # number of its last attempt, if it was queued before
+    attempt: int = 0  # number of the job's last attempt, if it has been queued before
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The consequences of the events since the last call of `Eligibility.settle`."""
+    """The consequences of all events since the previous call of `Eligibility.settle`."""
 
-    let_in: list[tuple[int, int]]  # jobs that enter the queue, with their last attempts
-    # Jobs with a dependency that can never be met, and the reason; the caller must end them.
+    let_in: list[tuple[int, int]]  # jobs that may now enter the queue, with the numbers of their last attempts
+    # Jobs with a dependency that can never be met, with the reason; the caller must end these jobs.
     unplaceable: list[tuple[int, str]]
-    kept: list[tuple[int, str]]  # jobs that still may not enter the queue, and why
+    kept: list[tuple[int, str]]  # jobs that may still not enter the queue, with the reason
 
 
 class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,11 +128,11 @@ class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Eligibility:
-    """The jobs that are kept out of the queue.
+    """The jobs that may not enter the queue yet.
 
-    The caller reports every job that is submitted (`add`), starts, leaves the queue, or ends. After each instant it
-    calls `settle`, applies the result, and reports the consequences too. ``admission`` is the queue of jobs that only
-    wait for capacity in their groups.
+    The caller reports every job that is submitted (`add`), starts, leaves the queue, or ends. After the events of each
+    instant it calls `settle`, applies the result, and reports the resulting events too. ``admission`` is the queue of
+    jobs that are only waiting for capacity in their groups.
 
     Examples
     --------
@@ -153,44 +153,44 @@ class Eligibility:
 
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
-        # Jobs with a hold by their users: kept out of the queue, or still to be removed from it.
+        # Jobs held by their users: already kept out of the queue, or still to be removed from it.
         self._to_hold: set[int] = set()
-        # The dependents of each job that has not ended.
+        # The dependent jobs of each job that has not ended.
         self._followers: dict[int, list[int]] = {}
         self.admission = AdmissionQueue()
-        # Jobs affected by a change since the last `settle`.
+        # Jobs affected by events since the last `settle`.
         self._doubtful: set[int] = set()
         self._unplaceable: dict[int, str] = {}
         self._now_ms = 0
 
     def __contains__(self, job_id: int) -> bool:
-        """Whether a job is kept out of the queue."""
+        """Whether a job is currently kept out of the queue."""
         return job_id in self._kept
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def begin(self, now_ms: int) -> None:
-        """Set the current instant."""
+        """Set the current time."""
         self._now_ms = now_ms
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when a job may be admitted without another event, or None."""
+        """Return the next time at which a job may be admitted without any other event, or None."""
         return self.admission.next_wakeup_ms()
 
     def set_quotas(self, quotas: Quotas) -> None:
-        """Replace the quotas; jobs in the queue stay there."""
+        """Replace the quotas; jobs that are already in the queue stay in it."""
         self.admission.change(quotas)
         self._doubtful.update(job_id for job_id in self._kept if job_id in self.admission)
 
     def is_wished(self, job_id: int) -> bool:
-        """Whether a job has a hold by its user; the hold takes effect unless the job starts first."""
+        """Whether the user has held a job; the hold takes effect unless the job starts first."""
         return job_id in self._to_hold
 
     def add(self, job_id: int, request: JobRequest, past: dict[int, Past]) -> bool:
-        """Add a submitted job; return whether it enters the queue at once.
+        """Add a submitted job; return whether it may enter the queue immediately.
 
-        If not, `settle` reports its state. ``past`` has the jobs that it depends on.
+        If not, `settle` will report its state. ``past`` holds the states of the jobs it depends on.
         """
         group_set, ask = group_set_of(request)
         self.admission.came(group_set)
@@ -210,34 +210,34 @@ class Eligibility:
         return False
 
     def _after_end(self, job_id: int, waits: list[After], past: Past) -> list[After]:
-        """Return the open dependencies of a job after another has ended; record if one can never be met."""
+        """Return a job's remaining dependencies after another job has ended, and record one that can never be met."""
         left, unplaceable = _left_after_end(waits, past)
         if unplaceable is not None:
             self._unplaceable.setdefault(job_id, _why_unplaceable(unplaceable, past))
         return left
 
     def hold(self, job_id: int) -> None:
-        """Set a hold; a queued job must then be removed from the queue (`left_queue`), unless it starts first."""
+        """Hold a job; the caller must then remove a queued job from the queue (`left_queue`) unless it starts first."""
         self._to_hold.add(job_id)
         if job_id in self._kept:
             self.admission.step_out(job_id)
             self._doubtful.add(job_id)
 
     def release(self, job_id: int) -> None:
-        """Lift the user's hold; the job may still wait for other reasons."""
+        """Lift the user's hold; the job may still have to wait for other reasons."""
         self._to_hold.discard(job_id)
         if job_id in self._kept:
             self._doubtful.add(job_id)
 
     def left_queue(self, job_id: int, request: JobRequest, attempt: int) -> None:
-        """Record that a job has left the queue after this attempt because of a hold."""
+        """Record that a job whose last attempt was `attempt` has left the queue because of a hold."""
         group_set, ask = group_set_of(request)
         self.admission.leave(group_set, ask, self._now_ms)
         self._kept[job_id] = _Kept([], group_set, ask, attempt)
         self._doubtful.add(job_id)
 
     def started(self, job_id: int, request: JobRequest) -> bool:
-        """Record that a job runs; return whether it had a hold, which the start removes."""
+        """Record that a job has started; return whether it was held. Starting lifts the hold."""
         self.admission.started(job_id, group_set_of(request)[0])
         for follower in self._followers.get(job_id, ()):
             kept = self._kept.get(follower)
@@ -249,11 +249,11 @@ class Eligibility:
         return wished
 
     def used(self, request: JobRequest, used_s: int) -> None:
-        """Record the node-seconds of an attempt of a job that has not ended."""
+        """Record the node-seconds used by an attempt of a job that has not ended."""
         self.admission.used(group_set_of(request)[0], self._now_ms, used_s)
 
     def over(self, past: Past, request: JobRequest, used_s: int = 0) -> None:
-        """Record that a job has ended, was refused, or was cancelled while kept; ``used_s`` is for its last attempt."""
+        """Record that a job has ended or was refused or cancelled; ``used_s`` are its last attempt's node-seconds."""
         job_id = past.job_id
         self._to_hold.discard(job_id)
         self._unplaceable.pop(job_id, None)
@@ -270,7 +270,7 @@ class Eligibility:
             self._doubtful.add(follower)
 
     def settle(self) -> Settled:
-        """Return the consequences of all events since the last call."""
+        """Return the consequences of all events since the previous call."""
         unplaceable, self._unplaceable = sorted(self._unplaceable.items()), {}
         doubtful, self._doubtful = self._doubtful, set()
         gone = {job_id for job_id, _ in unplaceable}
@@ -292,7 +292,7 @@ class Eligibility:
         return Settled(numbers, unplaceable, [(job_id, self.reason(job_id)) for job_id in still])
 
     def reason(self, job_id: int) -> str:
-        """Return why a job is kept out of the queue, in one line; empty if it is not."""
+        """Return why a job is kept out of the queue, in one line; empty if it is not kept out."""
         kept = self._kept.get(job_id)
         if kept is None:
             return ""
@@ -308,23 +308,23 @@ class Eligibility:
         return "; ".join(reasons)
 
     def bounds(self, job_id: int) -> list[Bound]:
-        """Return the full groups that keep a job in the admission queue; none if it only waits behind others."""
+        """Return the full groups that keep a job in the admission queue; empty if it only waits behind other jobs."""
         if job_id not in self.admission:
             return []
         kept = self._kept[job_id]
         return self.admission.bound(self._now_ms, kept.group_set, kept.ask)
 
     def state(self) -> EligibilityState:
-        """Return the state; only valid right after `settle`."""
+        """Return the state; call this only right after `settle`."""
         return EligibilityState(self._kept, sorted(self._to_hold), self._followers, self.admission.state())
 
     def restore(self, state: EligibilityState) -> None:
-        """Restore the state of another instance."""
+        """Restore a state returned by `state`."""
         self._kept, self._to_hold, self._followers = state.kept, set(state.to_hold), state.followers
         self.admission.restore(state.admission)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state is inconsistent, e.g. a job is kept for no reason."""
+        """Raise AssertionError if the state is inconsistent, e.g. if a job is kept out of the queue for no reason."""
         assert not self._doubtful, "a change was not settled"
         assert not self._unplaceable, "an unplaceable job has not ended"
         for job_id, kept in self._kept.items():
@@ -334,7 +334,7 @@ class Eligibility:
 
 
 def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
-    """Return what is wrong with the dependencies of a job, in one line, or None."""
+    """Return the problem with a job's dependencies, in one line, or None."""
     for after in request.after:
         dependency = past.get(after.job_id)
         if dependency is None:

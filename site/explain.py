@@ -1,7 +1,7 @@
-"""Explain when a job starts, and why not sooner; used by sites, the grid, its gateway and the command line.
+"""Explain when a job will start and why not sooner, for sites, the grid, its gateway and the command line.
 
-Each reason is worded once, by the component that knows it: the discipline of a site, its contract, or the grid queue.
-All others pass the text on unchanged. docs/explain.md lists the reasons.
+Each reason is worded once, by the component that knows it: a site's discipline, a site's contract, or the grid queue.
+All other components pass on the text unchanged. docs/explain.md lists the reasons.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from gridweave.site.lifecycle import PLACED, JobState
 from gridweave.site.times import span_text, when_text
 
 Places = tuple[tuple[str, int], ...]
-"""Sites and the number of nodes at each."""
+"""Sites, with the number of nodes at each."""
 
 
 class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job does not start at a site now.
+    """Why a job cannot start at a site now.
 
     Attributes
     ----------
     site : str
-        Name of the site; empty in the answer of a discipline, which does not know it.
+        Name of the site; empty in a discipline's answer, because the discipline does not know the name.
     nodes, free : int
-        Nodes of the site (in the grid's answer: of the grid's share), and how many are free.
+        Number of nodes at the site (in the grid's answer: in the grid's share), and how many of these are free.
     start_ms : int, optional
-        The job's start by the site's schedule. In the grid's answer: its start if it were the next job and all running
-        jobs used their whole estimates. None: never, or no start is promised, as for jobs behind the head of a queue.
+        The job's start in the site's schedule. In the grid's answer: its start if it were the next job and all running
+        jobs used their whole estimates. None: it never starts, or no start is promised, as behind the head of a queue.
     is_bound : bool
         Whether the site guarantees ``start_ms``: it can only become earlier, unless an estimate is exceeded or, in a
         queue, a job moves ahead of this one. Never true at a planning site, which recomputes its plan, nor with slack.
     ahead : int
-        Number of jobs before it in the queue.
+        Number of jobs ahead of it in the queue.
     waits_for : tuple of int
-        The running jobs that end by ``start_ms`` by their estimates; can be empty.
+        The running jobs that end by ``start_ms`` according to their estimates; may be empty.
     reason : str
-        One line for a person, with numbers.
+        One readable line, with numbers.
     cause : str
         The reason without numbers, if the discipline provides it; used to group reasons that differ in numbers only.
     offer : str
-        The jobs with which it could share nodes now, and the slowdown; empty: none.
+        The jobs with which the job could share nodes now, and the slowdown; empty if there are none.
     """
 
     site: str = ""
@@ -63,26 +63,26 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 STARTS_AT_ONCE = "it would start at once"
-"""Beginning of the reason of a job that would not wait; the placement follows."""
+"""Beginning of the reason for a job that would not have to wait; the placement follows."""
 
 
 class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost and the gain of a split.
+    """The cost and gain of splitting a job.
 
     Attributes
     ----------
     places : tuple of (str, int)
-        Sites and nodes of the best split that could start now, or of the earliest one.
+        Sites and nodes of the best split that could start now, or else of the earliest possible split.
     start_ms : int, optional
-        Start of that split.
+        Start of the job with this split.
     length_ms, whole_ms : int
-        Wall time limit of the job with the split, and without it.
+        Wall time limit of the job with the split and without it.
     gain_ms : int, optional
-        How much earlier the split ends than a run on one site; negative: later; None: one of the two is impossible.
+        How much earlier the job ends with the split than on one site; negative: later; None: either is impossible.
     reason : str
-        Why the job is split, or is not.
+        Why the job is or is not split.
     cost : SplitCost, optional
-        Cost of that split, also if the split is rejected for its cost.
+        Cost of the split, even if the split is rejected because of its cost.
     """
 
     places: Places = ()
@@ -95,34 +95,34 @@ class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """When and where a job starts, and why not sooner; for a submitted job, or for a quote.
+    """When and where a job will start, and why not sooner, for a submitted job or a quote.
 
     Attributes
     ----------
     job_id : int, optional
         None for a quote.
     start_ms : int, optional
-        Start if every job uses its whole limit and no other job is submitted; None: unknown, or never.
+        Start if every job uses its whole time limit and no other job is submitted; None: unknown or never.
     places : tuple of (str, int)
-        Sites and nodes of that start.
+        Sites and nodes on which the job would then start.
     length_ms : int
-        Wall time limit there.
+        Wall time limit with this placement.
     ahead : int
         Number of jobs before it in the queue.
     reason : str
-        Why it waits, in one line.
+        Why the job has to wait, in one line.
     cause : str
         The reason without numbers, if its source provides it; used to group reasons that differ in numbers only.
     split : SplitReason, optional
         None if the grid does not split jobs.
     queues : tuple of str
-        The sites in whose queues it waits, or could wait after submission; they know its start there. Empty under full
-        control.
+        The sites in whose queues the job is waiting, or could wait after submission; only these sites know its start.
+        Empty with full control.
     evicted : str
-        Number of evictions of a grid job, the last one's time and site, and the job that caused it; also part of
-        ``reason``.
+        How often a grid job was evicted, with the last eviction's time and site and the job that caused it; also part
+        of ``reason``.
     offers : tuple of str
-        The sites that could start the job on shared nodes now, if it were submitted to a grid with full control.
+        The sites that could start the job on shared nodes now if it were submitted to a grid with full control.
     """
 
     job_id: int | None = None
@@ -142,15 +142,15 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Planner = Callable[[], list[Forecast]]
-"""Compute the forecasts of all waiting jobs, each as a `Forecaster` does for one job, where possible."""
+"""Compute forecasts for all waiting jobs, each the same as from a `Forecaster` where possible."""
 
 Forecaster = Callable[[], Forecast]
-"""Compute a forecast from copies made at the time of the question; can be called at once, later, or in another
+"""Compute a forecast from copies made when the question was asked; can be called immediately, later, or in another
 thread."""
 
 
 def settled(forecast: Forecast) -> Forecaster:
-    """Return a forecaster for a forecast that is already computed."""
+    """Wrap a forecast that is already computed in a forecaster."""
     return lambda: forecast
 
 
@@ -163,7 +163,7 @@ def forecast_at(
     length_ms: int,
     state: JobState = "waiting",
 ) -> Forecast:
-    """Return the forecast of a job at one site, from the site's reason."""
+    """Return a job's forecast for one site, given the site's reason."""
     site_reason = site_reason.with_offer()
     return Forecast(
         job_id=job_id,
@@ -180,7 +180,7 @@ def forecast_at(
 
 
 def with_refusals(forecast: Forecast, refusals: Mapping[str, str]) -> Forecast:
-    """Return a copy in which each site of ``refusals`` shows why it does not accept the job."""
+    """Return a copy in which each site in ``refusals`` shows why it does not accept the job."""
     rows = [
         msgspec.structs.replace(row, start_ms=None, is_bound=False, waits_for=(), reason=f"does not accept it: {why}")
         if (why := refusals.get(row.site))
@@ -191,13 +191,13 @@ def with_refusals(forecast: Forecast, refusals: Mapping[str, str]) -> Forecast:
 
 
 def with_cost(forecaster: Forecaster, cost: SplitCost) -> Forecast:
-    """Return the forecast of a job that is starting, with the cost of its split."""
+    """Return the forecast of a starting job, with the cost of its split added to the reason."""
     forecast = forecaster()
     return msgspec.structs.replace(forecast, reason=f"{forecast.reason}; {cost.text}")
 
 
 def took_text(record: JobRecord, now_ms: int | None = None) -> str:
-    """Return the real run time of an ended job, or of one that ends now, in words; empty if it has not run."""
+    """Return in words how long a job ran that has ended, or ends at `now_ms`; empty if it has never run."""
     end_ms = now_ms if record.end_ms is None else record.end_ms
     if record.start_ms is None or end_ms is None:
         return ""
@@ -205,7 +205,7 @@ def took_text(record: JobRecord, now_ms: int | None = None) -> str:
 
 
 def offer_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) -> str:
-    """Return in words which jobs a job could share nodes with, now or after a wait, and the slowdown.
+    """Describe with which jobs a job could share nodes, now or after a wait, and its slowdown.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def offer_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) -> str:
 
 
 def shared_start_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) -> str:
-    """Return in words how a job would start on the nodes of other jobs; the slowdown counts from now.
+    """Describe how a job would start on other jobs' nodes; the slowdown includes the wait.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def shared_start_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) 
 
 
 def really_text(sharing: NodeSharing) -> str:
-    """Return the measured slowdown of an ended job that shared nodes, in words.
+    """Describe the measured slowdown of an ended job that shared nodes.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def really_text(sharing: NodeSharing) -> str:
 
 
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
-    """Return the forecast of a job that is not in a queue, from its record; ``kept`` says why it is held, if so."""
+    """Return the forecast of a job that is in no queue, from its record; ``kept`` is the reason if it is held."""
     return Forecast(
         job_id=record.job_id,
         now_ms=now_ms,
@@ -258,7 +258,7 @@ def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
 
 
 def _recorded(record: JobRecord) -> str:
-    """Return the reason of a record, without its state, start and placement, which the forecast has in fields."""
+    """Return a record's reason without its state, start and placement, which are separate fields of the forecast."""
     match record.state:
         case "starting":
             return "it was placed"
@@ -290,7 +290,7 @@ def nodes_text(count: int) -> str:
 
 
 def too_small_text(nodes: int) -> str:
-    """Return in words that the grid can have fewer nodes at a site than a job needs.
+    """Say that the grid can use fewer nodes at a site than a job needs.
 
     Examples
     --------
@@ -301,7 +301,7 @@ def too_small_text(nodes: int) -> str:
 
 
 def shut_text(why: str) -> str:
-    """Return in words that a site accepts no new grid jobs, and why.
+    """Say that a site accepts no new grid jobs, and why.
 
     Examples
     --------
@@ -312,7 +312,7 @@ def shut_text(why: str) -> str:
 
 
 def free_text(free: int, nodes: int | None = None) -> str:
-    """Return how many nodes are free, in words; with the total if it is given.
+    """Return how many nodes are free, in words, with the total if given.
 
     Examples
     --------
@@ -358,12 +358,12 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def with_evictions(reason: str, evicted: str) -> str:
-    """Return the reason of a waiting job, followed by its evictions, if any."""
+    """Return a waiting job's reason, followed by its evictions, if any."""
     return f"{reason}; {evicted}" if evicted else reason
 
 
 def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str = "") -> str:
-    """Return how often a job was evicted, with the time, site (if another one) and reason of the last eviction.
+    """Describe how often a job was evicted, with the time, the reason and, if given, the site of the last eviction.
 
     Examples
     --------
@@ -378,7 +378,7 @@ def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str =
 
 
 def without_site_answer(forecast: Forecast, site: str) -> Forecast:
-    """Return a forecast in which a site is marked as not answering; older information about it is kept."""
+    """Return a forecast that marks a site as not answering; older information about the site is kept."""
     rows = tuple(
         msgspec.structs.replace(row, start_ms=None, reason=f"does not answer now; {row.reason}")
         if row.site == site
@@ -392,10 +392,10 @@ def without_site_answer(forecast: Forecast, site: str) -> Forecast:
 
 
 def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
-    """Return a forecast with the answer of a site at which the job waits, or would wait.
+    """Return a forecast updated with the answer of a site in whose queue the job is waiting or would wait.
 
-    The forecast of a waiting job gets the site's start and reason. A quote gets the earliest start among the sites that
-    have answered.
+    A waiting job's forecast gets the site's start and reason. A quote gets the earliest start among the sites that have
+    answered.
     """
     site_reason = answer.sites[0] if answer.sites else SiteReason(start_ms=answer.start_ms, reason=answer.reason)
     rows = tuple(

@@ -1,7 +1,7 @@
-"""Define the jobs of a site and of the grid, the requests of users, and their limits.
+"""Jobs of a site and of the grid, users' requests, and their limits.
 
-`Job` is a job as the scheduler of a site sees it. `JobRequest` is a user's request, and `JobRecord` its state and
-result. The checks here reject values that no machine or calendar can have.
+`Job` is a job as a site's scheduler sees it. `JobRequest` is a user's request, and `JobRecord` the state and result of
+the job. The checks reject values that are impossible on any machine or calendar.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from gridweave.site.lifecycle import JobState
 
 MAX_WIDTH = 10**7
 MAX_TIME_MS = 10**14
-"""Limits of ten million nodes and of three thousand years in ms; a larger value is an error in the input."""
+"""Limits of ten million nodes and three thousand years in ms; larger values must be input errors."""
 
 NodeIntervals = tuple[tuple[int, int], ...]
-"""Half-open intervals of node numbers, ascending; where tasks share nodes, one group of tasks after the other."""
+"""Half-open intervals of node numbers, ascending; if tasks share nodes, listed group by group of tasks."""
 
 
 class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,7 +52,7 @@ class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tasks : int
         Number of tasks.
     cpu_need, memory : float
-        Needs of one task, as in `Resources`.
+        Resource needs of one task, as in `Resources`.
     """
 
     tasks: int
@@ -61,7 +61,7 @@ class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a job needs on its nodes, for sites whose nodes are shared (docs/sharing.md, "The fractions of a job").
+    """A job's resource needs on its nodes, for sites with shared nodes (docs/sharing.md, "The fractions of a job").
 
     Attributes
     ----------
@@ -70,19 +70,19 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory : float
         Fraction of a node's memory, above 0 and at most 1.
     cpu_kind : int
-        Kind of the work on the CPU: 0 integer, 1 floating point, or a number from the site's table.
+        Kind of CPU work: 0 integer, 1 floating-point, or a number from the site's table.
     cores : int
-        Cores that the job uses on each of its nodes.
+        Number of cores that the job uses on each of its nodes.
     cache_bytes : int
-        Data that the job uses in the cache; for measured slowdowns.
+        Amount of data that the job keeps in the cache; for measured slowdowns.
     message_bytes : int, optional
-        Size of the job's messages; for measured slowdowns. None: unknown, treated as large.
+        Size of the job's messages; for measured slowdowns. None: unknown, assumed to be large.
     cpu_need : float
-        Fraction of a node's CPU with which one task runs at full speed, above 0 and at most 1. Only for sites that
-        allocate fractions of nodes; there ``memory``, too, is the memory of one task.
+        Fraction of a node's CPU that one task needs to run at full speed, above 0 and at most 1. Only for sites that
+        allocate fractions of nodes; at these sites, ``memory`` also refers to one task.
     groups : tuple of TaskGroup
-        All tasks of the job, the lowest ranks first, if they differ. Then ``cpu_need`` and ``memory`` are those of the
-        largest task, and a site that treats all tasks alike uses these.
+        All the job's tasks, lowest ranks first, if they have different needs. Then ``cpu_need`` and ``memory`` are the
+        maximum over all tasks, which is used by sites that treat all tasks alike.
     """
 
     cpu: float = 1.0
@@ -98,15 +98,15 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def needs_of_groups(groups: Sequence[TaskGroup]) -> Resources:
-    """Return the resources of a job whose tasks differ."""
+    """Return the resources of a job whose tasks have different needs."""
     cpu_need, memory = max(group.cpu_need for group in groups), max(group.memory for group in groups)
     return Resources(cpu_need=cpu_need, memory=memory, groups=tuple(groups))
 
 
 def task_groups(needs: Resources | None, width: int) -> tuple[TaskGroup, ...]:
-    """Return the groups of a job's tasks, the lowest ranks first; without ``needs``, each task needs a whole node.
+    """Return a job's task groups, lowest ranks first; without ``needs``, each task needs a whole node.
 
-    If the groups do not add up to ``width`` tasks, as for a fragment of a job, each task is as large as the largest.
+    If the groups do not add up to ``width`` tasks, as in a fragment of a job, every task gets the maximum needs.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def task_groups(needs: Resources | None, width: int) -> tuple[TaskGroup, ...]:
 
 
 def part_of_nodes(groups: Sequence[TaskGroup], numbers: Sequence[int]) -> NodePart:
-    """Return the CPU and memory that the tasks with these numbers (from 0) need together, in nodes.
+    """Return the total CPU and memory, in nodes, that the tasks with these numbers (from 0) need.
 
     Examples
     --------
@@ -135,20 +135,20 @@ def part_of_nodes(groups: Sequence[TaskGroup], numbers: Sequence[int]) -> NodePa
 
 
 class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One way to run a job, for sites whose machines differ (docs/heterogeneous.md, "Forms").
+    """One way to run a job, for sites with different machines (docs/heterogeneous.md, "Forms").
 
     Attributes
     ----------
     on : tuple of str
-        Names or labels of machine classes, any of which will do; empty: all classes.
+        Names or labels of suitable machine classes; empty: all classes.
     width : int
-        Number of machines, all of one cluster; 1: a single machine.
+        Number of machines, all in one cluster; 1: any single machine.
     speed : float
-        Speed of the work on machines of speed 1; at 2.0 the job takes half of its limit.
+        Speed of the job on machines of speed 1; at 2.0 it needs only half of its time limit.
     cores, memory_mb : int
-        Minimum of each machine.
+        Minimum cores and memory of each machine.
     argv : tuple of str
-        Command and arguments that replace the job's; empty: use the job's.
+        Command and arguments that replace the job's own; empty: use the job's own.
     """
 
     on: tuple[str, ...] = ()
@@ -175,27 +175,27 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     estimate_ms : int
         Wall time limit; the job is killed when it reaches it.
     priority : float
-        Sort key of the order ``priority``.
+        Sort key for the order ``priority``.
     weight : float
-        Sort key of the orders ``weight`` and ``smith``; above 0.
+        Sort key for the orders ``weight`` and ``smith``; above 0.
     behind : bool
-        Whether the job queues behind all jobs without this flag, in any order of the queue. Jobs with the flag are
-        ordered by submission among themselves.
+        Whether the job queues behind all jobs without this flag, whatever the order of the queue. Jobs with the flag
+        are sorted by submission.
     resources, assumed : Resources, optional
-        The needs that the user gave, and the defaults for jobs of this kind that apply without them (for nodes shared
-        by hardware threads).
+        The needs that the user stated, and the defaults for jobs of this kind, which apply if the user stated none (for
+        nodes shared by hardware threads).
     user_name, class_name : str
-        Names of the user and of the class; empty if they have none.
+        Names of the user and of the job class; empty if there is no name.
     forms : tuple of JobForm
-        Forms in which the job can run, at sites that use forms; empty: the site's forms for the job's class.
+        Forms in which the job can run at sites that use forms; empty: the site's forms for the job's class.
     in_step : bool
         Whether this is a fragment of a multi-site job. All fragments progress at the same rate, so the site must not
         choose a slower machine.
     if_evicted : str
-        ``never``: do not evict the job; ``restart``: it starts again from zero; ``checkpoint``: it continues from its
-        checkpoint; empty: the site decides.
+        ``never``: do not evict the job; ``restart``: it starts over; ``checkpoint``: it resumes from its checkpoint;
+        empty: the site decides.
     evictions : int
-        Number of evictions before the job came to this site, where the count that raises its level continues.
+        Number of evictions before the job came to this site; it continues the count when raising the job's level.
     """
 
     job_id: int
@@ -219,14 +219,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def needs_telling(self) -> bool:
         """Whether a quote needs the whole job, not only its width and limit (docs/control.md, "Quotes").
 
-        A priority of 0 does not count, so a site with levels below 0 quotes such a job at its lowest level.
+        A priority of 0 is not sent, so a site with levels below 0 quotes a job of priority 0 at its lowest level.
         """
         has_class = self.job_class is not None or bool(self.class_name)
         return bool(self.forms or self.evictions) or has_class or self.priority != 0
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
-    """A running job with its start and its estimated end."""
+    """A running job with its start and estimated end."""
 
     job: Job
     start_ms: int
@@ -236,7 +236,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 MAX_ID = 2**63 - 1
 
 ASKED_ID = MAX_ID
-"""Id of a hypothetical job in a quote; it sorts after all jobs of the same instant."""
+"""Id of the hypothetical job in a quote; it sorts after all jobs submitted at the same time."""
 
 SUM_TOLERANCE = 1e-6
 """Largest accepted deviation of cpu + network + disk from 1 (docs/sharing.md)."""
@@ -256,7 +256,7 @@ def why_impossible(job: Job) -> str | None:
 
 
 def why_impossible_needs(needs: Resources) -> str | None:
-    """Return why the resources of a job are invalid, or None (docs/sharing.md)."""
+    """Return why a job's resources are invalid, or None (docs/sharing.md)."""
     fractions = needs.cpu, needs.network, needs.disk
     if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
         return f"cpu, network and disk are {fractions}; expected fractions of the run time that sum to 1"
@@ -285,63 +285,63 @@ def check_job(job: Job) -> None:
 
 
 Where = Literal["each-node", "first-node"]
-"""One rank on each node of a fragment, or one rank on its first node, as for a batch script."""
+"""Run one rank on each node of a fragment, or one rank on its first node, as for a batch script."""
 
 OWN_IDS = 10**12
-"""Ids of jobs of a site's own users start at this number times the site's index (from 1); the grid's ids are below."""
+"""Job ids of a site's own users start at this number times the site's index (from 1); grid job ids are lower."""
 
 MOST_GRACE_MS = 300_000
-"""Longest time between the request to end a job and its kill."""
+"""Longest grace period between the request to end a job and killing it."""
 
 MOST_OUTPUT_BYTES = 1 << 30
-"""Largest limit of the stored output of one rank."""
+"""Largest possible limit on the stored output of one rank."""
 
 MOST_PRIORITY = 1_000_000_000
-"""Highest priority of a job of a live grid; the lowest is its negative."""
+"""Highest priority of a job in a live grid; the lowest priority is the negative of this value."""
 
 MOST_TEXT_BYTES = (128 << 10) - 1
-"""The longest argument or ``NAME=value`` that Linux passes to a program (execve(2), MAX_ARG_STRLEN)."""
+"""Longest argument or ``NAME=value`` that Linux can pass to a program (execve(2), MAX_ARG_STRLEN)."""
 
 MOST_TEXTS_BYTES = 1 << 20
-"""Largest total of command and environment; Linux accepts 2 MiB, including the variables that the machine adds."""
+"""Maximum total size of command and environment; Linux accepts 2 MiB, including variables added by the machine."""
 
 MOST_AFTER = 1_000
-"""Largest number of jobs that one job can wait for."""
+"""Maximum number of jobs that one job can depend on."""
 
 MOST_NAME = 200
-"""Most characters of an array's name, and of an option for a batch system."""
+"""Maximum number of characters in an array's name and in a batch system option."""
 
 MOST_BATCH_OPTIONS = 20
-"""Most options for a batch system per job."""
+"""Maximum number of batch system options per job."""
 
 _BATCH_OPTION = re.compile(r"[a-z][a-z-]*=.")
 
 MOST_FORMS = 20
-"""Most forms per job."""
+"""Maximum number of forms per job."""
 
 MOST_SPEED = 10_000.0
-"""Highest relative speed of a machine or of a form."""
+"""Highest relative speed of a machine or form."""
 
 JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
-"""How a job ended: all ranks succeeded, one failed, the job reached its limit, or a user or operator ended it."""
+"""How a job ended: all ranks succeeded, a rank failed, the time limit was reached, or a user or operator ended it."""
 
 OUTCOMES: tuple[JobOutcome, ...] = get_args(JobOutcome)
 
 ActionKind = Literal["cancel", "kill", "signal", "requeue", "hold", "release"]
 """A user's action on a job.
 
-``cancel``: end the job, or remove it from the queue; ``kill``: end it without a grace period; ``signal``: send its
-processes a signal; ``requeue``: have it write a checkpoint, end, and run again; ``hold``: do not start it for now;
+``cancel``: end the job, or remove it from the queue; ``kill``: end it without a grace period; ``signal``: send a signal
+to its processes; ``requeue``: make it write a checkpoint, end, and run again later; ``hold``: do not start it for now;
 ``release``: lift the hold.
 """
 
 
 SignalName = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"]
-"""Signals that users can send to the processes of a job: those of signal(7) that end or notify a program."""
+"""Signals that users can send to a job's processes: the signals in signal(7) that end or notify a program."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """The command or callable of a job, and how to run it.
+    """A job's command or callable, and how to run it.
 
     Attributes
     ----------
@@ -354,13 +354,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     ranks : str
         See `Where`.
     if_lost : str
-        What happens when a machine fails under the job: ``requeue`` or ``fail``.
+        What happens to the job when one of its machines fails: ``requeue`` or ``fail``.
     checkpoint_signal : str
-        Signal to write a checkpoint and exit; the next start continues from it. None: the job has no checkpoints.
+        Signal to write a checkpoint and exit; the next start resumes from it. None: the job writes no checkpoints.
     end_on_failure : bool
-        Whether all ranks are ended when one has failed.
+        Whether all ranks are ended as soon as one rank has failed.
     limit_signal : LimitSignal, optional
-        Signal to the processes before the job reaches its limit.
+        Signal sent to the processes before the job reaches its time limit.
     """
 
     argv: tuple[str, ...] = ()
@@ -377,19 +377,19 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_be_moved(self) -> bool:
-        """Whether the job writes a checkpoint on demand and can continue from it elsewhere."""
+        """Whether the job can write a checkpoint on demand and resume from it elsewhere."""
         return self.checkpoint_signal is not None and self.if_lost == "requeue"
 
     @property
     def if_evicted(self) -> IfEvicted:
-        """What happens on eviction; ``never`` for a job that must not run twice."""
+        """What happens to the job on eviction; ``never`` if it must not run twice."""
         if self.if_lost == "fail":
             return "never"
         return "checkpoint" if self.can_be_moved else "restart"
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job sends over the links between sites, as its user states it (docs/netmodel.md, "What a job sends").
+    """The traffic of a job on the links between sites, as stated by its user (docs/netmodel.md, "What a job sends").
 
     Attributes
     ----------
@@ -397,33 +397,33 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         Communication pattern: ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours``,
         ``master-workers``.
     fraction : float
-        Fraction of the run time on one site that the job spends sending messages and waiting for them.
+        Fraction of the run time on a single site that the job spends sending messages and waiting for messages.
     communication : str
-        A profile such as ``light``, or ``fraction=0.2,pattern=ring,message=1MB``, which replaces the pattern and the
-        numbers. Without a profile and a pattern, the grid assumes the traffic of similar jobs.
+        A profile such as ``light`` or ``fraction=0.2,pattern=ring,message=1MB``, which replaces the pattern and the
+        numbers. If neither profile nor pattern is given, the grid assumes the traffic of similar jobs.
     """
 
     pattern: str = ""
     fraction: float = 0.0
     message_bytes: float = 0.0
     input_bytes: int = 0
-    input_site: str = ""  # the site that has the input
+    input_site: str = ""  # the site that stores the input
     output_bytes: int = 0
     output_site: str = ""
     communication: str = ""
 
 
 class After(msgspec.Struct, frozen=True, kw_only=True):
-    """A dependency: a condition on another job of the same grid or site, checked before a job enters the queue.
+    """A dependency: a condition on another job of the same grid or site that must hold before a job enters the queue.
 
     Attributes
     ----------
     has : str
-        ``started``: the other job has its nodes; ``ended``: with any outcome; ``finished``; ``failed``: ended with
-        another outcome. If the condition can no longer come true, the waiting job is cancelled.
+        ``started``: the other job has got its nodes; ``ended``: with any outcome; ``finished``: successfully;
+        ``failed``: with any other outcome. If the condition can no longer become true, the waiting job is cancelled.
     group : int
-        Above 0: all ``failed`` conditions with this number count as one. It is true when all their jobs have ended and
-        at least one has failed.
+        Above 0: all ``failed`` conditions with the same number count as one condition, which is true when all their
+        jobs have ended and at least one of them has failed.
     """
 
     job_id: int
@@ -432,16 +432,16 @@ class After(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The position of a job in a job array; its ranks get the index as ``GRIDWEAVE_ARRAY_INDEX``.
+    """The position of a job in a job array; its ranks find the index in ``GRIDWEAVE_ARRAY_INDEX``.
 
     Attributes
     ----------
     name : str
-        Name of the array, unique among the arrays of its user.
+        Name of the array, unique among its user's arrays.
     at_once : int
-        How many jobs of the array can be queued or running at one time; 0: all.
+        Maximum number of the array's jobs that may be queued or running at any time; 0: no limit.
     array_tasks : tuple of (int, int)
-        Indexes of the tasks of a packed array, which this job runs one after the other on each node; its own is first.
+        Task indexes of a packed array, run by this job one after another on each node; the job's own index is first.
     """
 
     name: str
@@ -456,25 +456,25 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     limit_ms : int
-        Wall time limit, which is also the estimate for planning.
+        Wall time limit, also used as the run time estimate for planning.
     priority, weight : float
         As for `gridweave.site.messages.Job`.
     sensitivity : float
-        Sensitivity to the overhead of a split, >= 0; used if the grid has no network model.
+        Sensitivity to the overhead of a split, at least 0; only used if the grid has no network model.
     traffic : Traffic, optional
-        Used if the grid has a network model.
+        Only used if the grid has a network model.
     hold : bool
         Whether the job stays out of the queue until its user releases it.
     after : tuple of After
-        Conditions that must all be true before the job enters the queue.
+        Conditions that must all be true before the job may enter the queue.
     account : str
-        Account that is charged with the node-hours; an account's quotas cover all of its users together.
+        Account charged for the node-hours; an account's quotas apply to all its users together.
     batch_options : tuple of str
-        Options for the site's batch system, each ``name=value``; only a site that passes all of them on accepts the
-        job.
+        Options for the site's batch system, each ``name=value``; the job is accepted only by sites that pass on all
+        of them.
     forms : tuple of JobForm
-        Forms from which the site chooses one; then `nodes` is the width of the widest. Only a site whose machines
-        differ accepts such a job.
+        Forms from which the site chooses one; `nodes` must then be the width of the widest form. Only sites with
+        different machines accept such a job.
     """
 
     program: Program
@@ -497,17 +497,17 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
-    """Send a site the program of a grid job, before the request for its nodes."""
+    """Send the program of a grid job to a site, before requesting nodes for the job."""
 
     job_id: int
     attempt: int
     request: JobRequest
     limit_ms: int  # the wall time limit for this placement
-    # The number of this site's first rank, and the number of ranks of the whole job.
+    # Number of this site's first rank, and total number of ranks in the job.
     first_rank: int
     size: int
-    sites: tuple[str, ...]  # all sites of the job; rank 0 is on the first
-    # Of a packed array: the tasks of the whole job that have not ended.
+    sites: tuple[str, ...]  # all sites of the job; rank 0 is at the first site
+    # For a packed array: the tasks of the whole job that have not ended.
     array_tasks: Ranges | None = msgspec.field(default=None, name="elements")
     starts: int = 0  # number of earlier starts
 
@@ -517,19 +517,19 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
 
     job_id: int
     attempt: int
-    reason: str  # why it ended, in one line
+    reason: str  # why the fragment ended, in one line
     # Number, exit code and signal of each rank that failed; at most 20.
     exit_codes: tuple[tuple[int, int | None, int | None], ...]
     used: Used
-    machines: tuple[str, ...]  # the machines that have its output
-    # Of a packed array: the tasks that ended.
+    machines: tuple[str, ...]  # the machines that store the output
+    # For a packed array: the tasks that ended.
     array_tasks: tuple[ArrayTask, ...] = msgspec.field(default=(), name="elements")
-    interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
-    ran_ms: Ran = None  # when the last of its processes started, and when the last ended
+    interrupted: tuple[int, ...] = ()  # ... and the tasks that started but did not end
+    ran_ms: Ran = None  # when the last process started, and when the last process ended
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
-    """The state and the result of a user's job.
+    """The state and result of a user's job.
 
     Attributes
     ----------
@@ -538,26 +538,26 @@ class JobRecord(msgspec.Struct, kw_only=True):
     start_ms, end_ms : int, optional
         Start and end of the last attempt.
     attempt : int
-        Number of the last attempt. Attempts that a site refused, or that did not start on all sites, count.
+        Number of the last attempt, including attempts that a site refused or that did not start on all sites.
     starts : int
-        How often the job has started on all its sites.
+        Number of times the job has started on all its sites.
     places : tuple of (str, int)
-        Sites and numbers of nodes of the last attempt.
+        Sites of the last attempt, with the number of nodes at each.
     outcome : str
         ``finished``, ``failed``, ``limit`` or ``cancelled``; empty until the job has ended.
     exit_codes : tuple
         As in `FragmentReport`.
     array_tasks : tuple of ArrayTask
-        Ended tasks of a packed array, over all attempts; updated when an attempt ends.
+        Ended tasks of a packed array in all attempts; updated when an attempt ends.
     interrupted : tuple of int
-        Tasks of a packed array that a failed machine interrupted, or may have, once for each interruption; they run
-        again.
+        Tasks of a packed array that were, or may have been, interrupted by a failed machine, listed once per
+        interruption; they run again.
     placed_ms : int, optional
         When the grid placed the last attempt.
     ran_ms : (int, int), optional
-        When the last process of the last attempt started, and when the last one ended, by the clocks of the machines.
+        When the last attempt's last process started, and when its last process ended, by the machines' clocks.
     split, sharing : optional
-        Cost of the last attempt from a split over several sites, or from nodes shared with other jobs.
+        Cost of the last attempt due to a split over several sites, or due to sharing nodes with other jobs.
     """
 
     job_id: int
@@ -582,13 +582,13 @@ class JobRecord(msgspec.Struct, kw_only=True):
     sharing: NodeSharing | None = None
 
     def judged(self, outcome: str, reason: str) -> tuple[str, str]:
-        """Return the outcome and reason of the whole job; a failed task of an earlier attempt makes it ``failed``."""
+        """Return the whole job's outcome and reason; a failed task in any attempt makes the job ``failed``."""
         problem = tasks_problem(self.array_tasks)
         return ("failed", problem) if problem and outcome in ("finished", "failed") else (outcome, reason)
 
     @property
     def can_be_requeued(self) -> bool:
-        """Whether the job is running and can run again from the start."""
+        """Whether the job is running and may be run again."""
         return self.state == "running" and self.request.program.if_lost == "requeue"
 
     def left(self) -> Ranges | None:
@@ -600,7 +600,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="Accepted"):
-    """Notify the user that the job was accepted, with its id."""
+    """Notify the user that the job was accepted, with the job id."""
 
     key: str
     job_id: int
@@ -614,7 +614,7 @@ class Declined(msgspec.Struct, frozen=True, tag="Declined"):
 
 
 class Noted(msgspec.Struct, frozen=True, tag="Noted"):
-    """Write an event into the history of a job."""
+    """Add an event to a job's history."""
 
     job_id: int
     kind: str
@@ -623,7 +623,7 @@ class Noted(msgspec.Struct, frozen=True, tag="Noted"):
 
 
 class RecordUsage(msgspec.Struct, frozen=True, tag="RecordUsage"):
-    """Record a job's resource use as experience with its user and class."""
+    """Record a job's resource use in the experience for its user and class."""
 
     job_id: int
     request: JobRequest
@@ -633,13 +633,13 @@ class RecordUsage(msgspec.Struct, frozen=True, tag="RecordUsage"):
 
 
 class RecordEnded(msgspec.Struct, frozen=True, tag="RecordEnded"):
-    """Keep the record of an ended job for the lifetime of the journal."""
+    """Store the record of an ended job for the lifetime of the journal."""
 
     record: JobRecord
 
 
 def request_problem(request: JobRequest) -> str | None:
-    """Return why no site could run a request, in one line, or None.
+    """Return why a request is impossible to run on any site, in one line, or None.
 
     Examples
     --------
@@ -663,7 +663,7 @@ def request_problem(request: JobRequest) -> str | None:
 
 
 def _command_problem(request: JobRequest, form: JobForm | None) -> str | None:
-    """Return what is wrong with the program of a job, or with the command of one of its forms."""
+    """Return the problem with a job's program, or with the command of one of its forms, or None."""
     program = in_form(request, form).program
     if form is not None and form.argv and program.call is not None:
         return "the job runs a function, and one of its forms has a command; give one of the two"
@@ -683,7 +683,7 @@ def _command_problem(request: JobRequest, form: JobForm | None) -> str | None:
 
 
 def in_form(request: JobRequest, form: JobForm | None) -> JobRequest:
-    """Return the request with the command of a form, if the form has one.
+    """Return a request in which a form's command, if it has one, replaces the job's.
 
     Examples
     --------
@@ -697,13 +697,13 @@ def in_form(request: JobRequest, form: JobForm | None) -> JobRequest:
 
 
 def _bound_problem(request: JobRequest) -> str | None:
-    """Return which number or text of a request exceeds what a machine accepts or an operator can wait for."""
+    """Return which number or text in a request exceeds the limits of machines or operators, or None."""
     program = request.program
     if program.grace_ms > MOST_GRACE_MS:
         return f"grace_ms is {program.grace_ms}; expected at most {MOST_GRACE_MS}"
     if program.output_limit_bytes > MOST_OUTPUT_BYTES:
         return f"output_limit_bytes is {program.output_limit_bytes}; expected at most {MOST_OUTPUT_BYTES} per rank"
-    if not abs(request.priority) <= MOST_PRIORITY:  # NaN fails, too
+    if not abs(request.priority) <= MOST_PRIORITY:  # also rejects NaN
         return f"priority is {request.priority}; expected a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     ahead = program.limit_signal
     if ahead is not None and (ahead.name not in get_args(SignalName) or ahead.ahead_ms < 0):
@@ -725,7 +725,7 @@ def _bound_problem(request: JobRequest) -> str | None:
 
 
 def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
-    """Return what is wrong with the forms of a job with ``nodes`` nodes, on any machines; None if nothing is.
+    """Return the problem with a job's forms that would occur on any machines, or None.
 
     Examples
     --------
@@ -752,7 +752,7 @@ def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
 
 
 def _needs_problem(request: JobRequest) -> str | None:
-    """Return what is wrong with a job's resources or task groups."""
+    """Return the problem with a job's resources or task groups, or None."""
     if request.resources is None:
         return None
     if problem := why_impossible_needs(request.resources):
@@ -767,7 +767,7 @@ def _needs_problem(request: JobRequest) -> str | None:
 
 
 def _batch_problem(request: JobRequest) -> str | None:
-    """Return what is wrong with the options for a batch system; the check is the same for all batch systems."""
+    """Return the problem with a job's batch system options, or None; the check is the same for all batch systems."""
     if len(request.batch_options) > MOST_BATCH_OPTIONS:
         return f"the job has {len(request.batch_options)} batch_options; expected at most {MOST_BATCH_OPTIONS}"
     for option in request.batch_options:
@@ -777,7 +777,7 @@ def _batch_problem(request: JobRequest) -> str | None:
 
 
 def _order_problem(request: JobRequest) -> str | None:
-    """Return what is wrong with a job's dependencies or with its position in an array."""
+    """Return the problem with a job's dependencies or array position, or None."""
     if len(request.after) > MOST_AFTER:
         return f"after names {len(request.after)} jobs; expected at most {MOST_AFTER}"
     for after in request.after:

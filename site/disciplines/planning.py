@@ -1,6 +1,6 @@
-"""The planning site: every waiting job has a planned start (docs/disciplines.md, "Planning").
+"""The discipline planning: every waiting job has a planned start (docs/disciplines.md, "Planning").
 
-It is stepped like a queue (queue.py), with its own kernels (`gridweave.site.kernels.planning`).
+It runs on the code of the queue (queue.py), with its own kernels (`gridweave.site.kernels.planning`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The queue, stepped event by event: jobs in arrays, on which kernels decide (docs/disciplines.md, "Queue").
+"""The discipline queue, run event by event by kernels on arrays of jobs (docs/disciplines.md, "Queue").
 
-A planning site is stepped in the same way, with other kernels (planning.py).
+A planning site uses the same code with different kernels (planning.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NEVER = int(NEVER_MS)
 
 
 class SiteQueueState(CoreState, frozen=True, kw_only=True, tag="ArrayDiscipline 1"):
-    """The jobs of a site in arrays; ``plan`` is empty if the policy makes no plan."""
+    """A site's jobs in arrays; ``plan`` is empty if the policy makes no plan."""
 
     slots: SlotsState
     arrays: Arrays
@@ -63,7 +63,7 @@ class SiteQueueState(CoreState, frozen=True, kw_only=True, tag="ArrayDiscipline 
 
 
 class SiteQueue(ArrayDiscipline[SiteState]):
-    """Runs a queue or a planning site; keeps the jobs in arrays, on which kernels decide."""
+    """Runs a queue or a planning site, with kernels that make the decisions on arrays of jobs."""
 
     state_type: Any = SiteQueueState
 
@@ -76,7 +76,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._rules = self._made_rules()
         self._scratch: Plan | None = None
         self._end_ms: dict[int, int] = {}
-        # The first end and the next planned start after the last pass; `ended` keeps the first end up to date.
+        # The earliest end and the next planned start as of the last pass; `ended` keeps the earliest end up to date.
         self._first_end_ms = self._next_start_ms = _NEVER
         self._whys: dict[tuple[int, int], str | None] = {}
         self._order = ORDERS[policy.order]
@@ -100,11 +100,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return empty_state(self.nodes, slots=slots)
 
     def _name_numbers(self) -> None:
-        """Store the columns that every step reads: looking up a field of a record takes longer than reading it."""
+        """Store the columns that every step reads, because looking up a record's field takes longer than reading it."""
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
 
     def _empty_plan(self) -> Plan | None:
-        """Return an empty plan with space for all jobs of the arrays; None if the policy makes no plan."""
+        """Return an empty plan with space for as many jobs as the arrays hold; None if the policy makes no plan."""
         if not self._policy.makes_plan:
             return None
         return empty_plan(self._state, self._policy.profile_totals(self.nodes), reservations=FIRST_SLOTS)
@@ -181,7 +181,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         counters["stale"], counters["n_blocks"] = REPLAN, 0
 
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
-        """Add an accepted reservation to the sorted list and to the plan, in which it must fit."""
+        """Add an accepted reservation to the sorted list and to the plan, in which the reservation must fit."""
         count = int(self._state.counters[0]["n_reservations"])
         assert self._plan is not None, "a reservation in a queue"
         entries = self._plan.reservations
@@ -209,7 +209,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     @override
     def run_pass(self, now_ms: int) -> Decisions:
         if self._plan is None and len(self._slots.of) == len(self._end_ms):
-            # No job waits.
+            # No job is waiting.
             return NOTHING
         count, self._first_end_ms, self._next_start_ms = self._decide(self._state, self._rules, now_ms)
         if not count:
@@ -237,7 +237,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return run_from(self._start_under_limits_ms(now_ms, job), now_ms, job)
 
     def _start_under_limits_ms(self, now_ms: int, job: Job) -> int | None:
-        """Return when a job behind all others would start under the limits that apply to it; None: never."""
+        """Return when a job behind all other jobs would start under its limits; None if it would never start."""
         assert self._plan is not None, "limits without a plan"
         if job.width > self._in_service:
             return None
@@ -247,7 +247,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job would start; limits for single users do not count, because its user is unknown."""
+        """Return when a job would start; per-user limits are ignored, because the job's user is unknown."""
         if self._has_limits:
             return self._start_under_limits_ms(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms))
         if width > self._in_service:
@@ -263,7 +263,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return None if start_ms == NEVER_MS else int(start_ms)
 
     def _scratch_plan(self) -> Plan:
-        """Return scratch arrays in which a query can plan the queue."""
+        """Return scratch arrays in which queries can plan the queue."""
         if self._scratch is None or self._scratch.step_ms.shape[1] < 2 * len(self._state.jobs) + 4:
             total = np.array([self.nodes], np.int64)
             self._scratch = empty_plan(self._state, total, reservations=1)
@@ -324,7 +324,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return int(shadow_time(self._state, np.int64(head.width)))
 
     def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> tuple[str, str]:
-        """Return why a start is not planned earlier (window, order, nodes or cap), without and with numbers."""
+        """Return why no earlier start is planned (window, order, nodes, cap): once without numbers, once with them."""
         mask = np.int64(self._mask(job))
         if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
             return "a limit of the site", "a limit of the site allows no such job to start earlier"
@@ -340,7 +340,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return "no earlier gap is left", f"{need}, and {kept} leave no earlier gap for it"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> tuple[str, str]:
-        """Return which test of backfilling a job behind the head fails, without and with numbers."""
+        """Return which backfilling test a job behind the head fails: once without numbers, once with them."""
         free = int(self._state.counters[0]["free"])
         if self._policy.backfill == "none":
             ahead = f"{ahead_text(place)} must start before it: this queue lets none be overtaken"
@@ -400,7 +400,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._reorder()
 
     def _reorder(self) -> None:
-        """Sort the queue by the order of this policy: the state may come from a policy with another order."""
+        """Sort the queue in this policy's order, because the state may come from a policy with another order."""
         jobs, waiting = self._state.jobs, self._state.waiting[: self._state.counters[0]["n_waiting"]]
         waiting_jobs = [self._slots.jobs[slot] for slot in waiting.tolist()]
         keys = order_keys(
@@ -436,7 +436,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         ends = [(int(entry["end_ms"]), int(jobs[entry["slot"]]["job_id"])) for entry in running]
         assert ends == sorted(ends), "the running jobs are out of order"
         if self._plan is not None:
-            # A job past its limit may occupy the nodes of a reservation, so free nodes may be negative then.
+            # The number of free nodes can be negative, because a job past its limit may occupy reserved nodes.
             overdue = len(running) and running["end_ms"][0] <= self._plan.step_ms[0, 0]
             for p, n_steps in enumerate(self._plan.n_steps):
                 free = self._plan.step_free[p, :n_steps]
@@ -450,7 +450,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
 
 def read_policy(discipline: str, site_options: Options, usual: Options) -> SitePolicy:
-    """Return the policy of a queue or of a planning site."""
+    """Return the policy of a queue or planning site."""
     accepted = SitePolicy.__struct_fields__
     refuse_unknown(site_options, accepted, f"is for another discipline, and this site has {discipline!r}")
     values = {name: value for name, value in usual.items() if name in accepted}
@@ -459,12 +459,12 @@ def read_policy(discipline: str, site_options: Options, usual: Options) -> SiteP
 
 
 def limit_masks(jobs: Jobs, policy: SitePolicy) -> npt.NDArray[np.int64]:
-    """Return the limits that apply to each job, as bit masks."""
+    """Return the limits that apply to each job, as a bit mask."""
     return policy.limit_masks(width=jobs.width, estimate_ms=jobs.estimate_ms, user=jobs.columns.get("user"))
 
 
 def refusals(jobs: Jobs, nodes: int, policy: SitePolicy) -> dict[int, str]:
-    """Return the reason for each job that can never start on the site, by job id."""
+    """Return the reasons for refusing jobs that can never start on the site, by job id."""
     masks = limit_masks(jobs, policy)
     doubtful = np.flatnonzero((jobs.width > nodes) | (masks != 0))
     reasons: dict[tuple[int, int], str | None] = {}
@@ -486,13 +486,13 @@ def compiled_site(
     week: Callable[[], WeekClock],
     refused_besides: Mapping[int, str] | None = None,
 ) -> CompiledSite:
-    """Return an idle site for the compiled loop with its table of jobs, without those in `refused_besides`."""
+    """Return an idle site for the compiled loop, with its table of jobs; jobs in `refused_besides` are left out."""
     refused = {**(refused_besides or {}), **refusals(jobs, nodes, policy)}
     rows = rows_without(jobs, refused)
     state = empty_state(nodes, slots=len(rows))
     fill_jobs(state.jobs, jobs, rows, policy.order, aging_ms=policy.aging_ms)
     state.jobs["limits"] = limit_masks(jobs, policy)[rows]
-    # Ask for the local time only if the policy has windows, so that an unknown time zone does no harm otherwise.
+    # Ask for the local time only if the policy has windows, so that an unknown time zone is harmless otherwise.
     limits = policy.limit_arrays(week=week() if policy.has_windows else FROM_MONDAY)
     plan = empty_plan(state, policy.profile_totals(nodes)) if policy.makes_plan else None
     return CompiledSite(

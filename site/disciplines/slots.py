@@ -1,4 +1,4 @@
-"""Assign jobs to *slots*, the rows of an owner's arrays. The owner enlarges its arrays when all slots are taken."""
+"""Assign jobs to *slots*, the rows of an owner's arrays. The owner enlarges its arrays when all slots are in use."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FIRST_SLOTS = 64
 
 
 class SlotsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs by their slots, and the free slots; the last of these is used first."""
+    """The jobs by slot, and the free slots; the last free slot in the list is used first."""
 
     jobs: dict[int, Job]
     free: list[int]
 
 
 class JobSlots:
-    """The jobs of an owner and their slots: `of` has the slots by job id, `jobs` the jobs by slot.
+    """An owner's jobs and their slots: `of` maps job ids to slots, `jobs` maps slots to jobs.
 
-    A new job gets the slot that was freed last, or else the lowest slot not used so far. So slots depend only on the
-    sequence of calls.
+    A new job gets the most recently freed slot, or else the lowest slot never used so far. So the slots depend only on
+    the sequence of calls.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class JobSlots:
 
     @property
     def is_full(self) -> bool:
-        """Whether all slots are taken; then call `double` before the next `enter`."""
+        """Whether all slots are in use, so that `double` must be called before the next `enter`."""
         return not self._free
 
     @property
@@ -59,7 +59,7 @@ class JobSlots:
         return self.jobs[self.of[job_id]]
 
     def enter(self, job: Job) -> int:
-        """Give a job a slot; return the slot."""
+        """Assign a slot to a job; return the slot."""
         slot = self._free.pop()
         self.of[job.job_id] = slot
         self.jobs[slot] = job
@@ -88,11 +88,11 @@ class JobSlots:
 
     @property
     def count(self) -> int:
-        """Number of slots, taken or free."""
+        """Total number of slots, used or free."""
         return len(self.of) + len(self._free)
 
     def copy(self) -> Self:
-        """Return a copy; changes to one never affect the other."""
+        """Return an independent copy."""
         new = type(self)()
         new.of, new.jobs, new._free = self.of.copy(), self.jobs.copy(), self._free.copy()
         return new
@@ -110,6 +110,6 @@ def copied(arrays: A) -> A:
 
 
 def copy_into(new: Iterable[npt.NDArray[Any]], old: Iterable[npt.NDArray[Any]]) -> None:
-    """Copy each old array into the start of the corresponding new array, which is at least as large."""
+    """Copy each old array to the beginning of the corresponding new array, which must be at least as large."""
     for target, source in zip(new, old, strict=True):
         target[tuple(slice(length) for length in source.shape)] = source

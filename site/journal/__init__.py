@@ -1,1 +1,1 @@
-"""The journal of a core: its inputs, promises and answers, which survive failures (docs/journal.md)."""
+"""A core's journal, from which its inputs, promises and answers are restored after failures (docs/journal.md)."""

@@ -1,4 +1,4 @@
-"""Resource use of past jobs by user and job class, and suggestions for the next job (docs/experience.md)."""
+"""Past resource use by user and job class, and suggestions for the next job (docs/experience.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_NAMES = 8
 
 
 class Learnt(msgspec.Struct, frozen=True):
-    """The resource use of one user's jobs in one class, and the suggestion drawn from it."""
+    """The resource use of a user's jobs in one class, and the suggestion derived from it."""
 
     # None: jobs without a user or class.
     user: str | None
@@ -33,32 +33,32 @@ def learn(
     job_class: str | int | None = None,
     last: int = LAST,
 ) -> list[Learnt]:
-    """Return the resource use and a suggestion for each user and job class, over all journals.
+    """Return resource use and a suggestion for each user and job class, combining all journals.
 
     Parameters
     ----------
     journals : sequence of str or pathlib.Path
-        Paths or URLs. Another process may be writing them. A journal that is named twice counts once.
+        Paths or URLs. Other processes may be writing to the journals. A journal that is listed twice counts once.
     rule : Rule, optional
         How to make suggestions.
     user, job_class : str or int, optional
         Return only this user or class.
     last : int
-        Use at most this many of the newest jobs of each user and class.
+        Number of newest jobs to use at most for each user and class.
 
     Returns
     -------
     list of Learnt
-        Ordered by user, then class; jobs without a user or class come first.
+        Sorted by user, then class; jobs without a user or class come first.
 
     Raises
     ------
     InputError
-        If there is no journal at a given place.
+        If there is no journal at one of the locations.
     UnavailableError
         If a journal cannot be reached.
     OptionError
-        If no job has this user or class, or an option is invalid.
+        If there are no jobs with this user or class, or if an option is invalid.
     """
     usage = read_usage(journals, user=user, job_class=job_class, last=last)
     return [
@@ -73,7 +73,7 @@ def read_usage(
     job_class: str | int | None = None,
     last: int = LAST,
 ) -> dict[Group, list[JobUsage]]:
-    """Return the resource use of single jobs by user and class, each list in order of end; arguments as for `learn`."""
+    """Return each job's resource use, by user and class, sorted by end time; arguments as for `learn`."""
     if not journals:
         raise OptionError("journals", "is empty; expected at least one path or URL")
     if last < 1:

@@ -1,6 +1,6 @@
-"""The journal of a site or a meta-scheduler: its inputs, promises and answers, which survive failures.
+"""The journal of a site or meta-scheduler, from which inputs, promises and answers are restored after failures.
 
-The rules are in docs/journal.md.
+docs/journal.md explains the rules.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gridweave.site.journal.tidy import AGING, Sweep, Tidy, needed_from, tidy_of
 from gridweave.site.state import HasState, compressed, kind_of, state_bytes
 
 BATCH = 500
-"""Number of steps that are collected before they are written."""
+"""Number of steps to collect before writing them."""
 
 QUICK_S, QUICK_ROWS = 0.005, 100
-"""If the last write took at most this long, up to this many rows are written at once instead of in a thread."""
+"""If the last write took at most this long, up to this many rows are written directly instead of in a thread."""
 
 _MOST_UNUSED_KEYS = 100_000
-"""Number of idempotency keys to remember as unused; above it the memory is cleared and keys are looked up again."""
+"""Maximum number of idempotency keys remembered as unused; above it, all are forgotten and looked up again."""
 
 _NEXT_BATCH = (
     update(tables.head)
@@ -44,7 +44,7 @@ _NEXT_BATCH = (
 
 
 class Snap(msgspec.Struct, frozen=True):
-    """The uncompressed state of a core after an input."""
+    """A core's uncompressed state after an input."""
 
     sequence: int
     now_ms: int
@@ -53,43 +53,43 @@ class Snap(msgspec.Struct, frozen=True):
 
 
 class Journal(JournalReader):
-    """A journal open for writing, in SQLite or PostgreSQL.
+    """A journal that is open for writing, in SQLite or PostgreSQL.
 
     Parameters
     ----------
     place : str or pathlib.Path
-        A path of an SQLite file, or a URL: ``sqlite:///PATH``, ``postgresql://USER@HOST/DATABASE``.
+        The path of an SQLite file, or a URL: ``sqlite:///PATH``, ``postgresql://USER@HOST/DATABASE``.
     event_type : type
-        The core's events: a union of tagged structs, such as ``ContractEvent``.
+        Type of the core's events: a union of tagged structs, such as ``ContractEvent``.
     message_type : type, optional
-        The messages sent through channels, such as ``Answer`` for a site.
+        Type of the messages sent through channels, such as ``Answer`` for a site.
     answer_type : type, optional
-        The answers to submissions.
+        Type of the answers to submissions.
     identity : msgspec.Struct, optional
-        The settings that the core was made from (nodes, policy). Inputs are replayed only into an equal core.
+        Settings from which the core is created (nodes, policy). Inputs are replayed only into an equal core.
     batch : int
-        Write after this many steps; 0 writes only in `flush`.
+        Number of steps after which the journal writes; 0: only `flush` writes.
     wait_ms : int
-        How long to wait for a database that another process has locked, and for a server to answer (at least 2 s).
+        How long to wait for a database locked by another process, and for a server to respond (at least 2 s).
     synchronous : str
-        SQLite only. With ``full``, flushed steps survive a loss of power; with ``normal``, a crash of this process.
+        SQLite only. With ``full``, flushed steps survive a power failure; with ``normal``, only a process crash.
     compacts : bool
-        Whether each flush also removes a few inputs that no replay needs and a few records that
-        `forget_by_and_by` marked.
+        Whether each flush also removes some inputs that no replay needs, and some of the records that
+        `forget_by_and_by` has marked.
 
     Raises
     ------
     OptionError
         If an option is invalid.
     InputError
-        If the place holds something else, or a journal of a later release.
+        If the location contains something else, or a journal from a later release.
     UnavailableError
-        If the place cannot be reached, or another process writes this journal.
+        If the location cannot be reached, or if another process is writing to this journal.
 
     Notes
     -----
-    Only one thread at a time makes steps. Any thread may flush and read meanwhile; it waits for its turn at the
-    database. Reading flushes first, so that the result includes every recorded step.
+    Only one thread at a time may record steps. Other threads may flush and read at the same time; they take turns in
+    using the database. Reading flushes first, so that the result includes every recorded step.
 
     Examples
     --------
@@ -128,13 +128,13 @@ class Journal(JournalReader):
         self._limit = batch
         self._writer_id = uuid.uuid4().hex
         self._batch = 0
-        # Steps that are not written yet, and how many of them are in a transaction with an unknown outcome.
+        # Steps not written yet, and how many of them are in a transaction whose outcome is unknown.
         self._pending: list[StepRows] = []
         self._unsure: int | None = None
         self._refused, self._is_replaced = "", False
         self._step_lock = threading.Lock()
         self._pending_lock = threading.Lock()
-        # Idempotency keys that are certainly unused, and keys that are recorded but not written yet.
+        # Idempotency keys known to be unused, and keys recorded but not written yet.
         self._unused_keys: set[str] = set()
         self._unwritten_keys: dict[str, dict[str, Any]] = {}
         self._made = self._durable = 0
@@ -155,7 +155,7 @@ class Journal(JournalReader):
         last = max(last_of(connection, tables.inputs), last_of(connection, tables.snapshots))
         self._sequence, self._now_ms = max(last[0], self._base), last[1]
         if self._sequence == self._base or self._is_unchanged():
-            # Either nothing was decided yet, or an older release lacked settings that now have their defaults.
+            # Either nothing has been decided yet, or the only new settings are defaults unknown to an older release.
             self._keep_identity(connection)
         rows = connection.execute(select(tables.channels))
         self._counts = {row.peer: Counts(row.first, row.next, row.received, row.other) for row in rows}
@@ -174,22 +174,22 @@ class Journal(JournalReader):
 
     @property
     def kept_settings(self) -> Any:
-        """The settings to make the core from before a replay, as plain values; InputError if they are damaged."""
+        """The settings from which to create the core before a replay, as builtins; raises InputError if damaged."""
         return kept_settings(self._kept_identity)
 
     @property
     def identity_changes(self) -> list[str]:
-        """The settings that differ from the recorded ones and may not change; empty if a replay is allowed."""
+        """The forbidden changes from the recorded settings, one line each; empty if a replay is allowed."""
         return refused_changes(self._kept_identity, self._identity)
 
     @property
     def pending(self) -> int:
-        """Number of steps that are not durable yet."""
+        """Number of recorded steps that are not durable yet."""
         return len(self._pending)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another process has become the writer; this journal can no longer write."""
+        """Whether another process has become the writer, so that this journal can no longer write."""
         return self._is_replaced
 
     @property
@@ -198,12 +198,12 @@ class Journal(JournalReader):
 
     @property
     def durable(self) -> int:
-        """Number of durable steps since the journal was opened; compare it with ``Step.number``."""
+        """Number of durable steps since the journal was opened, for comparison with ``Step.number``."""
         return self._durable
 
     @property
     def sequence(self) -> int:
-        """Number of the last recorded input, durable or not; 0 without inputs."""
+        """Number of the last recorded input, durable or not; 0 if there are no inputs."""
         return self._sequence
 
     @property
@@ -213,27 +213,27 @@ class Journal(JournalReader):
 
     @property
     def last_note(self) -> int:
-        """Number of the last recorded history event, durable or not; 0 without events."""
+        """Number of the last recorded history event, durable or not; 0 if there are no events."""
         return self._last_note
 
     @property
     def base(self) -> int:
-        """Number of the input after which the present core started; 0 if it never started over."""
+        """Number of the last input before the current core started; 0 if the journal has never started over."""
         return self._base
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Step]:
-        """Record a group of entries atomically: a failure loses all of them or none.
+        """Record a group of entries atomically: after a failure, either all or none of them are kept.
 
         Fill the step inside the ``with`` block; if the block raises, nothing is recorded. The step is durable once
-        `flush` has returned. Only then carry out its commands and send its messages.
+        `flush` has returned. Execute its commands and send its messages only then.
 
         Raises
         ------
         InputError
             If another step is open.
         UnavailableError
-            If the journal cannot be written. If only the automatic flush of a full batch failed, the step is kept.
+            If the journal cannot be written. If only the automatic flush of a full batch fails, the step is kept.
         """
         self._check_usable()
         if not self._step_lock.acquire(blocking=False):
@@ -270,7 +270,7 @@ class Journal(JournalReader):
     def flush(self) -> int:
         """Make all recorded steps durable in one transaction; return the number of durable steps.
 
-        If writing fails, the steps are kept and the next `flush` tries again, unless another writer has taken over.
+        If writing fails, the steps are kept and the next `flush` retries, unless another writer has taken over.
         """
         with self._io_lock:
             self._check_usable(for_steps=False)
@@ -290,7 +290,7 @@ class Journal(JournalReader):
             return self._durable
 
     def _tidied(self, connection: Connection, written: list[StepRows]) -> Tidy:
-        """Remove some rows that are no longer needed; return the progress, valid once the transaction is committed."""
+        """Remove some obsolete rows; return the progress, which is valid once the transaction is committed."""
         tidy = self._tidy
         if any(rows.snapshots for rows in written):
             tidy = msgspec.structs.replace(tidy, needed=needed_from(connection, self._base))
@@ -300,16 +300,16 @@ class Journal(JournalReader):
         return tidy if tidy.is_done else tidy.remove_some(connection, sum(rows.count for rows in written))
 
     def forget_by_and_by(self, before_ms: int, open_jobs: Set[int]) -> None:
-        """Do the work of `forget` during the next flushes, a few rows each, but keep the records of open jobs.
+        """Spread the work of `forget` over the next flushes, a few rows each, but keep the records of open jobs.
 
-        Further calls have no effect until this one has finished.
+        A later call has no effect while the work of an earlier call is in progress.
         """
         self._sweep_asked = Sweep(before_ms, open_jobs, self._last_note)
 
     def flush_at_once(self) -> bool:
-        """Flush if that is quick: few rows, SQLite, and a fast last write; return whether it flushed.
+        """Flush if that is quick (few rows, SQLite, and a fast last write); return whether the journal was flushed.
 
-        Starting a thread for such a flush would cost more than the write.
+        Starting a thread for such a flush would take longer than the write.
         """
         if not self._store.is_sqlite or self._flush_s > QUICK_S or not self._io_lock.acquire(blocking=False):
             return False
@@ -323,7 +323,7 @@ class Journal(JournalReader):
             self._io_lock.release()
 
     def _fence(self, connection: Connection) -> None:
-        """Increase the batch number; raise UnavailableError if another process has become the writer."""
+        """Increment the batch number; raise UnavailableError if another process has become the writer."""
         mine = {"mine": self._writer_id, "last": self._batch, "batch": self._batch + 1}
         if execute_plain(connection, _NEXT_BATCH, mine).rowcount != 1:
             self._refused = "another process writes it now; end that process, reopen the journal and replay it"
@@ -331,7 +331,7 @@ class Journal(JournalReader):
             self._check_usable()
 
     def _settle_unsure(self) -> None:
-        """Find out whether the last transaction was committed, if its outcome is unknown."""
+        """If the outcome of the last transaction is unknown, find out whether it was committed."""
         if self._unsure is None:
             return
         with self._store.transaction() as connection:
@@ -342,7 +342,7 @@ class Journal(JournalReader):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Connection]:
-        """Flush, then yield a connection in a writing transaction."""
+        """Flush, then yield a connection in a write transaction."""
         with self._io_lock:
             self.flush()
             self._unsure = 0
@@ -366,28 +366,28 @@ class Journal(JournalReader):
             raise UnavailableError(f"{self.where}: {self._refused}")
 
     def snapshot(self, core: HasState) -> Step:
-        """Record the state of a core, so that the next replay starts here; the newest two snapshots are kept.
+        """Record a core's state, from which the next replay will start; only the newest two snapshots are kept.
 
-        The core must have handled exactly the recorded inputs. The snapshot is a step, so it is durable once it is
-        flushed.
+        The core must have handled exactly the recorded inputs. The snapshot is a step, so it becomes durable with the
+        next flush.
         """
         return self.keep(self.snap(core))
 
     def snap(self, core: HasState) -> Snap:
-        """Return the present state of a core, to be compressed and passed to `keep`, possibly in another thread."""
+        """Return a core's current state, to be compressed, possibly in another thread, and passed to `keep`."""
         return Snap(self._sequence, self._now_ms, kind_of(core), state_bytes(core))
 
     def keep(self, snap: Snap, state: bytes | None = None) -> Step:
-        """Record a state from `snap`; ``state`` is its compressed form, if the caller has already compressed it."""
+        """Record a state from `snap`; ``state`` is its compressed form if the caller has already compressed it."""
         with self.step() as step:
             kept = compressed(snap.state) if state is None else state
             step.snapshot(snap.kind, kept, sequence=snap.sequence, now_ms=snap.now_ms)
         return step
 
     def begin_anew(self) -> None:
-        """Start over with a fresh core made from ``identity``.
+        """Start over with a new core created from ``identity``.
 
-        The inputs and snapshots so far are never replayed again. Submissions, channels, histories and usage stay.
+        Earlier inputs and snapshots will never be replayed. Submissions, channels, histories and usage are kept.
         """
         with self._io_lock:
             with self._changing() as connection:
@@ -398,9 +398,9 @@ class Journal(JournalReader):
             self._tidy = msgspec.structs.replace(self._tidy, needed=self._base + 1)
 
     def reader(self) -> JournalReader:
-        """Return a reader of durable steps with its own connection; closing this journal closes it.
+        """Return a reader for durable steps with its own connection; closing this journal closes the reader.
 
-        Reading through the journal itself would make its writer wait.
+        Reading through the journal itself would block its writer.
         """
         reader = JournalReader(self._store.place)
         self._readers.append(reader)
@@ -408,7 +408,7 @@ class Journal(JournalReader):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Flush, then yield a connection in a reading transaction."""
+        """Flush, then yield a connection in a read transaction."""
         with self._io_lock:
             if self._has_unwritten:
                 self.flush()
@@ -416,9 +416,9 @@ class Journal(JournalReader):
                 yield connection
 
     def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
-        """Return the first answers to submissions by idempotency key, without the keys that were never used.
+        """Return the first answers to submissions by idempotency key; keys that were never used are omitted.
 
-        Look up all keys of a batch in one call, before recording their submissions.
+        Look up all keys of a batch in one call before recording their submissions.
         """
         unique_keys = list(dict.fromkeys(keys))
         with self._pending_lock:
@@ -435,9 +435,9 @@ class Journal(JournalReader):
         return {key: answers[key] for key in unique_keys if key in answers}
 
     def submissions_at_once(self, keys: Iterable[str]) -> dict[str, KeptAnswer] | None:
-        """Return `submissions` if that needs no waiting; None for a database server or while another thread reads.
+        """Return `submissions` if that is possible without waiting; None with PostgreSQL or while another thread reads.
 
-        Starting a thread for such a lookup would cost more than the lookup.
+        Starting a thread for such a lookup would take longer than the lookup.
         """
         if not self._store.is_sqlite or not self._io_lock.acquire(blocking=False):
             return None
@@ -452,9 +452,9 @@ class Journal(JournalReader):
         return key in self.submissions([key])
 
     def compact(self) -> int:
-        """Remove the inputs before the older of the two snapshots, which no replay needs; return how many.
+        """Remove the inputs before the older snapshot, which no replay needs; return the number of inputs removed.
 
-        A journal with ``compacts`` does this on its own, a few inputs at a time, once it has two snapshots.
+        A journal with ``compacts`` does this automatically, a few inputs at a time, once it has two snapshots.
         """
         with self._changing() as connection:
             oldest = connection.scalar(select(func.min(tables.snapshots.c.sequence)))
@@ -462,10 +462,10 @@ class Journal(JournalReader):
             return connection.execute(delete(tables.inputs).where(tables.inputs.c.sequence <= limit)).rowcount
 
     def forget(self, before_ms: int) -> int:
-        """Remove submissions, history events, usage and ended jobs older than ``before_ms``; return the number removed.
+        """Remove submissions, history events, usage and ended jobs older than ``before_ms``; return the number of rows.
 
-        A removed idempotency key may be used again. The last history event stays, because later events continue its
-        number.
+        Removed idempotency keys may be used again. The last history event is kept, because later events continue its
+        numbering.
         """
         with self._changing() as connection:
             count = 0
@@ -477,7 +477,7 @@ class Journal(JournalReader):
             return count
 
     def close(self) -> None:
-        """Flush and close the journal; it is closed even if the flush fails."""
+        """Flush and close the journal; the journal is closed even if the flush fails."""
         with self._io_lock:
             try:
                 if self._has_unwritten:
@@ -494,6 +494,6 @@ class Journal(JournalReader):
         if kind is None:
             self.close()
         else:
-            # Report the first error, not the one from closing.
+            # Report the original error, not an error from closing.
             with contextlib.suppress(GridweaveError):
                 self.close()

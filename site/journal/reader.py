@@ -1,4 +1,4 @@
-"""Read a journal, even while another process writes it."""
+"""Read a journal, even while another process is writing to it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAST = 10_000
 
 _PAGE = 1000
 
-# Built once: this runs for each job that is submitted singly, and building it takes longer than running it.
+# Built once: it runs for every job that is submitted individually, and building it takes longer than running it.
 _SUBMISSION = select(submissions).where(submissions.c.key == bindparam("asked"))
 _ENDED = select(ended.c.job_id, ended.c.record).where(ended.c.job_id.in_(bindparam("asked", expanding=True)))
 _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked", expanding=True)))
@@ -49,17 +49,17 @@ _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked"
 
 _CHANGED = str(SettingsChanged.__struct_config__.tag).encode()
 
-_WAIT_MS = 5000  # while another process has the database locked
+_WAIT_MS = 5000  # how long to wait while another process has locked the database
 _RECORDS = msgspec.msgpack.Decoder(JobRecord)
 
 
 class JournalReader:
-    """A journal open for reading; it takes no lock and changes nothing.
+    """A journal that is open for reading; it takes no lock and changes nothing.
 
     Parameters
     ----------
     place : str or pathlib.Path
-        A path of an SQLite file, or a URL: ``sqlite:///PATH``, ``postgresql://USER@HOST/DATABASE``.
+        The path of an SQLite file, or a URL: ``sqlite:///PATH``, ``postgresql://USER@HOST/DATABASE``.
     event_type, message_type, answer_type : type, optional
         As for `gridweave.site.journal.journal.Journal`; without them, values are returned as builtins.
 
@@ -68,14 +68,14 @@ class JournalReader:
     OptionError
         If an option is invalid.
     InputError
-        If the place holds something else, or a journal of another schema version.
+        If the location contains something else, or a journal with another schema version.
     UnavailableError
-        If the place cannot be reached, or its database is empty.
+        If the location cannot be reached, or if its database is empty.
 
     Notes
     -----
-    Every method may be called from any thread; each waits for its turn at the database. All raise InputError if the
-    stored data is damaged or of other types, and UnavailableError if the database cannot be read now.
+    All methods may be called from any thread; threads take turns in using the database. The methods raise InputError
+    if the stored data is damaged or of other types, and UnavailableError if the database cannot be read now.
     """
 
     def __init__(
@@ -119,15 +119,15 @@ class JournalReader:
 
     @property
     def where(self) -> str:
-        """Path or URL of the journal, without a password."""
+        """Path or URL of the journal, without the password."""
         return self._store.where
 
     def other_settings(self, identity: msgspec.Struct | None) -> list[str]:
-        """Return the changed settings of ``identity`` that forbid a replay of the inputs; empty without inputs."""
+        """Return the changed settings in ``identity`` that prevent a replay of the inputs; empty without inputs."""
         return refused_changes(self._kept_identity, identity) if self._has_inputs() else []
 
     def changed_settings(self, identity: msgspec.Struct | None) -> list[str]:
-        """Return the changed settings of ``identity`` that the core can adopt; empty without inputs."""
+        """Return the changed settings in ``identity`` that the core can adopt; empty if there are no inputs."""
         if not self._has_inputs():
             return []
         changeable: Changeable = getattr(identity, "changeable", {})
@@ -139,7 +139,7 @@ class JournalReader:
             return max(last_of(connection, inputs)[0], last_of(connection, snapshots)[0]) > self._base
 
     def _settings(self) -> Any:
-        """Return the core's present settings: those of the last change event, or those that it was made from."""
+        """Return the core's current settings: from the last change event, or else those from which it was created."""
         with self.reading() as connection:
             query = select(snapshots).where(snapshots.c.sequence >= self._base).order_by(snapshots.c.sequence.desc())
             newest = connection.execute(query.limit(1)).one_or_none()
@@ -151,14 +151,14 @@ class JournalReader:
                 if events:
                     return events[-1]["settings"]
         state: dict[str, Any] = {}
-        # Replay skips a damaged snapshot, too.
+        # Replay skips damaged snapshots, too.
         with contextlib.suppress(zlib.error, msgspec.DecodeError):
             state = {} if newest is None else msgspec.msgpack.decode(zlib.decompress(newest.state))
         return state.get("settings") or kept_settings(self._kept_identity)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection in a reading transaction."""
+        """Yield a connection in a read transaction."""
         with self._io_lock, self._store.transaction() as connection:
             yield connection
 
@@ -179,7 +179,7 @@ class JournalReader:
                 return
 
     def channel(self, peer: str) -> ChannelState:
-        """Return the state from which this end of a channel continues."""
+        """Return the state from which this end of the channel to ``peer`` continues."""
         with self.reading() as connection:
             row = connection.execute(select(channels).where(channels.c.peer == peer)).one_or_none()
             if row is None:
@@ -193,12 +193,12 @@ class JournalReader:
         return ChannelState(row.first, tuple(messages), row.received, row.other)
 
     def peers(self) -> list[str]:
-        """Return the names of the other ends of all channels ever used, sorted."""
+        """Return the names of all peers with which a channel was ever used, sorted."""
         with self.reading() as connection:
             return sorted(connection.scalars(select(channels.c.peer)))
 
     def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
-        """Return the first answers to submissions by idempotency key, without the keys that were never used."""
+        """Return the first answers to submissions by idempotency key; keys that were never used are omitted."""
         with self.reading() as connection:
             return self._read_submissions(connection, list(dict.fromkeys(keys)))
 
@@ -214,19 +214,19 @@ class JournalReader:
         return {key: answers[key] for key in keys if key in answers}
 
     def history(self, job_id: int) -> list[Note]:
-        """Return the history of a job in order."""
+        """Return a job's history in order."""
         query = select(notes).where(notes.c.job_id == job_id).order_by(notes.c.number)
         with self.reading() as connection:
             return [Note(row.job_id, row.at_ms, row.kind, row.detail) for row in connection.execute(query)]
 
     def notes(self, *, after: int, limit: int = 1_000) -> list[NumberedNote]:
-        """Return up to ``limit`` history events of all jobs after number ``after``, in ascending order."""
+        """Return up to ``limit`` history events with numbers above ``after``, of all jobs, in ascending order."""
         query = select(notes).where(notes.c.number > after).order_by(notes.c.number).limit(limit)
         with self.reading() as connection:
             return [NumberedNote(*row) for row in connection.execute(query)]
 
     def ended(self, job_ids: Iterable[int]) -> dict[int, JobRecord]:
-        """Return the records of ended jobs by job id, without the jobs that have not ended."""
+        """Return the records of ended jobs by job id; jobs that have not ended are omitted."""
         unique_ids, records = list(dict.fromkeys(job_ids)), dict[int, JobRecord]()
         with self.reading() as connection:
             for page in _pages(unique_ids):
@@ -235,13 +235,13 @@ class JournalReader:
         return {job_id: records[job_id] for job_id in unique_ids if job_id in records}
 
     def ended_numbers(self) -> range:
-        """Return the range of job ids of ended jobs; some ids in it may belong to open jobs."""
+        """Return the range of the ended jobs' ids; the range may include ids of open jobs."""
         with self.reading() as connection:
             first, last = connection.execute(select(func.min(ended.c.job_id), func.max(ended.c.job_id))).one()
         return range(0) if last is None else range(first, last + 1)
 
     def find_ended(self, query: JobQuery, first: int = 0) -> list[JobRecord]:
-        """Return the ended jobs that match a query, with ids from ``first`` up, highest id first."""
+        """Return the ended jobs that match a query and have ids of at least ``first``, highest id first."""
         columns = ended.c
         chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
         if first:
@@ -273,7 +273,7 @@ class JournalReader:
     def experience(
         self, *, user: str | int | None = None, job_class: str | int | None = None, last: int = LAST
     ) -> Experience:
-        """Return the resource use of the ``last`` newest jobs, of one user or class if given."""
+        """Summarize the resource use of the ``last`` newest jobs, restricted to one user or class if given."""
         query = select(usage)
         if user is not None:
             query = query.where(usage.c.user == str(user))
@@ -282,7 +282,7 @@ class JournalReader:
         return experience_of(self._newest(query, last))
 
     def usage(self, group: Group, *, last: int = LAST) -> list[JobUsage]:
-        """Return the resource use of each of the ``last`` newest jobs of a user and class, in order of end."""
+        """Return the resource use of each of the ``last`` newest jobs of a user and class, sorted by end time."""
         user, job_class = usage.c.user, usage.c.job_class
         mine = user.is_not_distinct_from(group.user), job_class.is_not_distinct_from(group.job_class)
         return self._newest(select(usage).where(*mine), last)[::-1]
@@ -320,7 +320,7 @@ T = TypeVar("T")
 
 
 def _pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split values into pages, one for each statement."""
+    """Split values into pages, one page per statement."""
     return (values[start : start + _PAGE] for start in range(0, len(values), _PAGE))
 
 

@@ -1,4 +1,4 @@
-"""The records of a journal, and the encoding of events and messages."""
+"""A journal's records, and the encoding of events and messages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gridweave.settings import Change, Changeable, settings_changes
 
 
 class Input(msgspec.Struct, frozen=True):
-    """The events of one call of a core's ``handle``."""
+    """The events passed to one call of a core's ``handle``."""
 
-    sequence: int  # from 1, without gaps, in the order of the calls
+    sequence: int  # counts the calls from 1, without gaps
     now_ms: int
     events: tuple[Any, ...]
     decided: bytes | None = None  # a digest of the commands that the core returned
@@ -27,7 +27,7 @@ class ChannelState(msgspec.Struct, frozen=True):
     # Number of the first unacknowledged message, or of the next message to send if all are acknowledged.
     first: int = 0
     unacknowledged: tuple[Any, ...] = ()
-    received: int = 0  # number of messages from the other end that were applied
+    received: int = 0  # number of messages from the other end that have been applied
     other: str = ""  # id of the other end's journal; empty until it is known
 
 
@@ -37,20 +37,20 @@ class KeptAnswer(msgspec.Struct, frozen=True):
     key: str
     job_id: int
     at_ms: int
-    answer: Any  # every repetition of the submission gets this answer
+    answer: Any  # repeated submissions get the same answer
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One event in the history of a job."""
+    """One event in a job's history."""
 
     job_id: int
     at_ms: int
     kind: str  # ``submitted``, ``waits``, ``held``, ``started``, ``ended``, ``retried``, ...
-    detail: str = ""  # a sentence for people
+    detail: str = ""  # a readable sentence
 
 
 class NumberedNote(msgspec.Struct, frozen=True):
-    """A `Note` with its number among the history events of all jobs."""
+    """A `Note` with its number among all jobs' history events."""
 
     number: int
     job_id: int
@@ -60,24 +60,24 @@ class NumberedNote(msgspec.Struct, frozen=True):
 
 
 class JobUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The resource use of an ended job."""
+    """An ended job's resource use."""
 
     job_id: int
-    # Numbers are stored as their digits.
+    # Numbers are stored as text.
     user: str | int | None = None
     job_class: str | int | None = None
-    at_ms: int  # when it ended
+    at_ms: int  # when the job ended
     width: int  # nodes
     estimate_ms: int
     run_ms: int
-    cpu: float | None = None  # fraction of its CPU time that it was computing
+    cpu: float | None = None  # fraction of its CPU time during which the job was computing
     memory_bytes: int | None = None  # peak on one node
     read_bytes: int | None = None
     write_bytes: int | None = None
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """The distribution of values; quantiles are interpolated linearly, as numpy does by default."""
+    """The distribution of some values; quantiles are interpolated linearly, as in numpy by default."""
 
     count: int
     mean: float
@@ -89,10 +89,10 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class Experience(msgspec.Struct, frozen=True):
-    """The resource use of a group of jobs; a field is None without data."""
+    """The resource use of a group of jobs; a field is None if there is no data."""
 
     count: int  # jobs
-    # ``part_of_estimate`` is run time divided by estimate, over the jobs with an estimate above 0.
+    # ``part_of_estimate`` is run time divided by estimate, for jobs with an estimate above 0.
     run_ms: Quantiles | None = None
     part_of_estimate: Quantiles | None = None
     cpu: Quantiles | None = None
@@ -102,7 +102,7 @@ class Experience(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A user and job class, and the number of their recorded jobs."""
+    """A user and job class, with the number of recorded jobs."""
 
     user: str | None
     job_class: str | None
@@ -110,7 +110,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Codec:
-    """Encode structs of one type or tagged union to MessagePack and decode them; type Any gives builtins.
+    """Encode structs of a type or tagged union as MessagePack, and decode them; the type Any decodes to builtins.
 
     ``what`` names the structs in error messages.
     """
@@ -125,18 +125,18 @@ class Codec:
             raise OptionError(f"{what}_type", f"is not a struct or a union of tagged structs: {error}") from error
 
     def encode(self, message: object) -> bytes:
-        """Encode a message; raise InputError if it could not be decoded again."""
+        """Encode a message; raise InputError if it cannot be decoded again."""
         return self._checked(message, (message,), self._decoder)[0]
 
     def encode_all(self, messages: tuple[Any, ...]) -> bytes:
-        """Encode several messages together, checked as in `encode`."""
+        """Encode several messages together, with the check of `encode`."""
         return self._checked(messages, messages, self._many)[0]
 
     def keep_all(self, messages: tuple[Any, ...]) -> tuple[bytes, tuple[Any, ...]]:
-        """Encode several messages; return the bytes and the messages as decoded from them.
+        """Encode several messages; return the bytes and the messages decoded from the bytes.
 
-        Use the decoded messages from then on: msgspec omits a field only if its value *is* the default object, so a
-        message with an equal but different object may encode differently from its decoded copy.
+        Use only the decoded messages afterwards: msgspec omits a field only if its value *is* the default object, so a
+        message with an equal but different object may be encoded differently from its decoded copy.
         """
         encoded, decoded = self._checked(messages, messages, self._many)
         return encoded, tuple(decoded)
@@ -156,7 +156,7 @@ class Codec:
         return encoded, decoded
 
     def decode(self, data: bytes, where: str) -> Any:
-        """Decode a message; ``where`` is its place for error messages."""
+        """Decode a message; ``where`` names its location in error messages."""
         return self._read(data, where, self._decoder)
 
     def decode_all(self, data: bytes, where: str) -> tuple[Any, ...]:
@@ -185,12 +185,12 @@ def digest(value: object) -> bytes:
 
 
 def identity_bytes(identity: object) -> bytes:
-    """Encode the settings that a core was made from."""
+    """Encode the settings from which a core is created."""
     return _ENCODER.encode(identity)
 
 
 def kept_settings(kept: bytes) -> Any:
-    """Decode the settings that a core was made from, as plain values; raise InputError if they are damaged."""
+    """Decode the settings from which a core was created, as builtins; raise InputError if they are damaged."""
     try:
         return msgspec.msgpack.decode(kept)
     except msgspec.DecodeError as error:
@@ -203,7 +203,7 @@ def identity_changes(kept: bytes, identity: object) -> list[Change]:
 
 
 def refused_changes(kept: bytes, identity: object) -> list[str]:
-    """Return the changed settings that must not change while the journal is in use, one line each."""
+    """Return the changes to settings that are forbidden while the journal is in use, one line each."""
     try:
         changes = identity_changes(kept, identity)
     except InputError as error:
@@ -213,7 +213,7 @@ def refused_changes(kept: bytes, identity: object) -> list[str]:
 
 
 def experience_of(jobs: Sequence[JobUsage]) -> Experience:
-    """Summarize the resource use of jobs."""
+    """Summarize the resource use of some jobs."""
     return Experience(
         count=len(jobs),
         run_ms=quantiles(used.run_ms for used in jobs),
@@ -226,10 +226,10 @@ def experience_of(jobs: Sequence[JobUsage]) -> Experience:
 
 
 def quantiles(values: Iterable[float | None]) -> Quantiles | None:
-    """Return the distribution of the values that are not None; None if there are none."""
+    """Return the distribution of the values that are not None; None if there are no such values."""
     import numpy as np  # imported here because the gateway loads this module and needs no arrays
 
-    # Sorted, so that the rounding of the mean does not depend on the order of the values.
+    # Sort first, so that the rounding of the mean does not depend on the order of the values.
     sorted_values = np.sort(np.array([value for value in values if value is not None], np.float64))
     if not len(sorted_values):
         return None

@@ -1,4 +1,4 @@
-"""Restore a core after a failure from its newest snapshot and the inputs since."""
+"""Restore a core after a failure from its newest snapshot and the inputs recorded since."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from gridweave.site.state import read_state
 class Replayed(msgspec.Struct, frozen=True):
     """The result of a replay."""
 
-    # Number of the last input in the snapshot that the replay started from; None if it started from the first input.
+    # Number of the last input covered by the snapshot used; None if the replay started from the first input.
     snapshot: int | None
-    inputs: int  # number of inputs that were handled again
-    # Time of the last recorded input, 0 without inputs. The core accepts no earlier time.
+    inputs: int  # number of inputs that were replayed
+    # Time of the last recorded input; 0 if there are no inputs. The core accepts no earlier time.
     now_ms: int
     passed_over: tuple[str, ...] = ()  # why newer snapshots were skipped
 
 
 def replay(journal: Journal, core: Core) -> Replayed:
-    """Bring a fresh core into the state that it had after the journal's inputs.
+    """Bring a new core into the state after the journal's last input.
 
     Parameters
     ----------
     core : Core
-        A fresh core, made from the same settings (nodes, policy, seed). Throw it away if this function raises.
+        A new core, created from the same settings (nodes, policy, seed). Discard the core if this function raises.
 
     Raises
     ------
     InputError
-        If the core has other settings, makes other decisions than the recorded ones or refuses an input, or if
-        needed inputs are missing.
+        If the core has other settings, makes decisions that differ from the recorded ones, or refuses an input, or
+        if required inputs are missing.
     UnavailableError
         If the journal cannot be read.
 
     Notes
     -----
-    The commands of the replayed inputs may or may not have been carried out before the failure. The caller must
-    find out, by asking which jobs run.
+    The commands that followed from the replayed inputs may or may not have been executed before the failure. The
+    caller must find out by asking which jobs are running.
     """
     if changes := journal.identity_changes:
         raise InputError(
@@ -77,7 +77,7 @@ def replay(journal: Journal, core: Core) -> Replayed:
 
 
 def _load_newest(journal: Journal, core: Core) -> tuple[int | None, list[str]]:
-    """Load the newest readable snapshot; return the number of its last input, and why newer ones were skipped."""
+    """Load the newest readable snapshot; return the number of its last input, and why newer snapshots were skipped."""
     passed_over: list[str] = []
     query = select(snapshots).where(snapshots.c.sequence >= journal.base).order_by(snapshots.c.sequence.desc())
     with journal.reading() as connection:
@@ -99,7 +99,7 @@ def _load(journal: Journal, core: Core, row: Row[tuple[object, ...]]) -> str | N
         state = read_state(core, row.state)
     except InputError as error:
         return f"{name}, a {row.kind} of gridweave {row.release}, cannot be read: {error}"
-    # The core is unchanged so far.
+    # Up to here, the core is unchanged.
     try:
         core.restore(state)
     except InputError as error:

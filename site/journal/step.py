@@ -1,4 +1,4 @@
-"""One step of a journal: entries that are written together or not at all."""
+"""One step of a journal: a group of entries that is written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from gridweave.site.state import HasState
 from gridweave.version import __version__
 
 KEEP_SNAPSHOTS = 2
-"""The newest snapshot, and one more in case the newest is damaged."""
+"""Number of snapshots to keep: the newest, and one more in case the newest is damaged."""
 
 _MOST_TEXT = 10_000
 _PAGE = 1_000
 
 
 class Core(HasState, Protocol):
-    """A state machine that changes only in `handle`."""
+    """A state machine whose state changes only in `handle`."""
 
     def handle(self, now_ms: int, *events: Any) -> Sequence[object]:
         """Apply events and return commands."""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Message counts of one channel."""
+    """The message counts of a channel."""
 
     first: int = 0  # number of the first unacknowledged message
     next: int = 0  # number of the next message to send
@@ -61,10 +61,10 @@ class StepRows(msgspec.Struct):
 
 
 class Step:
-    """Entries that are written together; made by `Journal.step` and filled in its ``with`` block.
+    """A group of entries that is written as a whole; created by `Journal.step` and filled in its ``with`` block.
 
-    Steps are numbered from 1 since the journal was opened. A step is durable once ``journal.durable`` has reached its
-    number. ``last_note`` is the number of the newest history event in this step or before it.
+    Steps are numbered from 1 since the opening of the journal. A step is durable once ``journal.durable`` has reached
+    its number. ``last_note`` is the number of the newest history event up to and including this step.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Step:
         self._keys: set[str] = set()
 
     def input(self, now_ms: int, events: Iterable[Any]) -> None:
-        """Record the events of one call of ``handle`` without its commands; no events mean a wakeup."""
+        """Record the events of one call of ``handle`` without the commands; an empty list of events is a wakeup."""
         self._add(now_ms, self._events.encode_all(tuple(events)), None)
 
     def _add(self, now_ms: int, encoded: bytes, decided: bytes | None) -> None:
@@ -103,12 +103,12 @@ class Step:
     def handle(self, core: Core, now_ms: int, *events: Any) -> Sequence[Any]:
         """Pass events to a core and record them; return the core's commands.
 
-        Carry the commands out once the step is durable. A digest of the commands is recorded, so that a replay detects
-        different decisions. Events that cannot be encoded are refused before the core sees them. If the step's block
-        fails afterwards, the core is ahead of its journal. The journal then accepts no more steps, and the core must be
-        rebuilt from it.
+        Execute the commands only once the step is durable. A digest of the commands is recorded, so that a replay
+        detects different decisions. Events that cannot be encoded are refused before they reach the core. If the step's
+        block fails after this call, the core is ahead of its journal. The journal then accepts no more steps, and the
+        core must be restored from the journal.
         """
-        # The core gets the decoded events, as in a replay, so that its commands are equal to the last byte.
+        # Pass the decoded events to the core, as in a replay, so that its commands are the same byte for byte.
         encoded, events = self._events.keep_all(events)
         _whole("now_ms", now_ms)
         commands = core.handle(now_ms, *events)
@@ -117,7 +117,7 @@ class Step:
         return commands
 
     def sent(self, peer: str, *messages: Any) -> None:
-        """Record messages that were put into the channel to ``peer``."""
+        """Record messages sent through the channel to ``peer``."""
         encoded = [self._messages.encode(message) for message in messages]
         counts = self._counts_of(peer)
         self._count(peer, msgspec.structs.replace(counts, next=counts.next + len(encoded)))
@@ -125,14 +125,14 @@ class Step:
             self.rows.outbox.append({"peer": peer, "number": number, "message": message})
 
     def received(self, peer: str, count: int = 1) -> None:
-        """Record that ``count`` messages from ``peer`` were applied; record their events in the same step."""
+        """Record that ``count`` messages from ``peer`` were applied; their events must be recorded in the same step."""
         if _whole("count", count) < 0:
             raise InputError(f"count of messages from {peer} is {count}; expected at least 0")
         counts = self._counts_of(peer)
         self._count(peer, msgspec.structs.replace(counts, received=counts.received + count))
 
     def acknowledged(self, peer: str, received: int) -> None:
-        """Record how many of our messages ``peer`` has received, from its ``Packet.received``."""
+        """Record how many of our messages ``peer`` has received, according to its ``Packet.received``."""
         counts = self._counts_of(peer)
         if _whole("received", received) > counts.next:
             raise InputError(
@@ -154,16 +154,16 @@ class Step:
         self.rows.channels[peer] = counts
 
     def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> None:
-        """Record a history event of a job; a detail is cut after 10,000 characters.
+        """Add an event to a job's history; the detail is truncated to 10,000 characters.
 
-        The event gets the next number, `last_note`. Numbers ascend over all jobs and are never reused.
+        The event gets the next number, which becomes `last_note`. Numbers increase over all jobs and are never reused.
         """
         row = {"number": self.last_note + 1, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
         self.rows.notes.append(row | {"kind": plain(kind), "detail": plain(detail)[:_MOST_TEXT]})
         self.last_note += 1
 
     def ended(self, record: JobRecord) -> None:
-        """Record an ended job; an earlier record of the same job id is replaced."""
+        """Record an ended job, replacing any earlier record with the same job id."""
         request, array = record.request, record.request.array
         row: dict[str, Any] = {"job_id": _whole("job_id", record.job_id), "user": plain(request.user)}
         row |= {"name": plain(request.name), "array": "" if array is None else plain(array.name)}
@@ -173,7 +173,7 @@ class Step:
         self.rows.ended.append(row)
 
     def submission(self, key: str, job_id: int, at_ms: int, answer: Any) -> None:
-        """Record the answer to a submission, so that a repetition gets the same one; a key can be used once."""
+        """Record the answer to a submission, so that a repeated submission gets the same answer; keys are unique."""
         if not key or key != plain(key):
             raise InputError(f"the idempotency key {key!r:.100} is empty or contains a NUL character")
         if self._is_used(key) or key in self._keys:
@@ -183,7 +183,7 @@ class Step:
         self._keys.add(key)
 
     def usage(self, used: JobUsage) -> None:
-        """Record the resource use of a job."""
+        """Record a job's resource use."""
         row: dict[str, Any] = {}
         for name, value in msgspec.structs.asdict(used).items():
             if value is None:
@@ -204,7 +204,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def sites_text(sites: Iterable[str]) -> str:
-    """Return the names of a job's sites as one text that can be searched for a single name."""
+    """Join the names of a job's sites into one text that can be searched for a site."""
     return "".join(f"\n{site}\n" for site in sites)
 
 
@@ -214,7 +214,7 @@ def state_digest(state: bytes) -> bytes:
 
 
 def _whole(name: str, value: Any) -> int:
-    """Return a value as a 64-bit integer or raise InputError; a step that cannot be written would block later ones."""
+    """Return a 64-bit integer or raise InputError, because a step that cannot be written would block later steps."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -232,11 +232,11 @@ def _number(name: str, value: Any) -> float:
 
 
 def plain(text: str) -> str:
-    """Return a text without NUL characters and lone surrogates, which PostgreSQL cannot store."""
+    """Remove NUL characters and replace lone surrogates, neither of which PostgreSQL can store."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-# Built once: a turn writes a few rows, and building a statement takes longer than writing them.
+# Built once: a turn writes only a few rows, and building a statement takes longer than writing them.
 _NEW_CHANNEL = insert(tables.channels)
 _CHANNEL_MOVED = (
     update(tables.channels)
@@ -251,7 +251,7 @@ _ENDED_BEFORE = delete(tables.ended).where(tables.ended.c.job_id.in_(bindparam("
 
 
 def write(connection: Connection, steps: Sequence[StepRows]) -> None:
-    """Write steps into the tables, in order."""
+    """Write steps to the tables, in order."""
     channels: dict[str, Counts] = {}
     for step in steps:
         channels.update(step.channels)
@@ -272,7 +272,7 @@ def write(connection: Connection, steps: Sequence[StepRows]) -> None:
 
 
 def _move_channels(connection: Connection, channels: Mapping[str, Counts]) -> None:
-    """Write the counts of channels, and remove acknowledged messages."""
+    """Write the channels' counts, and remove acknowledged messages."""
     for peer, counts in sorted(channels.items()):
         row = {"of_peer": peer, **msgspec.structs.asdict(counts)}
         if not execute_plain(connection, _CHANNEL_MOVED, row).rowcount:
@@ -281,7 +281,7 @@ def _move_channels(connection: Connection, channels: Mapping[str, Counts]) -> No
 
 
 def _keep_snapshots(connection: Connection, snapshots: Sequence[Mapping[str, Any]]) -> None:
-    """Write snapshots, and keep only the newest `KEEP_SNAPSHOTS`."""
+    """Write snapshots, and delete all but the newest `KEEP_SNAPSHOTS`."""
     for row in snapshots:
         connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence == row["sequence"]))
         connection.execute(insert(tables.snapshots), row)
@@ -297,7 +297,7 @@ def _new_rows(table: Table, names: tuple[str, ...]) -> Insert:
 
 
 def _forget(connection: Connection, job_ids: list[int]) -> None:
-    """Remove older records with these job ids, which a core that started over assigns again."""
+    """Remove older records with these job ids, because a core that has started over reuses job ids."""
     if len(job_ids) == 1:
         execute_plain(connection, _ENDED_ONCE, {"again": job_ids[0]})
         return
@@ -309,7 +309,7 @@ def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) ->
     if connection.dialect.name != "postgresql":
         execute_plain(connection, _new_rows(table, tuple(rows[0])), rows)
         return
-    # Send each column as one array: row by row the server takes several times as long.
+    # Send each column as one array: row by row, the server would take several times as long.
     names = list(rows[0])
     columns = [func.unnest(literal([row[name] for row in rows], ARRAY(table.c[name].type))) for name in names]
     connection.execute(insert(table).from_select(names, select(*columns), include_defaults=False))

@@ -1,4 +1,4 @@
-"""Suggest an estimate, memory and resource needs for the next job from past ones (docs/experience.md)."""
+"""Suggest an estimate, memory and resource needs for the next job from past jobs (docs/experience.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILL_CHANCE = 0.05
 """Default probability that the next job is killed at the suggested limit."""
 
 MARGIN = 0.1
-"""Default margin of a limit above the run time that it comes from, as a fraction."""
+"""Default margin of a suggested limit above the run time on which it is based, as a fraction."""
 
 _ROUND_MS = 1000
 _PARTS = 1000  # fractions are given in thousandths
@@ -26,25 +26,25 @@ _ENDS, _STARTS, _ENDS_AT_ONCE = range(3)
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """The result of applying a rule to past jobs, each with the jobs that had ended before its start."""
+    """The result of applying a rule to each past job, using only the jobs that had ended before its start."""
 
     jobs: int  # jobs with a suggestion
-    killed: int  # jobs longer than the suggested limit, including those that were killed at their own limit
-    used: float | None  # median fraction of the suggested limit that the other jobs used; None without such jobs
+    killed: int  # jobs longer than the suggested limit, including jobs killed at their own limit
+    used: float | None  # median fraction of the suggested limit used by the other jobs; None if there are none
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What to request for the next job; a missing value is None and has a reason."""
+    """Values to request for the next job; a value without a suggestion is None, with a reason in ``reasons``."""
 
-    estimate_ms: int | None = None  # a limit, in whole seconds
+    estimate_ms: int | None = None  # a wall time limit, in whole seconds
     estimate_tested: Trial | None = None
-    # Factor for this user's own estimates, for jobs whose length the user can estimate.
+    # Factor to apply to the user's own estimates, for jobs whose run time the user can estimate.
     part_of_asked: float | None = None
     part_tested: Trial | None = None
     memory_bytes: int | None = None  # on each node
-    # ``memory`` is 1, a whole node's memory, if the memory of the node or of the jobs is unknown.
+    # ``memory`` is 1, a whole node's memory, if the node's memory or the jobs' memory use is unknown.
     resources: Resources | None = None
-    reasons: tuple[str, ...] = ()  # why values are missing
+    reasons: tuple[str, ...] = ()  # why values are None
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +53,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     kill_chance : float
-        Accepted probability that the next job is killed at its limit; above 0, at most 0.5.
+        Accepted probability that the next job is killed at its time limit; above 0, at most 0.5.
     margin : float
-        Margin above past use, as a fraction; from 0 up.
+        Margin above past use, as a fraction; at least 0.
     disk_bps : float, optional
         Bandwidth of one node's disk [bytes/s].
     node_memory_bytes : float, optional
@@ -89,28 +89,28 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def least_jobs(self) -> int:
-        """The smallest number of past jobs from which `kill_chance` can be kept."""
+        """The smallest number of past jobs with which `kill_chance` can be achieved."""
         return math.ceil(1 / self.kill_chance - 1e-9) - 1
 
     def bound(self, ascending: Sequence[float]) -> float | None:
         """Return a bound that the next value exceeds with probability at most `kill_chance`; None with too few values.
 
-        The margin is not included. If all orders of the n values and the next one are equally likely, the next value
+        The margin is not included. If all orders of the n values and the next value are equally likely, the next value
         exceeds the k-th smallest with probability 1 - k / (n + 1), whatever the distribution (Wilks, 1941; conformal
         prediction: Vovk, Gammerman and Shafer, 2005). So k is the smallest number with
-        (n + 1 - k) / (n + 1) <= kill_chance. Pass infinity for a value of which only a lower bound is known.
+        (n + 1 - k) / (n + 1) <= kill_chance. Pass infinity for a value if only a lower bound is known.
         """
         rank = math.ceil((len(ascending) + 1) * (1 - self.kill_chance) - 1e-9)
         return ascending[rank - 1] if rank <= len(ascending) else None
 
 
 def was_killed(used: JobUsage) -> bool:
-    """Whether a job ran to its limit, so that its full length is unknown."""
+    """Whether a job ran until its time limit, so that its full run time is unknown."""
     return 0 < used.estimate_ms <= used.run_ms
 
 
 def suggest(jobs: Sequence[JobUsage], rule: Rule | None = None) -> Suggestion:
-    """Return what to request for the next job of the same kind.
+    """Suggest values to request for the next job of the same kind.
 
     Examples
     --------
@@ -156,13 +156,13 @@ def _with_limit(jobs: Sequence[JobUsage]) -> list[JobUsage]:
 
 
 def _limit_ms(bound: float, rule: Rule) -> float:
-    """Return the limit for a bound: with margin, in ms, rounded up to whole seconds, at least one second."""
+    """Convert a bound to a limit in ms: add the margin and round up to whole seconds, at least one second."""
     seconds = math.ceil(bound * (1 + rule.margin) / _ROUND_MS - 1e-9)
     return float(min(max(seconds, 1) * _ROUND_MS, MAX_TIME_MS))
 
 
 def _part_of(bound: float, rule: Rule) -> float:
-    """Return the fraction for a bound: with margin, rounded up to thousandths, at most 1."""
+    """Convert a bound to a fraction: add the margin and round up to thousandths, at most 1."""
     return min(max(math.ceil(bound * (1 + rule.margin) * _PARTS - 1e-9), 1) / _PARTS, 1.0)
 
 
@@ -188,7 +188,7 @@ def _part(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> float | N
     if bound is None:
         reasons.append("no factor for the estimates: " + _too_few(len(limited_jobs), "jobs with an estimate", rule))
         return None
-    return None if bound == math.inf else _part_of(bound, rule)  # `_estimate` has given the reason
+    return None if bound == math.inf else _part_of(bound, rule)  # `_estimate` has added the reason
 
 
 def _memory(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> int | None:
@@ -204,7 +204,7 @@ def _tested(
     jobs: Sequence[JobUsage], rule: Rule, value: Callable[[JobUsage], float], limit: Callable[[JobUsage, float], float]
 ) -> Trial:
     """Apply a rule to each past job, using only the jobs that had ended when it started."""
-    # Order at equal times: ends, then starts, then the ends of jobs with zero run time.
+    # Order of events at equal times: ends, then starts, then the ends of jobs with zero run time.
     happened = sorted(
         [(used.at_ms, _ENDS if used.run_ms > 0 else _ENDS_AT_ONCE, number) for number, used in enumerate(jobs)]
         + [(used.at_ms - used.run_ms, _STARTS, number) for number, used in enumerate(jobs)]
@@ -226,7 +226,7 @@ def _tested(
 
 
 def _resources(jobs: Sequence[JobUsage], memory_bytes: int | None, rule: Rule, reasons: list[str]) -> Resources | None:
-    """Return the mean fractions of CPU, network and disk, in thousandths that add up to 1."""
+    """Return the mean fractions of CPU, network and disk, rounded to thousandths and adding up to 1."""
     if rule.disk_bps is None:
         reasons.append("no resource fractions: the bandwidth of a node's disk is unknown")
         return None
@@ -256,7 +256,7 @@ def _memory_part(memory_bytes: int | None, rule: Rule, reasons: list[str]) -> fl
 
 
 def job_fractions(used: JobUsage, disk_bps: float) -> tuple[float, float, float] | None:
-    """Return the fractions of its run time that a job used CPU, network and disk; None without measurements."""
+    """Return the fractions of a job's run time spent on CPU, network and disk; None if they were not measured."""
     if used.cpu is None or used.read_bytes is None or used.write_bytes is None or used.run_ms <= 0:
         return None
     return time_parts(used.run_ms, used.width, used.cpu, used.read_bytes + used.write_bytes, disk_bps)

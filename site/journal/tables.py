@@ -1,4 +1,4 @@
-"""The tables of a journal, their schema version, and the migrations from older versions."""
+"""The tables of a journal, their schema version, and migrations from older versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sqlalchemy import (
 from gridweave.errors import InputError, UnavailableError
 
 OLDEST, VERSION = 4, 5
-"""The oldest readable schema version and the present one. After changing a table, raise it and add a migration."""
+"""The oldest readable and the current schema version. To change a table, increment `VERSION` and add a migration."""
 
 metadata = MetaData()
 
@@ -44,9 +44,9 @@ head = Table(
     Column("base", _Number, nullable=False),
     Column("identity", LargeBinary, nullable=False),
 )
-"""One row. ``writer_id`` and ``batch`` fence off a replaced writer; the present core starts after input ``base``.
+"""A single row. ``writer_id`` and ``batch`` fence off a replaced writer; the current core starts after input ``base``.
 
-``identity`` holds the settings that the core was made from, as MessagePack."""
+``identity`` holds the settings from which the core was created, as MessagePack."""
 
 inputs = Table(
     "gridweave_inputs",
@@ -141,20 +141,20 @@ ended = Table(
     Column("record", LargeBinary, nullable=False),
     Index("gridweave_ended_by_user", "user", "job_id"),
 )
-"""Ended jobs. ``sites`` holds the site names, each between two line feeds; ``record`` the whole job record."""
+"""Ended jobs. ``sites`` holds the site names, each between two line feeds, and ``record`` the whole job record."""
 
 
 def _with_others(connection: Connection) -> None:
-    """Add the id of the other end's journal to the channels."""
+    """Add the column for the id of the other end's journal to the channels."""
     connection.execute(text("ALTER TABLE gridweave_channels ADD COLUMN other TEXT NOT NULL DEFAULT ''"))
 
 
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {4: _with_others}
-"""By version, the migration to the next version. Never change or remove a released migration."""
+"""The migration from each version to the next. Never change or remove a released migration."""
 
 
 def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> bool:
-    """Create the tables or migrate older ones, in the caller's transaction; return whether they were created."""
+    """Create the tables, or migrate older tables, in the caller's transaction; return whether they were created."""
     names = inspect(connection).get_table_names()
     if schema.name not in names:
         ours = [table.name for table in metadata.sorted_tables if table.name in names]

@@ -1,7 +1,7 @@
-"""Compaction of a journal: each flush removes a few rows that neither a replay nor the history needs.
+"""Compact a journal: each flush removes a few rows that neither a replay nor the history needs.
 
-The rows are removed in the transaction that writes new ones, so a failure never leaves the journal half compacted, and
-a flush waits only for a few deletions. A journal that is not written does not grow and needs no compaction.
+Rows are removed in the same transaction in which new rows are written. So a failure never leaves the journal half
+compacted, and a flush takes only a few deletions longer. A journal without writes does not grow.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gridweave.site.journal import tables
 from gridweave.site.journal.store import execute_plain
 
 LEAST, MOST = 32, 1_000
-"""Bounds of the number of rows that one flush examines: twice the number of rows that it writes."""
+"""Minimum and maximum number of rows that a flush examines, which is twice the number of rows that it writes."""
 
 SNAPSHOTS = 2
-"""Number of snapshots that must be newer than a removed input; the second serves if the newest is damaged."""
+"""Number of snapshots that must cover an input before it is removed; the older one is a spare."""
 
 
 class Aging(NamedTuple):
-    """A table whose old rows are removed, with its key column and its time column."""
+    """A table from which old rows are removed, with its key column and its time column."""
 
     table: Table
     key: Column[Any]
@@ -41,25 +41,25 @@ _INPUTS_GONE = delete(tables.inputs).where(tables.inputs.c.sequence <= bindparam
 
 
 class Sweep(NamedTuple):
-    """A walk through the tables of `AGING` that removes rows older than ``before_ms``, unless their job is open."""
+    """A pass over the tables in `AGING` that removes rows older than ``before_ms``, except rows of open jobs."""
 
     before_ms: int
     open_jobs: Set[int]
-    last_note: int  # is kept, because the next history event continues its number
+    last_note: int  # number of an event to keep, because the next event continues the numbering
     place: int = 0  # index into `AGING`
-    after: Any = None  # the last key examined there
+    after: Any = None  # the last key examined in this table
 
 
 class Tidy(msgspec.Struct, frozen=True):
-    """The progress of compaction; `remove_some` returns the progress that holds once its transaction is committed."""
+    """The progress of compaction; the result of `remove_some` becomes valid once its transaction is committed."""
 
-    first: int  # the first input that is left
+    first: int  # the first remaining input
     needed: int  # the first input that a replay may need
     sweep: Sweep | None = None
 
     @property
     def is_done(self) -> bool:
-        """Whether all removable rows are gone."""
+        """Whether all removable rows have been removed."""
         return self.first >= self.needed and self.sweep is None
 
     def remove_some(self, connection: Connection, written: int) -> Tidy:
@@ -90,7 +90,7 @@ def needed_from(connection: Connection, base: int) -> int:
 
 
 def _swept(connection: Connection, sweep: Sweep, count: int) -> Sweep | None:
-    """Examine the next rows of a table and remove the old ones; return the rest of the sweep, None at its end."""
+    """Examine the next rows of a table and remove old rows; return the rest of the sweep, or None at its end."""
     table, key, at_ms = AGING[sweep.place]
     query = select(key, table.c.job_id, at_ms).order_by(key).limit(count)
     rows = connection.execute(query if sweep.after is None else query.where(key > sweep.after)).all()

@@ -1,4 +1,4 @@
-"""The compiled decision rules of a site: pure functions over numpy arrays, each rule written once.
+"""A site's compiled decision rules: pure functions on numpy arrays, with each rule implemented once.
 
-Both the batch simulation and `SiteCore` call these functions. docs/disciplines.md states the rules.
+Both the batch simulation and `SiteCore` call these functions. docs/disciplines.md describes the rules.
 """

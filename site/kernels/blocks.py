@@ -1,10 +1,10 @@
 """An index over a long queue that lets a pass skip waiting jobs that cannot start.
 
-The queue is divided into blocks of several dozen jobs. For each block the index stores its first place, a lower bound
-on the width of its jobs and, for each class of widths, a lower bound on the length of its jobs. A pass skips the blocks
-in which no job can start. The bounds become exact when a pass walks the whole block. In between they stay valid,
-because removing a job only makes them too cautious. A short queue has no index. Withdrawing a job drops the index, and
-the next pass builds a new one.
+The queue is divided into blocks of several dozen jobs. For each block the index stores its first position, a lower
+bound on the width of its jobs and, for each width class, a lower bound on the length of its jobs. A pass skips blocks
+in which no job can start. The bounds become exact when a pass visits the whole block. Between such passes they stay
+valid, because removing a job only makes them too cautious. A short queue has no index. Withdrawing a job drops the
+index, and the next pass builds a new index.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.kernels.state import BLOCK_PLACES, GONE, NEVER_MS, WIDTH_CLASSES, SiteState, drop_started, move_down
 
 INDEXED_FROM = 4 * BLOCK_PLACES
-"""Length of the queue from which an index pays off."""
+"""Queue length from which an index pays off."""
 
 _MOST_PLACES = 4 * BLOCK_PLACES
 _FEWEST_PLACES = BLOCK_PLACES // 4
@@ -21,7 +21,7 @@ _FEWEST_PLACES = BLOCK_PLACES // 4
 
 @kernel
 def keep_index(state: SiteState) -> None:
-    """Build the index if the queue is long, and rebuild it if the blocks have become many and small."""
+    """Build the index if the queue is long; rebuild it if there are many small blocks."""
     counters = state.counters[0]
     n_waiting = counters.n_waiting
     if n_waiting < INDEXED_FROM:
@@ -38,7 +38,7 @@ def keep_index(state: SiteState) -> None:
 
 @kernel_part
 def learn_block(state: SiteState, number: Int, begin: Int, end: Int) -> None:
-    """Compute the bounds of a block from its places, begin to end; some may be gaps."""
+    """Compute a block's bounds from its positions, `begin` to `end`; some of these may be gaps."""
     forget_block(state, number)
     for place in range(begin, end):
         if state.waiting[place] != GONE:
@@ -47,7 +47,7 @@ def learn_block(state: SiteState, number: Int, begin: Int, end: Int) -> None:
 
 @kernel_part
 def forget_block(state: SiteState, number: Int) -> None:
-    """Reset the bounds of a block to those of an empty block."""
+    """Reset a block's bounds to those of an empty block."""
     state.blocks[number].narrowest = NEVER_MS
     for k in range(WIDTH_CLASSES):
         state.shortest_ms[number, k] = NEVER_MS
@@ -55,7 +55,7 @@ def forget_block(state: SiteState, number: Int) -> None:
 
 @kernel_part
 def widen_block(state: SiteState, number: Int, job: Record) -> None:
-    """Widen the bounds of a block to cover one more job."""
+    """Widen a block's bounds to cover one more job."""
     block = state.blocks[number]
     block.narrowest = min(block.narrowest, job.width)
     k = width_class(job.width)
@@ -64,9 +64,9 @@ def widen_block(state: SiteState, number: Int, job: Record) -> None:
 
 @kernel_part
 def width_class(width: Int) -> Int:
-    """Return the class of a width: one for each power of two, and one for the widths between two powers.
+    """Return the class of a width: one class per power of two, and one for all widths between two powers.
 
-    A width below 1 has class -1. All widths from a certain size up share the last class.
+    Widths below 1 have class -1. All widths above a certain size share the last class.
     """
     if width < 1:
         return -1
@@ -81,7 +81,7 @@ def width_class(width: Int) -> Int:
 
 @kernel_part
 def block_may_have(state: SiteState, number: Int, lowest: Int, highest: Int, latest_end_ms: Int, now_ms: Int) -> bool:
-    """Whether a block may contain a job of these width classes that would end by ``latest_end_ms``."""
+    """Whether a block may contain a job of these width classes that would end by ``latest_end_ms`` if started now."""
     for k in range(lowest, highest + 1):  # noqa: SIM110  # kernels have no generators
         if now_ms + state.shortest_ms[number, k] <= latest_end_ms:
             return True
@@ -90,7 +90,7 @@ def block_may_have(state: SiteState, number: Int, lowest: Int, highest: Int, lat
 
 @kernel_part
 def block_of(state: SiteState, place: Int) -> Int:
-    """Return the number of the block that contains a place."""
+    """Return the number of the block that contains a queue position."""
     number = state.counters[0].n_blocks - 1
     while state.blocks[number].first > place:
         number -= 1
@@ -99,14 +99,14 @@ def block_of(state: SiteState, place: Int) -> Int:
 
 @kernel_part
 def block_end(state: SiteState, number: Int) -> Int:
-    """Return the place after the last place of a block."""
+    """Return the queue position after the end of a block."""
     counters = state.counters[0]
     return state.blocks[number + 1].first if number + 1 < counters.n_blocks else counters.n_waiting
 
 
 @kernel
 def index_new(state: SiteState, place: Int) -> None:
-    """Update the index for a job that was just inserted at this place."""
+    """Update the index for a job that was just inserted at queue position `place`."""
     counters = state.counters[0]
     blocks = state.blocks
     if counters.n_blocks == 0:
@@ -130,7 +130,7 @@ def index_new(state: SiteState, place: Int) -> None:
 
 @kernel
 def close_gaps(state: SiteState, first: Int) -> None:
-    """Close the gaps as `drop_started` does, and update the index."""
+    """Close gaps like `drop_started`, and update the index."""
     counters = state.counters[0]
     if counters.n_blocks == 0:
         drop_started(state, first)

@@ -1,11 +1,11 @@
 """The interface between drivers and compiled disciplines: events, the scheduling pass, and offers.
 
-A compiled discipline is a named tuple of its data with kernels as methods. It is a `SiteRules` if jobs run from start
-to end at full speed, or a `RateRules` if rates change because jobs share nodes, time or fractions of nodes. The
-functions here are common to all of them, and are compiled separately for each class of rules. There is one compiled
-loop for all rules, and one account of running work (work.py).
+A compiled discipline is a named tuple of data with kernels as methods. It implements `SiteRules` if jobs run from start
+to end at full speed, or `RateRules` if rates change because jobs share nodes, time or fractions of nodes. The functions
+in this module are common to all disciplines and compiled separately for each class of rules. All rules share one
+compiled loop and one implementation of running work (work.py).
 
-A pass may put running jobs back into the queue; it reports them in `Evictions`.
+A pass may return running jobs to the queue; it reports these jobs in `Evictions`.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ class SiteRules(Protocol):
     """A discipline whose jobs run at full speed; all methods are decorated with `gridweave.jit.kernel_method`."""
 
     def submitted(self, state: SiteState, slot: Int) -> None:
-        """Insert the job of a filled slot into the queue."""
+        """Insert a slot's job, whose row must be filled in, into the queue."""
 
     def withdrawn(self, state: SiteState, place: Int) -> None:
         """Prepare for the removal of a waiting job from the queue."""
 
     def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
-        """Prepare for the removal of a running job; ``end_ms`` is its end by estimate."""
+        """Prepare for the removal of a running job; ``end_ms`` is its estimated end."""
 
     def resized(self, by: Int) -> None:
         """Apply a change of the number of nodes, which may be negative."""
 
     def run_pass(self, state: SiteState, now_ms: Int) -> None:
-        """Run the only scheduling pass of this time; afterwards ``state.started`` lists the started jobs."""
+        """Run the only scheduling pass at this time; afterwards, ``state.started`` lists the started jobs."""
 
 
 class QueueRules(NamedTuple):
@@ -176,7 +176,7 @@ class PlanRules(NamedTuple):
 
 @kernel
 def pass_and_outlook(state: SiteState, rules: SiteRules, now_ms: Int) -> tuple[int, int, int]:
-    """Run a pass; return the number of jobs started, the first end by estimate, and the next planned start."""
+    """Run a pass; return the number of jobs started, the first estimated end, and the next planned start."""
     rules.run_pass(state, now_ms)
     counters = state.counters[0]
     first_end_ms = state.running[0].end_ms if counters.n_running > 0 else NEVER_MS
@@ -185,7 +185,7 @@ def pass_and_outlook(state: SiteState, rules: SiteRules, now_ms: Int) -> tuple[i
 
 @kernel_part
 def job_ended(state: SiteState, rules: SiteRules, end_ms: Int, job_id: Int, now_ms: Int) -> bool:
-    """Remove an ended job, found by its end by estimate and its id; return whether it was running."""
+    """Remove a job that has ended, found by estimated end and id; return whether the job was running."""
     place = running_place(state, end_ms, job_id)
     if place == NO_PLACE:
         return False
@@ -206,7 +206,7 @@ def job_arrived(
     estimate_ms: Int,
     limits: Int,
 ) -> None:
-    """Fill a slot with a job and insert it into the queue."""
+    """Fill a slot with a job, and insert the job into the queue."""
     job = state.jobs[slot]
     job.key = key
     job.submit_ms = submit_ms
@@ -231,13 +231,13 @@ class Evictions(NamedTuple):
     Attributes
     ----------
     slots : numpy.ndarray of int64, shape (capacity,)
-        Slots of the jobs that the last pass evicted, in order.
+        Slots of the jobs evicted by the last pass, in order.
     keeps_work : numpy.ndarray of bool, shape (capacity,)
-        Whether each of these jobs will continue from where it was.
+        Whether each of these jobs will resume from its checkpoint.
     counts : numpy.ndarray of int64, shape (2,)
-        Number of evictions in the last pass, and in total.
+        Number of evictions in the last pass and in total.
     lost_node_ms : numpy.ndarray of float64, shape (1,)
-        Node time spent on jobs that have to start from the beginning.
+        Node time spent on jobs that have to start over.
     """
 
     slots: npt.NDArray[np.int64]
@@ -253,9 +253,9 @@ def no_evictions(capacity: int) -> Evictions:
 
 @kernel_part
 def evict(state: SiteState, evictions: Evictions, place: Int, keeps_work: bool, now_ms: Int) -> None:
-    """Take the running job at this place off its nodes, without putting it into the queue.
+    """Remove the running job at index `place` from its nodes, without adding it to the queue.
 
-    If it keeps its work, its estimate is reduced to the remaining time.
+    If the job keeps its work, its estimate is reduced to the remaining time.
     """
     counters = state.counters[0]
     end_ms = state.running[place].end_ms
@@ -277,37 +277,37 @@ def evict(state: SiteState, evictions: Evictions, place: Int, keeps_work: bool, 
 class RateRules(Protocol):
     """A discipline whose jobs change rates; all methods are decorated with `gridweave.jit.kernel_method`.
 
-    ``state`` belongs to the discipline. It must have ``jobs``, a table with the field ``submit_ms`` and a row for each
-    job in order of submission, and ``counters``, a table of one row.
+    ``state`` belongs to the discipline. It must have ``jobs``, a table with the field ``submit_ms`` and one row per job
+    in order of submission, and ``counters``, a table with one row.
     """
 
     def wakeup_ms(self, state: Any) -> Int:
-        """Return the next time at which a pass is needed without an event; `NEVER_MS` for none."""
+        """Return the next time at which a pass is needed without an event, or `NEVER_MS`."""
 
     def counted(self, state: Any, now_ms: Int) -> None:
-        """Add the time since the last call to the totals, before anything changes."""
+        """Update the totals for the time since the last call; called before every change."""
 
     def submitted(self, state: Any, row: Int, now_ms: Int) -> None:
-        """Insert the job of a row into the queue."""
+        """Insert a row's job into the queue."""
 
     def withdrawn(self, state: Any, work: WorkTable, run: RunArrays, row: Int, now_ms: Int) -> bool:
-        """Remove the job of a row if it is waiting; return whether it was."""
+        """Remove a row's job if it is waiting; return whether it was waiting."""
 
     def ended(self, state: Any, run: RunArrays, row: Int, now_ms: Int) -> None:
-        """Take a running job off its nodes; it is no longer in ``work``."""
+        """Remove a job that has ended from its nodes; it is no longer in ``work``."""
 
     def run_pass(self, state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-        """Run the only pass of this time, record the starts in ``run``, and apply the new rates to ``work``."""
+        """Run the only pass at this time, record the starts in ``run``, and apply the new rates to ``work``."""
 
 
 @kernel
 def follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-    """Apply the rates that a pass has set to the running work.
+    """Apply the rates set by a pass to the running work.
 
     Parameters
     ----------
     state : named tuple
-        The first ``n_changed`` (in ``counters``) entries of ``changed`` are the rows whose rate may have changed;
+        The first entries of ``changed`` (``n_changed`` in ``counters``) are the rows whose rate may have changed;
         ``jobs`` has their ``rate`` and ``job_id``.
     work : numpy.ndarray of WORK, shape (n,)
     run : RunArrays
@@ -325,7 +325,7 @@ def follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> No
 
 @kernel
 def startable_behind_queue(state: SiteState, queue: QueueCodes, now_ms: Int, length_ms: Int) -> Int:
-    """Return how many nodes a job of this length could get now, at the end of a queue without promises.
+    """Return how many nodes a job of this length could get now at the end of a queue without promises.
 
     Parameters
     ----------
@@ -347,14 +347,14 @@ def startable_behind_queue(state: SiteState, queue: QueueCodes, now_ms: Int, len
 
 @kernel
 def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return when a job could start behind the whole queue, if the queue were planned and all estimates were exact.
+    """Return when a job could start behind the whole queue if the queue were planned and all estimates were exact.
 
     Parameters
     ----------
     state : SiteState
         Read only.
     plan : Plan
-        Scratch space with one profile.
+        Scratch arrays with one profile.
     backfills : bool
         Whether a job may start before the job ahead of it.
     now_ms, width, length_ms : int
@@ -372,7 +372,7 @@ def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: In
 
 @kernel
 def free_throughout(plan: Plan, from_ms: Int, to_ms: Int) -> Int:
-    """Return the smallest number of free nodes in a plan between two times."""
+    """Return the minimum number of free nodes in a plan between two times."""
     free = plan.total[0]
     for i in range(plan.n_steps[0]):
         until_ms = plan.step_ms[0, i + 1] if i + 1 < plan.n_steps[0] else to_ms

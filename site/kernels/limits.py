@@ -1,7 +1,7 @@
-"""Limits of a planning site: windows in which some jobs may not start, and caps on the nodes or jobs at one time.
+"""Limits of a planning site: windows in which some jobs may not start, and caps on nodes or jobs in use.
 
-The limits of a job are determined once, at its submission, as a bit mask (bit k for limit k). See docs/disciplines.md,
-"Limits", and Streit, section 3.1.2.
+A job's limits are determined once, at submission, as a bit mask (bit k for limit k). See docs/disciplines.md, "Limits",
+and Streit, section 3.1.2.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WEEK_MS = 7 * DAY_MS
 
 
 class WeekClock(NamedTuple):
-    """Convert times to local time of the week, in a time zone with summer time.
+    """A clock that converts times to the local time of the week, in a time zone with daylight saving time.
 
     Attributes
     ----------
     from_ms : numpy.ndarray of int64, shape (spans,)
-        When each offset starts to apply, ascending; the first also applies before that.
+        When each offset takes effect, ascending; the first offset also applies to earlier times.
     offset_ms : numpy.ndarray of int64, shape (spans,)
-        Added to a time, it gives the time since a Monday 00:00, modulo whole weeks.
+        Offset to add to a time to get the time since a Monday 00:00, modulo whole weeks.
     """
 
     from_ms: npt.NDArray[np.int64]
@@ -35,11 +35,11 @@ class WeekClock(NamedTuple):
 
 
 FROM_MONDAY = WeekClock(np.zeros(1, np.int64), np.zeros(1, np.int64))
-"""A clock whose weeks start at time zero, without summer time."""
+"""A clock whose weeks start at time zero, without daylight saving time."""
 
 
 def week_of(moves: Sequence[tuple[int, int]]) -> WeekClock:
-    """Return a week clock from pairs of ``from_ms`` and ``offset_ms``; `FROM_MONDAY` without pairs."""
+    """Return a week clock from pairs of ``from_ms`` and ``offset_ms``; `FROM_MONDAY` if there are no pairs."""
     if not moves:
         return FROM_MONDAY
     table = np.array(moves, np.int64)
@@ -47,20 +47,20 @@ def week_of(moves: Sequence[tuple[int, int]]) -> WeekClock:
 
 
 class LimitArrays(NamedTuple):
-    """All limits of a site.
+    """All of a site's limits.
 
     Attributes
     ----------
     window_bit : numpy.ndarray of int64, shape (windows,)
-        Mask with the bit of the limit that a window belongs to.
+        Bit mask of the limit to which each window belongs.
     window_from_ms, window_to_ms : numpy.ndarray of int64, shape (windows,)
-        Within the week, from Monday 00:00 local time; ``0 <= from < to <= WEEK_MS``.
+        Start and end of each window, since Monday 00:00 local time; ``0 <= from < to <= WEEK_MS``.
     cap_bit : numpy.ndarray of int64, shape (profiles,)
-        Mask with the bit of the limit that a profile belongs to; 0 for profile 0, the nodes.
+        Bit mask of the limit to which each profile belongs; 0 for profile 0, the nodes.
     cap_counts_jobs : numpy.ndarray of bool, shape (profiles,)
-        Whether a profile counts jobs; otherwise it counts nodes.
+        Whether each profile counts jobs; otherwise it counts nodes.
     week : WeekClock
-        The clock of the windows.
+        The clock to which the windows refer.
     """
 
     window_bit: npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class LimitArrays(NamedTuple):
 
 @kernel_part
 def span_of_week(week: WeekClock, when_ms: Int) -> Int:
-    """Return the index of the offset in force at a time."""
+    """Return the index of the offset that applies at a time."""
     low, high = 0, len(week.from_ms)
     while high - low > 1:
         middle = (low + high) // 2
@@ -86,15 +86,15 @@ def span_of_week(week: WeekClock, when_ms: Int) -> Int:
 
 @kernel_part
 def of_week_at(week: WeekClock, when_ms: Int) -> Int:
-    """Return the local time since Monday 00:00 (ms) at a time."""
+    """Convert a time to the local time since Monday 00:00, in ms."""
     return (when_ms + week.offset_ms[span_of_week(week, when_ms)]) % WEEK_MS
 
 
 @kernel
 def next_open(limits: LimitArrays, mask: Int, from_ms: Int) -> Int:
-    """Return the earliest time from ``from_ms`` on at which a job with these limits may start.
+    """Return the earliest time from ``from_ms`` on at which the windows of these limits allow a job to start.
 
-    ``NEVER_MS`` if its windows cover the whole week.
+    Return ``NEVER_MS`` if the windows cover the whole week.
     """
     when_ms = from_ms
     moved = True
@@ -107,18 +107,18 @@ def next_open(limits: LimitArrays, mask: Int, from_ms: Int) -> Int:
             if limits.window_from_ms[k] <= of_week_ms < limits.window_to_ms[k]:
                 until_ms = when_ms + limits.window_to_ms[k] - of_week_ms
                 after = span_of_week(limits.week, when_ms) + 1
-                if after < len(limits.week.from_ms):  # a change of the clock moves the end of the window
+                if after < len(limits.week.from_ms):  # a clock change moves the end of the window
                     until_ms = min(until_ms, limits.week.from_ms[after])
                 when_ms = until_ms
                 moved = True
-        if when_ms - from_ms > WEEK_MS + DAY_MS:  # a week in which the clock changes may be longer
+        if when_ms - from_ms > WEEK_MS + DAY_MS:  # a week with a clock change may be longer
             return NEVER_MS
     return when_ms
 
 
 @kernel_part
 def amount(limits: LimitArrays, profile: Int, width: Int, mask: Int) -> Int:
-    """Return how much a job takes from a profile: its width or 1, and 0 if the profile's limit is not in its mask."""
+    """Return how much of a profile a job uses: its width or 1, or 0 if the limit does not apply to the job."""
     if limits.cap_bit[profile] & mask == 0:
         return 0
     return 1 if limits.cap_counts_jobs[profile] else width

@@ -1,4 +1,4 @@
-"""Orders of a queue: the keys that sort its jobs (docs/disciplines.md, "Order of the waiting jobs")."""
+"""Queue orders: the keys by which jobs are sorted (docs/disciplines.md, "Order of the waiting jobs")."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gridweave.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 
-# Columns keep their types, because a million jobs as doubles would take 40 MB. An area may exceed the range of
-# integers, so it is computed in doubles from the start.
+# Columns keep their types, because a million jobs as doubles would take 40 MB. Areas may exceed the range of
+# integers, so they are computed as doubles from the start.
 ORDERS: dict[str, Callable[..., Floats]] = {
     "fcfs": lambda submit, width, estimate, weight, priority, aging: submit,
     "sjf": lambda submit, width, estimate, weight, priority, aging: estimate,
@@ -27,7 +27,7 @@ ORDERS: dict[str, Callable[..., Floats]] = {
         -priority if np.isinf(aging) else submit - priority * aging
     ),
 }
-"""By name of an order, the function that computes the keys: smallest first, ties by submit time, then job id."""
+"""For each order, the function that computes the keys: smallest first, ties by submit time, then job id."""
 
 
 def order_keys(
@@ -40,7 +40,7 @@ def order_keys(
     priority: npt.ArrayLike = 0.0,
     aging_ms: float = np.inf,
 ) -> Floats:
-    """Return the keys of jobs under an order.
+    """Return the jobs' keys in an order.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def order_keys(
     submit_ms, width, estimate_ms, weight, priority : array_like, shape (n,)
         Attributes of the jobs.
     aging_ms : float
-        For ``priority``: the waiting time that is worth one level of priority; infinite for no aging.
+        For the order ``priority``: the waiting time equivalent to one priority level; infinite: no aging.
 
     Returns
     -------
@@ -62,8 +62,8 @@ def order_keys(
 
     Notes
     -----
-    Under every order here, a job's key stays the same while it waits. This includes priority with aging: all jobs age
-    at the same rate, so ``priority + waited / aging_ms`` sorts jobs exactly as ``priority - submit / aging_ms``.
+    In all these orders, a job's key is constant while the job waits. This includes priority with aging: all jobs age at
+    the same rate, so ``priority + waited / aging_ms`` sorts jobs exactly like ``priority - submit / aging_ms``.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def order_keys(
 
 
 def check_keys(order: str, keys: Floats) -> Floats:
-    """Return the keys unchanged; raise InputError if one is NaN, which cannot be sorted."""
+    """Return the keys unchanged; raise InputError if any key is NaN, which cannot be sorted."""
     if np.isnan(keys).any():
         raise InputError(f"order {order!r}: the key of a job is NaN (not a number); return a number for every job")
     return keys

@@ -1,4 +1,4 @@
-"""Fractions of a node as whole numbers, so that sums are exact, and the columns that hold the needs of tasks."""
+"""Fractions of a node as integers, so that sums are exact, and the workload columns with the needs of tasks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 UNIT = 1_000_000
-"""The whole CPU or memory of a node, in millionths."""
+"""A node's whole CPU or memory, in millionths."""
 
 
 def parts_of_node(fractions: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return fractions of a node in millionths, rounded up so that a node is never overfull.
+    """Convert fractions of a node to millionths, rounded up so that a node is never overcommitted.
 
     Examples
     --------
@@ -26,21 +26,21 @@ def parts_of_node(fractions: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 MOST_GROUPS = 4
-"""Number of groups of tasks that a workload can describe for a job."""
+"""Maximum number of task groups per job in a workload."""
 
 GROUP_COLUMNS = tuple((f"tasks_{k}", f"cpu_need_{k}", f"memory_fraction_{k}") for k in range(2, MOST_GROUPS + 1))
-"""Columns of each group after the first: number of tasks (0 for no group), and the CPU and memory of one task."""
+"""Columns of each group after the first: number of tasks (0: no group), and the CPU and memory needs of one task."""
 
 
 class NeedsOfTasks(NamedTuple):
-    """Groups of equal tasks, in arrays of shape (groups,).
+    """Groups of identical tasks, in arrays of shape (groups,).
 
     Attributes
     ----------
     row : numpy.ndarray of int64
-        Row of the job, ascending.
+        Row of the group's job, ascending.
     tasks : numpy.ndarray of int64
-        Number of tasks.
+        Number of tasks in the group.
     cpu, memory : numpy.ndarray of float64
         Needs of one task, as fractions of a node.
     """
@@ -52,15 +52,15 @@ class NeedsOfTasks(NamedTuple):
 
 
 def needs_in_columns(width: npt.NDArray[np.int64], columns: Mapping[str, npt.NDArray[Any]]) -> NeedsOfTasks:
-    """Return the groups of tasks of all jobs of a workload.
+    """Return the task groups of all jobs in a workload.
 
     Parameters
     ----------
     width : numpy.ndarray of int64, shape (n,)
-        Tasks of each job.
+        Number of tasks of each job.
     columns : mapping from str to numpy.ndarray, shape (n,)
-        ``cpu_need`` and ``memory_fraction`` describe the first group, with all tasks that are in no group of
-        `GROUP_COLUMNS`. A missing column means a whole node.
+        ``cpu_need`` and ``memory_fraction`` describe the first group, which contains all tasks that are in none of the
+        groups of `GROUP_COLUMNS`. If a column is missing, each task needs a whole node.
 
     Examples
     --------

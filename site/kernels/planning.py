@@ -1,7 +1,7 @@
 """Disciplines that keep a plan: planning systems and conservative backfilling (docs/disciplines.md).
 
 Both assign every waiting job a start in the availability profiles. A planning site recomputes the whole plan in queue
-order. Conservative backfilling never moves a promised start later.
+order. Conservative backfilling never delays a promised start.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gridweave.site.kernels.state import (
 )
 
 OVERDUE_MS = 1000
-"""Guess of the time until a job past its limit frees its nodes, for live sites; simulations have no such job."""
+"""Assumed time until a job past its time limit frees its nodes; such jobs occur only on live sites."""
 
 
 @kernel
 def earliest_start(plan: Plan, limits: LimitArrays | None, from_ms: Int, width: Int, length_ms: Int, mask: Int) -> Int:
-    """Return the earliest start from ``from_ms`` on that the profiles and windows allow, or ``NEVER_MS``."""
+    """Return the earliest start, from ``from_ms`` on, allowed by the profiles and windows, or ``NEVER_MS``."""
     start_ms = earliest_fit(plan.step_ms[0], plan.step_free[0], plan.n_steps[0], from_ms, width, length_ms)
     if limits is None or mask == NO_LIMITS:
         return start_ms
-    # The windows and each profile may push the start later; repeat until none of them does.
+    # The windows and each profile may delay the start; repeat until none of them does.
     before_ms = NEVER_MS
     while start_ms not in (before_ms, NEVER_MS):
         before_ms = start_ms
@@ -54,7 +54,7 @@ def earliest_start(plan: Plan, limits: LimitArrays | None, from_ms: Int, width: 
 def occupy_plan(
     plan: Plan, limits: LimitArrays | None, start_ms: Int, end_ms: Int, width: Int, mask: Int, sign: Int
 ) -> None:
-    """Add an occupation to the profiles (sign ``TAKE``) or remove it (``GIVE_BACK``); ignore one that never starts."""
+    """Add an occupation to the profiles (sign ``TAKE``), or remove it (``GIVE_BACK``), unless it never starts."""
     if start_ms == NEVER_MS:
         return
     plan.n_steps[0] = occupy(plan.step_ms[0], plan.step_free[0], plan.n_steps[0], start_ms, end_ms, sign * width)
@@ -68,7 +68,7 @@ def occupy_plan(
 
 @kernel
 def job_ended_early(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int, now_ms: Int) -> None:
-    """Give back the remaining time of the running job at this place, which has ended before its estimate."""
+    """Free the rest of the estimated time of the running job at index `place`, which has ended early."""
     job = state.jobs[state.running[place].slot]
     occupy_plan(plan, limits, now_ms, state.running[place].end_ms, job.width, job.limits, GIVE_BACK)
     state.counters[0].stale = max(state.counters[0].stale, COMPRESS)
@@ -76,7 +76,7 @@ def job_ended_early(state: SiteState, plan: Plan, limits: LimitArrays | None, pl
 
 @kernel
 def plan_pass(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool, now_ms: Int) -> None:
-    """Update the plan of a planning site and start the jobs that it plans for now.
+    """Update a planning site's plan, and start the jobs whose planned start is now.
 
     Parameters
     ----------
@@ -94,13 +94,13 @@ def plan_pass(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool
 
 @kernel
 def update_plan(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool, now_ms: Int) -> None:
-    """Recompute the plan of a planning site as far as it can have changed.
+    """Recompute those parts of a planning site's plan that may have changed.
 
     Notes
     -----
-    The plan is recomputed at every submission, completion and cancellation. If no job has ended early, the new plan
-    equals the old one up to the first new job, because every later hole was there before. So only the jobs from the
-    first new one on are placed; under FCFS that is the new job alone.
+    The plan is recomputed at every submission, completion and cancellation. If no job has ended early, the new plan is
+    the same as the old plan up to the first new job, because there are no new gaps. So only the jobs from the first new
+    job on are placed; with FCFS, that is only the new job.
     """
     counters = state.counters[0]
     counters.n_started = 0
@@ -118,7 +118,7 @@ def update_plan(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bo
 
 @kernel_part
 def _is_late(state: SiteState, now_ms: Int) -> bool:
-    """Whether a promised start has passed or a job runs past its limit, so that promises cannot be kept.
+    """Whether a promised start has passed or a job is running past its time limit, so that promises cannot be kept.
 
     This happens only on live sites, where events come late.
     """
@@ -128,7 +128,7 @@ def _is_late(state: SiteState, now_ms: Int) -> bool:
 
 @kernel
 def _is_promised_from(state: SiteState, first: Int) -> bool:
-    """Whether a job at or after this place is already in the profiles."""
+    """Whether any job from queue position ``first`` on is already in the profiles."""
     for place in range(first, state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].promised_ms != UNPLACED_MS:
             return True
@@ -143,7 +143,7 @@ def _advance(plan: Plan, now_ms: Int) -> None:
 
 @kernel
 def rebuild(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int, first: Int) -> None:
-    """Rebuild the profiles from running jobs, reservations, and the promises of the jobs ahead of place ``first``."""
+    """Rebuild the profiles from running jobs, reservations, and promises to jobs ahead of position ``first``."""
     counters = state.counters[0]
     for p in range(len(plan.n_steps)):
         plan.n_steps[p] = clear(plan.step_ms[p], plan.step_free[p], now_ms, plan.total[p])
@@ -163,7 +163,7 @@ def rebuild(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: In
 
 @kernel
 def _place(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int, from_ms: Int) -> None:
-    """Promise a waiting job its earliest start and add it to the profiles."""
+    """Promise a waiting job its earliest start, and add the job to the profiles."""
     job = state.jobs[state.waiting[place]]
     start_ms = earliest_start(plan, limits, from_ms, job.width, job.estimate_ms, job.limits)
     job.promised_ms = start_ms
@@ -172,7 +172,7 @@ def _place(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int,
 
 @kernel
 def _place_from(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool, first: Int, now_ms: Int) -> None:
-    """Promise starts to the waiting jobs from place ``first`` on, in queue order."""
+    """Promise starts to the waiting jobs from position ``first`` on, in queue order."""
     from_ms = now_ms
     for place in range(first, state.counters[0].n_waiting):
         if not backfills and place > 0:
@@ -182,7 +182,7 @@ def _place_from(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bo
 
 @kernel
 def _start_promised(state: SiteState, now_ms: Int) -> None:
-    """Start the jobs whose promised start has come, and record the next promised start."""
+    """Start the jobs whose promised start has been reached, and record the next promised start."""
     counters = state.counters[0]
     first = counters.n_waiting
     next_start_ms = NEVER_MS
@@ -199,7 +199,7 @@ def _start_promised(state: SiteState, now_ms: Int) -> None:
 
 @kernel
 def conservative_pass(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
-    """Update the promises of conservative backfilling, and start the jobs that were promised to start now.
+    """Update the promises of conservative backfilling, and start the jobs whose promised start is now.
 
     Parameters
     ----------
@@ -216,9 +216,9 @@ def conservative_pass(state: SiteState, plan: Plan, limits: LimitArrays | None, 
 
 @kernel
 def keep_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
-    """Update the promised starts of conservative backfilling without starting jobs.
+    """Update the promised starts of conservative backfilling without starting any jobs.
 
-    If jobs have ended early, promised starts are moved up first. Then the new jobs are placed in submit order.
+    If jobs have ended early, first move promised starts to earlier times. Then place the new jobs in submit order.
 
     Parameters
     ----------
@@ -250,9 +250,9 @@ def keep_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, now_
 
 @kernel
 def _compress(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
-    """Move every promise to its earliest start, in queue order, until none moves.
+    """Move every promise to the job's earliest start, in queue order, until no promise changes.
 
-    A job's own nodes are free while it is placed again, so no promise moves later.
+    The nodes promised to a job are freed before it is placed again, so no promise is delayed.
     """
     moved = True
     while moved:
@@ -268,7 +268,7 @@ def _compress(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: 
 
 @kernel
 def _replan_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, now_ms: Int) -> None:
-    """Recompute all promises around the jobs that are actually running."""
+    """Recompute all promises, given the jobs that are actually running."""
     rebuild(state, plan, limits, now_ms, HEAD)
     for place in range(state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].promised_ms != UNPLACED_MS:
@@ -277,7 +277,7 @@ def _replan_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, n
 
 @kernel
 def _earliest_unplaced(state: SiteState, first: Int) -> Int:
-    """Return the place of the first job without a promise, by submit time and id; ``NO_PLACE`` if all have one."""
+    """Return the position of the first job, by submit time and id, without a promise; ``NO_PLACE`` if there is none."""
     best = NO_PLACE
     for place in range(first, state.counters[0].n_waiting):
         job = state.jobs[state.waiting[place]]

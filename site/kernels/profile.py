@@ -1,7 +1,7 @@
-"""Availability profiles: the number of free nodes as a step function of time.
+"""Availability profiles: the number of free nodes, or of jobs still allowed, as a step function of time.
 
-A profile is a pair of arrays: ``step_ms`` (ascending times) and ``step_free`` (the number free from that time until the
-next step). The last step has no end. The first step is the time that the profile was last advanced to.
+A profile is a pair of arrays: ``step_ms`` (ascending times) and ``step_free`` (the number free from each of these times
+until the next). The last step has no end. The first step starts at the time to which the profile was last advanced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 @kernel
 def clear(step_ms: Ints, step_free: Ints, now_ms: Int, free: Int) -> Int:
-    """Reset a profile to ``free`` from now on; return its number of steps, 1."""
+    """Reset a profile to the constant ``free`` from now on; return its number of steps, which is 1."""
     step_ms[0] = now_ms
     step_free[0] = free
     return 1
@@ -20,7 +20,7 @@ def clear(step_ms: Ints, step_free: Ints, now_ms: Int, free: Int) -> Int:
 
 @kernel
 def advance(step_ms: Ints, step_free: Ints, n_steps: Int, now_ms: Int) -> Int:
-    """Drop the steps before now; return the new number of steps."""
+    """Drop the steps that ended before now; return the new number of steps."""
     past = 0
     while past + 1 < n_steps and step_ms[past + 1] <= now_ms:
         past += 1
@@ -34,7 +34,7 @@ def advance(step_ms: Ints, step_free: Ints, n_steps: Int, now_ms: Int) -> Int:
 
 @kernel
 def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return the earliest time at which ``width`` is free for the whole of ``length_ms``, or ``NEVER_MS``.
+    """Return the earliest start at which ``width`` nodes stay free for ``length_ms``, or ``NEVER_MS``.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, wid
         The profile.
     n_steps : int
     from_ms : int
-        The earliest time allowed.
+        The earliest allowed start.
     width : int
-        Number that must be free.
+        Number of nodes that must be free.
     length_ms : int
-        Duration for which it must be free.
+        Time for which these nodes must be free.
     """
     i = 0
     while i + 1 < n_steps and step_ms[i + 1] <= from_ms:
@@ -67,7 +67,7 @@ def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, wid
 def occupy(step_ms: Ints, step_free: Ints, n_steps: Int, start_ms: Int, end_ms: Int, width: Int) -> Int:
     """Subtract ``width`` from the profile between start and end; return the new number of steps.
 
-    A negative width gives it back. Time before the first step is ignored.
+    A negative width is added back. The time before the first step is ignored.
     """
     first, n_steps = _split(step_ms, step_free, n_steps, start_ms)
     last, n_steps = _split(step_ms, step_free, n_steps, end_ms)
@@ -79,7 +79,7 @@ def occupy(step_ms: Ints, step_free: Ints, n_steps: Int, start_ms: Int, end_ms: 
 
 @kernel
 def _split(step_ms: Ints, step_free: Ints, n_steps: Int, when_ms: Int) -> tuple[Int, Int]:
-    """Insert a step at this time unless there is one; return its index and the number of steps."""
+    """Insert a step at this time unless it already exists; return its index and the new number of steps."""
     if when_ms <= step_ms[0]:
         return 0, n_steps
     i = n_steps
@@ -97,7 +97,7 @@ def _split(step_ms: Ints, step_free: Ints, n_steps: Int, when_ms: Int) -> tuple[
 
 @kernel
 def _join(step_ms: Ints, step_free: Ints, n_steps: Int, i: Int) -> Int:
-    """Remove the step at this index if it equals the step before; return the number of steps."""
+    """Merge the step at this index with the previous step if both are equal; return the number of steps."""
     if i == 0 or i >= n_steps or step_free[i] != step_free[i - 1]:
         return n_steps
     for k in range(i, n_steps - 1):

@@ -1,4 +1,4 @@
-"""Queue disciplines: start jobs from the head and backfill behind it, with EASY or slack (docs/disciplines.md)."""
+"""Queue disciplines: start jobs from the head, and backfill behind it with EASY or slack (docs/disciplines.md)."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from gridweave.site.kernels.state import (
 
 
 class QueueCodes(NamedTuple):
-    """The policy of a queue without promises, for compiled code.
+    """The policy of a queue without promises, in the form that the kernels read.
 
     Attributes
     ----------
     backfills : bool
         Whether a job may overtake jobs ahead of it.
     best_fit : bool
-        Whether to backfill the widest candidate; otherwise the first.
+        Whether to backfill the widest candidate instead of the first.
     slack : float
-        How long the head may be delayed, as a fraction of its estimate; 0 is EASY.
+        Maximum delay of the head, as a fraction of its estimate; 0 is EASY.
     """
 
     backfills: bool
@@ -50,7 +50,7 @@ class QueueCodes(NamedTuple):
 
 @kernel_part
 def shadow_time(state: SiteState, width: Int) -> Int:
-    """Return when ``width`` nodes will be free by estimates, given only the running jobs (EASY's shadow time)."""
+    """Return when ``width`` nodes will be free if running jobs end as estimated (EASY's shadow time)."""
     free = state.counters[0].free
     for i in range(state.counters[0].n_running):
         free += state.jobs[state.running[i].slot].width
@@ -61,7 +61,7 @@ def shadow_time(state: SiteState, width: Int) -> Int:
 
 @kernel_part
 def free_at(state: SiteState, when_ms: Int) -> Int:
-    """Return the number of nodes that are free at a time by estimates, including nodes of jobs ending at that time."""
+    """Return the estimated number of free nodes at a time, including the nodes of jobs that end at that time."""
     free = state.counters[0].free
     for i in range(state.counters[0].n_running):
         if state.running[i].end_ms > when_ms:
@@ -72,38 +72,38 @@ def free_at(state: SiteState, when_ms: Int) -> Int:
 
 @kernel_part
 def spare_nodes(length_ms: Int, now_ms: Int, free: Int, limit_ms: Int, extra: Int) -> Int:
-    """Return how many nodes a job of this length may take now without delaying the head past its limit."""
+    """Return how many nodes a job of this length may use now without delaying the head past the head's limit."""
     return free if now_ms + length_ms <= limit_ms else min(free, extra)
 
 
 @kernel_part
 def may_backfill(job: Record, now_ms: Int, free: Int, limit_ms: Int, extra: Int) -> bool:
-    """Whether a waiting job may start now without delaying the head past its limit."""
-    # Compare with the free nodes first: most candidates are too wide, and then no other field is read.
+    """Whether a waiting job may start now without delaying the head past the head's limit."""
+    # Compare with the free nodes first: most candidates are too wide, so that no other field is read.
     return job.width <= free and job.width <= spare_nodes(job.estimate_ms, now_ms, free, limit_ms, extra)
 
 
 @kernel
 def queue_pass(state: SiteState, queue: QueueCodes, now_ms: Int) -> None:
-    """Start the head while it fits, then backfill candidates.
+    """Start jobs from the head while they fit, then backfill candidates.
 
     Parameters
     ----------
     state : SiteState
-        Changed in place; ``started`` lists the slots of the jobs that started.
+        Changed in place; ``started`` lists the slots of the started jobs.
     queue : QueueCodes
     now_ms : int
 
     Notes
     -----
-    A waiting job that could not start before can start only after another job has ended: while the same jobs run, the
-    free nodes, the extra nodes and the time up to the head's limit only shrink. So if no job has ended (``stale``) and
-    no new job has become the head, the walk starts at the first new job. ``narrowest`` is a lower bound on the widths
-    in the queue.
+    A waiting job that could not start before can start only after another job has ended: until then, the free nodes,
+    the extra nodes and the time up to the head's limit only shrink. So if no job has ended (``stale``) and no new job
+    has become the head, the pass begins at the first new job. ``narrowest`` is a lower bound on the widths in the
+    queue.
     """
     counters = state.counters[0]
     counters.n_started = 0
-    # With slack, every shadow time computed for the head is a promise, so no pass may be skipped.
+    # With slack, every computed shadow time of the head is a promise, so no pass may be skipped.
     if counters.n_waiting == 0 or (counters.free < counters.narrowest and queue.slack == 0):
         return
     keep_index(state)
@@ -130,7 +130,7 @@ def queue_pass(state: SiteState, queue: QueueCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _start_from_head(state: SiteState, now_ms: Int) -> Int:
-    """Start jobs from the head while they fit; return the place of the first job that does not fit."""
+    """Start jobs from the head while they fit; return the position of the first job that does not fit."""
     counters = state.counters[0]
     place = HEAD
     while place < counters.n_waiting and state.jobs[state.waiting[place]].width <= counters.free:
@@ -141,7 +141,7 @@ def _start_from_head(state: SiteState, now_ms: Int) -> Int:
 
 @kernel_part
 def head_limit(state: SiteState, head: Record, slack: float) -> tuple[Int, Int]:
-    """Return the head's limit (its latest start under backfilling) and its promise (its earliest shadow time)."""
+    """Return the head's limit (its latest start with backfilling) and its promise (its earliest shadow time)."""
     shadow_ms = shadow_time(state, head.width)
     promised_ms = head.promised_ms
     if promised_ms == UNPLACED_MS or shadow_ms < promised_ms:
@@ -161,7 +161,7 @@ def _guard_head(state: SiteState, place: Int, slack: float) -> None:
 
 @kernel_part
 def _backfill_first_fit(state: SiteState, head: Int, first: Int, now_ms: Int) -> None:
-    """Start every candidate that may start, in queue order; update ``narrowest`` if the walk covers the whole queue."""
+    """Start every candidate that may start, in queue order; update ``narrowest`` if this covers the whole queue."""
     counters = state.counters[0]
     free, limit_ms, extra = counters.free, counters.limit_ms, counters.extra
     narrowest = state.jobs[state.waiting[head]].width
@@ -180,7 +180,7 @@ def _backfill_first_fit(state: SiteState, head: Int, first: Int, now_ms: Int) ->
 
 @kernel
 def _backfill_first_fit_by_blocks(state: SiteState, head: Int, first: Int, now_ms: Int) -> None:
-    """Backfill as `_backfill_first_fit` does, skipping blocks by the index."""
+    """Backfill like `_backfill_first_fit`, but use the index to skip blocks."""
     counters = state.counters[0]
     narrowest = state.jobs[state.waiting[head]].width
     reach = _reach(state)
@@ -203,14 +203,14 @@ def _backfill_first_fit_by_blocks(state: SiteState, head: Int, first: Int, now_m
 
 @kernel_part
 def _reach(state: SiteState) -> tuple[Int, Int]:
-    """Return the width classes of the widest job that might start, and of the widest that might run past the limit."""
+    """Return the width classes of the widest job that may start, and of the widest that may run past the limit."""
     counters = state.counters[0]
     return width_class(counters.free), width_class(min(counters.free, counters.extra))
 
 
 @kernel_part
 def _block_may_backfill(state: SiteState, number: Int, lowest: Int, reach: tuple[Int, Int], now_ms: Int) -> bool:
-    """Whether a job of width class ``lowest`` or wider in this block might start now, by the bounds of the index."""
+    """Whether, judging by the index, a job of at least width class ``lowest`` in this block may start now."""
     in_time, beyond = reach
     counters = state.counters[0]
     if block_may_have(state, number, lowest, in_time, counters.limit_ms, now_ms):
@@ -222,7 +222,7 @@ def _block_may_backfill(state: SiteState, number: Int, lowest: Int, reach: tuple
 
 @kernel
 def _backfill_best_fit(state: SiteState, first: Int, now_ms: Int) -> None:
-    """Start the widest candidate that may start (ties: first in the queue), until none may."""
+    """Start the widest candidate that may start (ties: first in the queue), and repeat until none may start."""
     counters = state.counters[0]
     while counters.free > 0:
         best = NO_PLACE
@@ -247,7 +247,7 @@ def _backfill_best_fit(state: SiteState, first: Int, now_ms: Int) -> None:
 
 @kernel_part
 def _widest_candidate(state: SiteState, begin: Int, end: Int, best: Int, now_ms: Int) -> Int:
-    """Return the place of the widest job that may start, among ``best`` and the places begin to end."""
+    """Return the position of the widest job that may start, among ``best`` and the positions `begin` to `end`."""
     counters = state.counters[0]
     width = 0 if best == NO_PLACE else state.jobs[state.waiting[best]].width
     for place in range(begin, end):
@@ -261,7 +261,7 @@ def _widest_candidate(state: SiteState, begin: Int, end: Int, best: Int, now_ms:
 
 @kernel_part
 def _begin_behind_head(state: SiteState, place: Int, now_ms: Int) -> None:
-    """Start a candidate; if it runs past the head's limit, subtract its width from the extra nodes."""
+    """Start a candidate; if it will run past the head's limit, subtract its width from the extra nodes."""
     counters = state.counters[0]
     job = state.jobs[state.waiting[place]]
     if now_ms + job.estimate_ms > counters.limit_ms:

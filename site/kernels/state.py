@@ -1,7 +1,7 @@
-"""The arrays that a site's kernels work on, and the functions that insert and remove jobs.
+"""The arrays on which a site's kernels operate, and functions that insert and remove jobs.
 
 A site's state is a `SiteState` and, if its discipline plans, a `Plan`. Both are named tuples of numpy arrays, which
-compiled code can use directly and Python code can read by name. Only the functions here and the passes change them.
+compiled code can use directly and Python code can read by name. Only these functions and the passes change them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy.typing as npt
 from gridweave.jit import Int, Ints, Record, Records, kernel, kernel_part
 
 NEVER_MS = np.int64(2**62)
-"""A time that never comes."""
+"""A time that is never reached."""
 
 UNPLACED_MS = np.int64(-1)
-"""``promised_ms`` of a job without a promise."""
+"""Value of ``promised_ms`` for a job without a promise."""
 
 GONE = np.int64(-1)
-"""Marks a place of the queue whose job has started in the present pass."""
+"""Marks a queue position whose job has been started by the current pass."""
 
 JOB = np.dtype(
     [
@@ -34,23 +34,23 @@ JOB = np.dtype(
     ],
     align=True,
 )
-"""A job of a site; its row in the table of jobs is its *slot*.
+"""A site's job; its row in the table of jobs is called its *slot*.
 
-``key`` sorts the queue. ``promised_ms`` is the planned or reserved start or, under EASY and slack, the earliest shadow
-time computed for the job as head. ``limits`` has bit k set if limit k applies.
+The queue is sorted by ``key``. ``promised_ms`` is the planned or reserved start or, with EASY and slack, the earliest
+shadow time computed while the job was the head. In ``limits``, bit k is set if limit k applies.
 """
 
 RUNNING = np.dtype([("end_ms", np.int64), ("slot", np.int64)], align=True)
-"""A running job; ``end_ms`` is its end by estimate."""
+"""A running job; ``end_ms`` is its estimated end."""
 
 BLOCK = np.dtype([("first", np.int64), ("narrowest", np.int64)], align=True)
-"""A block of the queue: its first place, and a lower bound on the widths in it (blocks.py)."""
+"""A block of the queue: its first position, and a lower bound on the widths of its jobs (blocks.py)."""
 
 BLOCK_PLACES = 64
-"""Number of places in a new block."""
+"""Number of queue positions in a new block."""
 
 WIDTH_CLASSES = 32
-"""Number of width classes for which a block stores a bound on the length of jobs."""
+"""Number of width classes for which a block stores a bound on the jobs' length."""
 
 RESERVATION = np.dtype(
     [("start_ms", np.int64), ("end_ms", np.int64), ("width", np.int64), ("reservation_id", np.int64)], align=True
@@ -76,32 +76,32 @@ COUNTERS = np.dtype(
     ],
     align=True,
 )
-"""The counters of a site: total and ``free`` nodes, the used length of each array, and results of the last pass."""
+"""A site's counters: total and ``free`` nodes, the used length of each array, and results of the last pass."""
 
-# Typed, because numba would compile a kernel again for a plain literal.
+# Typed, because Numba would compile a kernel again for a plain literal.
 HEAD = np.int64(0)
-"""The first place of the queue."""
+"""The first position in the queue."""
 
 NO_PLACE = np.int64(-1)
 """The result of a search without a match."""
 
 TAKE, GIVE_BACK = np.int64(1), np.int64(-1)
-"""Whether an occupation is added to the profiles or removed from them."""
+"""Whether an occupation is added to or removed from the profiles."""
 
 NO_LIMITS = np.int64(0)
-"""The mask of a job without limits."""
+"""The bit mask of a job without limits."""
 
 
 FRESH, COMPRESS, REPLAN = 0, 1, 2
-"""How much of the last pass is still valid: everything; everything, but jobs may move up into holes; nothing."""
+"""How much of the last pass is still valid: all; all, but jobs may move into new gaps; or nothing."""
 
 
 class JobQueue(Protocol):
-    """The arrays of a queue, common to sites and grids; see `SiteState`."""
+    """The arrays of a queue, in the form common to sites and grids; see `SiteState`."""
 
     @property
     def counters(self) -> Records:
-        """The counters, one row."""
+        """The counters, in a single row."""
 
     @property
     def jobs(self) -> Records:
@@ -113,22 +113,22 @@ class JobQueue(Protocol):
 
 
 class SiteState(NamedTuple):
-    """The jobs and nodes of one site.
+    """The jobs and nodes of a site.
 
     Attributes
     ----------
     counters : numpy.ndarray of COUNTERS, shape (1,)
     jobs : numpy.ndarray of JOB, shape (slots,)
     waiting : numpy.ndarray of int64, shape (slots,)
-        Slots in queue order: ascending (key, submit time, job id).
+        Slots of the waiting jobs in queue order: ascending (key, submit time, job id).
     running : numpy.ndarray of RUNNING, shape (capacity,)
-        Ascending (end by estimate, job id).
+        The running jobs, ascending by (estimated end, job id).
     started : numpy.ndarray of int64, shape (capacity,)
-        Slots of the jobs that the last pass started, in order of their starts.
+        Slots of the jobs started by the last pass, in the order in which they started.
     blocks : numpy.ndarray of BLOCK, shape (capacity,)
-        Index over a long queue (blocks.py).
+        Index for a long queue (blocks.py).
     shortest_ms : numpy.ndarray of int64, shape (capacity, WIDTH_CLASSES)
-        Lower bound on the estimates in each block and width class.
+        Lower bound on the estimates of the jobs in each block and width class.
     """
 
     counters: npt.NDArray[np.void]
@@ -141,17 +141,17 @@ class SiteState(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The planned occupation of a site.
+    """A site's planned occupation.
 
     Attributes
     ----------
     step_ms, step_free : numpy.ndarray of int64, shape (profiles, capacity)
-        Availability profiles (profile.py): row 0 for the nodes, a further row for each limit with a cap.
+        Availability profiles (profile.py): row 0 for the nodes, and one more row for each limit with a cap.
     n_steps : numpy.ndarray of int64, shape (profiles,)
     total : numpy.ndarray of int64, shape (profiles,)
-        Capacity of each profile when nothing runs.
+        Capacity of each profile when no job is running.
     reservations : numpy.ndarray of RESERVATION, shape (capacity,)
-        Accepted reservations, ascending (start, reservation id).
+        Accepted reservations, ascending by (start, reservation id).
     """
 
     step_ms: npt.NDArray[np.int64]
@@ -182,7 +182,7 @@ def empty_state(nodes: int, *, slots: int) -> SiteState:
 
 
 def empty_plan(state: SiteState, total: npt.NDArray[np.int64], *, reservations: int = 0) -> Plan:
-    """Return an empty plan with capacity for all jobs of a site's state.
+    """Return an empty plan with capacity for all jobs in a site's state.
 
     Parameters
     ----------
@@ -190,9 +190,9 @@ def empty_plan(state: SiteState, total: npt.NDArray[np.int64], *, reservations: 
     total : numpy.ndarray of int64, shape (profiles,)
         The number of nodes, and the capacity of each limit with a cap.
     reservations : int
-        Largest number of reservations at one time.
+        Maximum number of reservations at any time.
     """
-    # Each occupation adds at most two steps, and one step is the present time.
+    # Each occupation adds at most two steps, and the first step starts now.
     steps = 2 * (len(state.jobs) + reservations) + 2
     return Plan(
         step_ms=np.zeros((len(total), steps), np.int64),
@@ -215,9 +215,9 @@ def comes_before(a: Record, b: Record) -> bool:
 
 @kernel_part
 def enqueue(state: JobQueue, slot: Int) -> Int:
-    """Insert the job of a filled slot into the queue; return its place.
+    """Insert a slot's job, whose row must be filled in, into the queue; return its position.
 
-    The caller makes sure that the array has capacity.
+    The caller must ensure that the array has capacity.
     """
     job = state.jobs[slot]
     place = state.counters[0].n_waiting
@@ -229,12 +229,12 @@ def enqueue(state: JobQueue, slot: Int) -> Int:
 
 @kernel_part
 def enqueue_at(state: JobQueue, slot: Int, place: Int) -> None:
-    """Insert the job of a slot into the queue at this place, which must be right by `comes_before`."""
+    """Insert a slot's job into the queue at index `place`, which must be consistent with `comes_before`."""
     counters = state.counters[0]
     waiting = state.waiting
     job = state.jobs[slot]
     job.promised_ms = UNPLACED_MS
-    # Indexing slices avoids the check for negative indices, which makes this several times as fast.
+    # Indexing slices avoids the check for negative indices and is several times as fast.
     source, target = waiting[place : counters.n_waiting], waiting[place + 1 : counters.n_waiting + 1]
     for i in range(len(source) - 1, -1, -1):
         target[i] = source[i]
@@ -246,7 +246,7 @@ def enqueue_at(state: JobQueue, slot: Int, place: Int) -> None:
 
 @kernel_part
 def place_before(state: JobQueue, job: Record, first: Int, last: Int) -> Int:
-    """Return the first place from ``first`` on whose job comes after ``job``; ``last`` if none before it does."""
+    """Return the first position from ``first`` on whose job belongs behind ``job``; ``last`` if none before it does."""
     while first < last:
         middle = (first + last) >> 1
         if comes_before(job, state.jobs[state.waiting[middle]]):
@@ -258,7 +258,7 @@ def place_before(state: JobQueue, job: Record, first: Int, last: Int) -> Int:
 
 @kernel
 def dequeue(state: JobQueue, place: Int) -> None:
-    """Remove the job at this place from the queue."""
+    """Remove the job at index `place` from the queue."""
     counters = state.counters[0]
     counters.n_waiting -= 1
     if place < counters.first_new < NEVER_MS:
@@ -269,9 +269,9 @@ def dequeue(state: JobQueue, place: Int) -> None:
 
 @kernel_part
 def begin(state: SiteState, place: Int, now_ms: Int) -> None:
-    """Start the job at this place of the queue: take its nodes and add it to the running jobs.
+    """Start the job at index `place` of the queue: allocate its nodes and add it to the running jobs.
 
-    Its place in the queue is only marked until `drop_started`, so that a walk over the queue can continue.
+    Its queue position is only marked until `drop_started`, so that a loop over the queue can continue.
     """
     counters = state.counters[0]
     slot = state.waiting[place]
@@ -295,7 +295,7 @@ def begin(state: SiteState, place: Int, now_ms: Int) -> None:
 
 @kernel_part
 def leave_running(state: SiteState, place: Int) -> Int:
-    """Remove the job at this place from the running jobs; return its slot."""
+    """Remove the job at index `place` from the running jobs; return its slot."""
     counters = state.counters[0]
     running = state.running
     slot = running[place].slot
@@ -307,7 +307,7 @@ def leave_running(state: SiteState, place: Int) -> Int:
 
 @kernel_part
 def drop_started(state: JobQueue, first: Int) -> None:
-    """Close the gaps that `begin` left in the queue; all of them must be at or after place ``first``."""
+    """Close the gaps left by `begin` in the queue; all gaps must be at or after position ``first``."""
     counters = state.counters[0]
     waiting = state.waiting
     place = first
@@ -323,7 +323,7 @@ def drop_started(state: JobQueue, first: Int) -> None:
 
 @kernel_part
 def move_down(waiting: Ints, begin: Int, end: Int, by: Int) -> None:
-    """Move the entries from begin to end ``by`` places towards the front."""
+    """Move the entries from `begin` to `end` towards the front by ``by`` positions."""
     source, target = waiting[begin:end], waiting[begin - by : end - by]
     for i in range(len(source)):
         target[i] = source[i]
@@ -331,13 +331,13 @@ def move_down(waiting: Ints, begin: Int, end: Int, by: Int) -> None:
 
 @kernel_part
 def running_place(state: SiteState, end_ms: Int, job_id: Int) -> Int:
-    """Return the place of a running job, found by its end by estimate and its id; ``NO_PLACE`` if it is not running."""
+    """Return the index of a running job, found by estimated end and id; ``NO_PLACE`` if the job is not running."""
     running = state.running
     low = 0
     left = state.counters[0].n_running
     while left > 0:
         half = (left + 1) >> 1
-        # Both outcomes are equally likely, so this form lets the compiler use a conditional move instead of a branch.
+        # Both outcomes are equally likely; in this form, the compiler can use a conditional move instead of a branch.
         low += half if running[low + half - 1].end_ms < end_ms else 0
         left -= half
     while low < state.counters[0].n_running and running[low].end_ms == end_ms:
@@ -349,6 +349,6 @@ def running_place(state: SiteState, end_ms: Int, job_id: Int) -> Int:
 
 @kernel_part
 def finish(state: SiteState, place: Int) -> None:
-    """Remove the job at this place from the running jobs and free its nodes."""
+    """Remove the job at index `place` from the running jobs, and free its nodes."""
     slot = leave_running(state, place)
     state.counters[0].free += state.jobs[slot].width

@@ -17,11 +17,11 @@ BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
 SCHEDULINGS = ("continuous", "discrete")
 
 PHASES = ("fill", "clean", "compact")
-"""Which phases a decision has: ``fill`` has only Schedule and FillMatrix, ``clean`` has CleanMatrix too, ``compact``
-has all. Zhang's Figures 11 and 12 add the phases in this order."""
+"""The phases of a decision: ``fill`` has only Schedule and FillMatrix, ``clean`` adds CleanMatrix, and ``compact`` has
+all phases. Zhang's Figures 11 and 12 add the phases in this order."""
 
 MIGRATIONS = ("none", "fill", "all")
-"""When jobs move to other nodes: never; to let other jobs run in more rows; also to empty rows."""
+"""When jobs migrate to other nodes: never; to let other jobs run in more rows; or also to empty rows."""
 
 
 class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +30,8 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     mpl : int
-        The multiprogramming level: the number of rows of the matrix, and the most jobs on one node. 1 means space
-        sharing.
+        The multiprogramming level: the number of rows in the matrix, and so the maximum number of jobs per node.
+        1 means space sharing.
     slice_ms : int
         Length of a time slice.
     switch_ms : int
@@ -41,24 +41,24 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
     backfill : str
         ``easy``, ``conservative`` or ``none``; applied in each row of the matrix.
     scheduling : str
-        ``continuous``: each submission or end is followed by a decision, which cuts the slice short. ``discrete``:
-        decisions wait for the end of the slice.
+        ``continuous``: every job submission or completion ends the slice early and triggers a decision.
+        ``discrete``: decisions wait for the end of the slice.
     phases : str
-        One of `PHASES`; ``compact`` for all.
+        One of `PHASES`; ``compact`` runs all phases.
     migration : str
         One of `MIGRATIONS`.
     migration_ms : int
-        Time that a moved job loses: half to save it, half to restart it.
+        Time that a migrated job loses: half to save the job, half to restart it.
     max_tasks : int or None
-        Most tasks moved in one decision; None: no limit.
+        Maximum number of tasks migrated per decision; None: no limit.
     window_ms : int or None
-        Window over which the adaptive switch measures utilisation: the site shares time below a critical utilisation
-        and space above it. None: always share time.
+        Window over which the adaptive policy measures utilisation: the site uses time sharing below a critical
+        utilisation and space sharing above it. None: always use time sharing.
 
     Raises
     ------
     OptionError
-        If a value is out of range or unknown; the message names the option and what is allowed.
+        If a value is out of range or unknown; the message names the option and its allowed values.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name in tables and plots, after the paper; policies that schedule differently have different names."""
+        """The name in tables and plots, as in the paper; policies that schedule differently have different names."""
         name = ("M" if self.migration != "none" else "") + ("GS" if self.backfill == "none" else "BGS")
         words = [f"{name}-{self.mpl}"]
         usual = {field.name: field.default for field in msgspec.structs.fields(GangPolicy)}
@@ -118,11 +118,11 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moves_jobs(self) -> bool:
-        """Whether running jobs move to other nodes; on a live site the jobs must then support it."""
+        """Whether running jobs may migrate to other nodes; on a live site, jobs must then support migration."""
         return self.migration != "none"
 
     def longest_stay_ms(self, estimate_ms: int) -> int:
-        """Return the longest time that a job may hold its nodes: it has one row of a full matrix and never moves."""
+        """Return how long a job may hold its nodes at most: when it stays in one row of a full matrix."""
         turns = -(-estimate_ms // (self.slice_ms - self.switch_ms))
         return turns * self.slice_ms * self.mpl
 

@@ -1,1 +1,1 @@
-"""Sites whose machines differ, and jobs with several forms (docs/heterogeneous.md)."""
+"""Sites with different machines, and jobs with several forms (docs/heterogeneous.md)."""

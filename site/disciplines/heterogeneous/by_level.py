@@ -1,4 +1,4 @@
-"""The jobs of a site whose machines differ: the waiting ones by level, and the running and paused ones by machine."""
+"""The jobs of a site with different machines: waiting jobs by level, running and paused jobs by machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 
 class LevelQueue:
-    """The waiting jobs of a level in the order of submission, with their kinds; an evicted job keeps its position.
+    """A level's waiting jobs in order of submission, with their kinds. An evicted job returns to its old position.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class LevelQueue:
         return len(self.jobs)
 
     def add(self, waiting_job: WaitingJob, kind: JobKind) -> None:
-        """Insert a job by submit time, ties by job id."""
+        """Insert a job in order of submit time; ties are broken by job id."""
         place = waiting_job.submit_ms, waiting_job.job.job_id
         at = bisect.bisect(self._places, place)
         self._places.insert(at, place)
@@ -45,7 +45,7 @@ class LevelQueue:
         del self._places[at], self.jobs[at], self.kinds[at]
 
     def numbered_kinds(self) -> tuple[list[JobKind], list[int]]:
-        """Return the kinds of the jobs in the queue, and for each job the index of its kind among them."""
+        """Return the distinct kinds of jobs in the queue, and for each job the index of its kind in that list."""
         number_of: dict[JobKind, int] = {}
         numbers = [number_of.setdefault(kind, len(number_of)) for kind in self.kinds]
         return list(number_of), numbers
@@ -60,11 +60,11 @@ class LevelQueue:
 _NOBODY = -1
 
 KEEPS_OFF, EVICTS = np.int64(1), np.int64(2)
-"""How the use of a machine harms other jobs: a paused job resumes later, or a running job is evicted."""
+"""How using a machine harms other jobs: a paused job resumes later, or a running job is evicted."""
 
 
 class AtWork:
-    """The running jobs of a site by machine, and the paused jobs.
+    """The running jobs of a site by machine, and the ids of its paused jobs.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class AtWork:
     """
 
     def __init__(self, nodes: int, levels: Sequence[Level]) -> None:
-        # Two columns after the levels: jobs that are never evicted, and machines on which no job works.
+        # Two columns after the levels: jobs that are never evicted, and machines on which no job is running.
         self._never, self._free = len(levels), len(levels) + 1
         self._may_evict = np.zeros((len(levels), len(levels) + 2), np.bool_)
         for row, level in enumerate(levels):
@@ -85,14 +85,14 @@ class AtWork:
         """Ids of the paused jobs."""
 
     def work(self, run: JobOnMachines, level: int) -> None:
-        """Record that a job of a level works on its machines, or that its expected end, limit or level has changed."""
+        """Record that a job is running on its machines, or that its expected end, time limit or level has changed."""
         at = list(run.machines)
         self._job[at], self._level[at] = run.was.job.job_id, self._row_of(run, level)
         self._expected_ms[at], self._limit_ms[at] = run.expected_ms, run.limit_ms
         self.standing.discard(run.was.job.job_id)
 
     def leave(self, run: JobOnMachines) -> None:
-        """Remove a job; if it is paused, leave its machines as they are, because other jobs may work on them."""
+        """Remove a job; if it is paused, keep its machines' records, because other jobs may be running on them."""
         job_id = run.was.job.job_id
         if job_id in self.standing:
             self.standing.remove(job_id)
@@ -107,7 +107,7 @@ class AtWork:
         self.standing.add(run.was.job.job_id)
 
     def may_evict(self, level: int, run: JobOnMachines, its_level: int) -> bool:
-        """Whether jobs of a level may evict a running job of another level."""
+        """Whether jobs of a level may evict a running job, whose own level is `its_level`."""
         return bool(self._may_evict[level, self._row_of(run, its_level)])
 
     def _row_of(self, run: JobOnMachines, level: int) -> int:
@@ -115,53 +115,53 @@ class AtWork:
 
     @property
     def is_free(self) -> npt.NDArray[np.bool_]:
-        """For each machine, whether no job works on it."""
+        """For each machine, whether no job is running on it."""
         free: npt.NDArray[np.bool_] = self._job == _NOBODY
         return free
 
     @property
     def first_expected_ms(self) -> int:
-        """The earliest expected end of a working job; `NEVER_MS` if none works."""
+        """The earliest expected end of a job that is not paused; `NEVER_MS` if there is no such job."""
         return int(self._expected_ms.min())
 
     @property
     def first_limit_ms(self) -> int:
-        """The earliest limit of a working job; `NEVER_MS` if none works."""
+        """The earliest time limit of a job that is not paused; `NEVER_MS` if there is no such job."""
         return int(self._limit_ms.min())
 
     def due(self, now_ms: int) -> list[int]:
-        """Return the ids of the working jobs whose expected end has passed, ascending."""
+        """Return the ids of the jobs that have reached their expected end and are not paused, ascending."""
         if self.first_expected_ms > now_ms:
             return []
         due: list[int] = np.unique(self._job[self._expected_ms <= now_ms]).tolist()
         return due
 
     def jobs_on(self, machines: Sequence[int]) -> set[int]:
-        """Return the ids of the jobs that work on any of these machines."""
+        """Return the ids of the jobs that are running on any of these machines; paused jobs are not included."""
         jobs: list[int] = self._job[list(machines)].tolist()
         return set(jobs) - {_NOBODY}
 
     def held(self, level: int, protected: Collection[int] = ()) -> npt.NDArray[np.bool_]:
-        """Return for each machine whether the job on it may be evicted by a level; protected jobs may not."""
+        """Return for each machine whether a level may evict the job running on it; protected jobs are never evicted."""
         is_held: npt.NDArray[np.bool_] = self._may_evict[level, self._level]
         if protected:
             is_held &= ~np.isin(self._job, list(protected))
         return is_held
 
     def ready_ms(self, from_ms: npt.NDArray[np.int64], is_held: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Return when each machine is ready for a level; one whose job the level may evict counts as free.
+        """Return when each machine is ready for a level; a machine whose job the level may evict counts as free.
 
         Parameters
         ----------
         from_ms : numpy.ndarray of int64, shape (nodes,)
-            When each machine is ready at the earliest.
+            Earliest time at which each machine can be ready.
         is_held : numpy.ndarray of bool, shape (nodes,)
             Whether the level may evict the job on each machine, as from `held`.
         """
         return np.where(is_held | self.is_free, from_ms, np.maximum(from_ms, self._expected_ms))
 
     def check_invariants(self, runs: Mapping[int, JobOnMachines], level_of: Callable[[WaitingJob], int]) -> None:
-        """Raise AssertionError if this record contradicts the running jobs of the site."""
+        """Raise AssertionError if these records contradict the site's running jobs."""
         expected = np.full((4, len(self._job)), [[_NOBODY], [self._free], [NEVER_MS], [NEVER_MS]])
         for job_id, run in runs.items():
             if run.paused_ms is None:

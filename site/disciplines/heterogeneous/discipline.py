@@ -1,9 +1,9 @@
-"""A site whose machines differ, stepped event by event (docs/heterogeneous.md).
+"""The discipline of a site with different machines, run event by event (docs/heterogeneous.md).
 
-Every pass maps all waiting jobs again, level by level from the highest down. A job whose mapped start is now starts, on
-machines that are free or whose jobs may be evicted. All other jobs wait for the next pass.
+Every pass maps all waiting jobs again, level by level from the highest down. A job whose mapped start is now starts,
+on machines that are free or whose jobs may be evicted. All other jobs wait for the next pass.
 
-If no machine is ready for a level or any level below it, no job of these levels can start. The levels are then mapped
+If no machine is ready for a level or any level below it, no job of these levels can start. Those levels are then mapped
 only when a caller asks for planned starts.
 """
 
@@ -56,7 +56,7 @@ _NEVER = int(NEVER_MS)
 
 
 class LevelJobs(NamedTuple):
-    """The waiting jobs of a level, and the expected length of each kind of job on each class and team.
+    """A level's waiting jobs, and the expected run time of each kind of job on each machine class and team.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class LevelJobs(NamedTuple):
     jobs : list of WaitingJob
         In the order of submission.
     kinds : list of int
-        The kind of each job: its row in `alone_ms` and `team_ms`.
+        The kind of each job, as a row of `alone_ms` and `team_ms`.
     alone_ms, team_ms : numpy.ndarray of int64, shapes (kinds, classes + 1) and (kinds, teams)
     teams : tuple of (int, int)
         Ascending.
@@ -78,12 +78,12 @@ class LevelJobs(NamedTuple):
     teams: tuple[Team, ...]
 
     def team_of(self, number: int) -> Team | None:
-        """Return a team by its number in the mapping; None for -1, which means a single machine."""
+        """Return the team with this number in the mapping; None for -1, which means a single machine."""
         return self.teams[number] if number >= 0 else None
 
 
 class HeterogeneousState(CoreState, frozen=True, kw_only=True, tag="Heterogeneous 1"):
-    """The jobs of a site, its learned run times, and its totals."""
+    """The saved state of a site: its jobs, learned run times and totals."""
 
     waiting: list[WaitingJob]
     running: list[JobOnMachines]
@@ -119,8 +119,8 @@ class Heterogeneous(Discipline):
         # The waiting jobs by level and the running jobs by machine, in addition to `_waiting` and `_runs`.
         self._queues = [LevelQueue() for _ in policy.levels]
         self._at_work = AtWork(nodes, policy.levels)
-        # The mappings of the last pass that are not recorded in the jobs yet. And, if levels were left out: the instant
-        # of that pass, the first level that it left out, and when each machine is ready after the levels above.
+        # The mappings of the last pass that are not recorded in the jobs yet. If that pass left out levels: its time,
+        # the first level left out, and when each machine is ready after the jobs of the levels above.
         self._planned: list[tuple[list[WaitingJob], Mapped]] = []
         self._put_off: tuple[int, int, IntArray] | None = None
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
@@ -152,7 +152,7 @@ class Heterogeneous(Discipline):
 
     @override
     def learn(self, now_ms: int, job_id: int) -> None:
-        """Learn from a job that succeeded, if it did all of its work in this run and ended before its limit."""
+        """Learn a successful job's run time if the job did all its work in this run, within its time limit."""
         run = self._runs[job_id]
         worked_ms = run.worked_ms(now_ms)
         is_whole = now_ms < run.limit_ms and run.paused_ms is None and not (run.was.done_ms or run.was.job.in_step)
@@ -161,7 +161,7 @@ class Heterogeneous(Discipline):
 
     @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Move the limit of a running job, and its expected end by the same time."""
+        """Move the time limit of a running job to `end_ms`, and shift its expected end by the same amount."""
         self._note_plans()
         run = self._runs[job_id]
         run.expected_ms, run.limit_ms = max(now_ms + 1, run.expected_ms + end_ms - run.limit_ms), end_ms
@@ -176,7 +176,7 @@ class Heterogeneous(Discipline):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Map all waiting jobs, start the jobs that the mapping starts now, and evict the jobs on their machines."""
+        """Map all waiting jobs, start those whose mapped start is now, and evict the jobs on their machines."""
         self._evictions, self._rates = [], {}
         for job_id in self._at_work.due(now_ms):
             # The job is past its expected end, so expect it to run until its limit.
@@ -197,14 +197,14 @@ class Heterogeneous(Discipline):
         return Decisions(starts, self._evictions, rates=[Rate(*change) for change in sorted(self._rates.items())])
 
     def _nodes_of(self, job_id: int) -> NodeIntervals:
-        """Return the machines of a running job, which has all their hardware threads."""
+        """Return the machines of a running job, which uses all their hardware threads."""
         return tuple((machine, machine + 1) for machine in self._runs[job_id].machines)
 
     def _map_levels(self, now_ms: int, level: int, claimed: IntArray, *, all_levels: bool = False) -> list[Job]:
-        """Map the waiting jobs of a level and of all levels below, one level after another; return the started jobs.
+        """Map the waiting jobs of a level and all levels below it, one level at a time; return the started jobs.
 
         An eviction may raise a job to the level that has just been mapped; that level is then mapped again. Levels
-        on which no job can start are left for later, unless `all_levels` is set.
+        on which no job can start are mapped later, unless `all_levels` is set.
         """
         started: list[Job] = []
         while level < len(self._queues) and (all_levels or self._may_start(now_ms, level, claimed)):
@@ -223,14 +223,14 @@ class Heterogeneous(Discipline):
         return started
 
     def _may_start(self, now_ms: int, level: int, claimed: IntArray) -> bool:
-        """Whether this or a lower level has waiting jobs and a machine that is ready or can be freed by eviction."""
+        """Whether this or a lower level has waiting jobs, and a machine that is ready or can be freed by eviction."""
         levels = [at for at in range(level, len(self._queues)) if self._queues[at]]
         ready = (self._at_work.ready_ms(claimed, self._at_work.held(at)) <= now_ms for at in levels)
-        # When paused jobs are expected to resume depends on the mapping, so while jobs are paused, map every level.
+        # The expected resumption of paused jobs depends on the mapping, so map every level while any job is paused.
         return bool(self._at_work.standing) or any((is_ready & self._site.is_in_service).any() for is_ready in ready)
 
     def _note_plans(self) -> None:
-        """Record the planned start, length and width of each waiting job, as mapped by the last pass."""
+        """Record each waiting job's planned start, run time and width, as mapped by the last pass."""
         if self._put_off is not None:
             started = self._map_levels(*self._put_off, all_levels=True)
             assert not started, "a job starts on a level that was left out because none could start"
@@ -251,7 +251,7 @@ class Heterogeneous(Discipline):
         return stand_in_order((self._runs[job_id] for job_id in self._at_work.standing), self._level_of)
 
     def _run_level(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> list[Job]:
-        """Map the jobs of a level after the levels above it, and start the jobs that the mapping starts now."""
+        """Map a level's jobs after the levels above it, start those whose mapped start is now, and return them."""
         if self._at_work.standing:
             expect_resumptions(now_ms, self._runs.values(), self._standing())
         mapped = self._best_mapping(now_ms, queue, claimed)
@@ -270,7 +270,7 @@ class Heterogeneous(Discipline):
         return started
 
     def _best_mapping(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> Mapped:
-        """Return a mapping of a level that evicts no job for a gain below `least_gain_ms`."""
+        """Map a level's jobs so that no job is evicted for a gain of less than `least_gain_ms`."""
         least_ms = self._policy.least_gain_ms
         without = self._mapped(queue, claimed, set(self._runs)) if least_ms else None
         protected: set[int] = set()
@@ -289,7 +289,7 @@ class Heterogeneous(Discipline):
             protected |= spared
 
     def _mapped(self, queue: LevelJobs, claimed: IntArray, protected: set[int]) -> Mapped:
-        """Map the jobs of a level; a machine whose job may be evicted counts as free, but comes after idle ones."""
+        """Map a level's jobs; machines whose jobs may be evicted count as free, but idle machines are preferred."""
         is_held = self._at_work.held(queue.level, protected)
         ready_ms, trouble = self._at_work.ready_ms(claimed, is_held), EVICTS * is_held
         for job_id in self._at_work.standing:
@@ -314,7 +314,7 @@ class Heterogeneous(Discipline):
     def _start(
         self, now_ms: int, waiting_job: WaitingJob, machines: tuple[int, ...], team: Team | None, end_ms: int
     ) -> Job:
-        """Start a waiting job on machines that no other job works on; it is expected to end at `end_ms`."""
+        """Start a waiting job, expected to end at `end_ms`, on machines on which no other job is running."""
         speeds = self._site.speeds_of(waiting_job.job)
         if team is not None:
             rate, resource = speeds.teams[team], self._site.name_of(team)
@@ -348,7 +348,7 @@ class Heterogeneous(Discipline):
     def _evict_for(
         self, now_ms: int, waiting_job: WaitingJob, machines: tuple[int, ...], team: Team | None, held_by: Sequence[int]
     ) -> None:
-        """Evict the jobs on the machines on which a job starts, or pause them if the policy and the memory allow it."""
+        """Evict the jobs on the machines that a job needs, or pause them if the policy and the free memory allow it."""
         holders = sorted(
             (self._runs[job_id] for job_id in held_by if job_id in self._runs),
             key=lambda run: (self._level_of(run.was), run.was.job.job_id),
@@ -368,7 +368,7 @@ class Heterogeneous(Discipline):
                 self._rates[run.was.job.job_id] = 0
 
     def _evict(self, now_ms: int, job_id: int, by: WaitingJob) -> None:
-        """Put a running job back into the queue, because another job gets its machines."""
+        """Return a running or paused job to the queue, because another job needs its machines."""
         run = self._runs.pop(job_id)
         self._at_work.leave(run)
         keeps = (run.was.job.if_evicted or self._policy.evicted) == "checkpoint"
@@ -380,11 +380,11 @@ class Heterogeneous(Discipline):
         reason = self._count_eviction(now_ms, run.was, by)
         self._wait(run.was)
         self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
-        # Another job may have paused it earlier in this pass.
+        # Another job may have paused the evicted job earlier in this pass.
         self._rates.pop(job_id, None)
 
     def _count_eviction(self, now_ms: int, evicted: WaitingJob, by: WaitingJob) -> str:
-        """Count an eviction or a pause of a job; return the reason, which names the other job."""
+        """Count the eviction or pause of a job; return the reason, which names the job that caused it."""
         levels = self._policy.levels
         reason = (
             f"job {by.job.job_id} of level {levels[self._level_of(by)].name!r} takes machines of level "
@@ -401,7 +401,7 @@ class Heterogeneous(Discipline):
         return level_of(self._policy.levels, job.priority)
 
     def _level_of(self, waiting_job: WaitingJob) -> int:
-        """Return the level of a job; every `raise_after` evictions raise it by one."""
+        """Return a job's current level; every `raise_after` evictions raise the job by one level."""
         base, after = self._base_level(waiting_job.job), self._policy.raise_after
         return base if after is None else max(0, base - waiting_job.evictions // after)
 
@@ -409,7 +409,7 @@ class Heterogeneous(Discipline):
         return self._at_work.may_evict(level, run, self._level_of(run.was))
 
     def _holders(self, machines: Sequence[int]) -> list[int]:
-        """Return the ids of the jobs that run or are paused on any of these machines, ascending."""
+        """Return the ids of the jobs that are running or paused on any of these machines, ascending."""
         machine_set = set(machines)
         standing = {
             job_id for job_id in self._at_work.standing if not machine_set.isdisjoint(self._runs[job_id].machines)
@@ -433,7 +433,7 @@ class Heterogeneous(Discipline):
     @property
     @override
     def free(self) -> int:
-        """Machines without a job; machines out of service count as free."""
+        """Number of machines without a job; machines that are out of service count as free."""
         is_free = self._at_work.is_free
         for job_id in self._at_work.standing:
             is_free[list(self._runs[job_id].machines)] = False
@@ -450,29 +450,29 @@ class Heterogeneous(Discipline):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return the first expected end of a running job: if the job runs longer, waiting jobs may be mapped elsewhere.
+        """Return the earliest expected end of a running job: if it runs longer, waiting jobs may be mapped elsewhere.
 
-        None if no job waits or none runs.
+        None if no job is waiting or no job is running.
         """
         first_ms = self._at_work.first_expected_ms
         return first_ms if self._waiting and first_ms != _NEVER else None
 
     @override
     def next_end_ms(self) -> int | None:
-        """Return the earliest limit of a running job that is not paused."""
+        """Return the earliest time limit of a running job that is not paused."""
         first_ms = self._at_work.first_limit_ms
         return first_ms if first_ms != _NEVER else None
 
     @override
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs by their limits, ties by job id; the limit of a paused job includes its pause."""
+        """Yield the running jobs by time limit, ties by job id; a paused job's time limit includes its pause."""
         limits = ((run.limit_ms + run.put_off_ms, job_id, run) for job_id, run in self._runs.items())
         for end_ms, _, run in sorted(limits, key=lambda limit: limit[:2]):
             yield Running(run.was.job, run.start_ms, end_ms)
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of submission, without promised starts."""
+        """Yield the waiting jobs in order of submission; no start times are promised."""
         for waiting_job in sorted(
             self._waiting.values(), key=lambda waiting_job: (waiting_job.submit_ms, waiting_job.job.job_id)
         ):
@@ -487,18 +487,18 @@ class Heterogeneous(Discipline):
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job on the lowest level would start, without checking the users of that level."""
+        """Return when a job on the lowest level would start, without checking which users that level accepts."""
         asked = Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
         expected = self._run_behind_all(now_ms, asked)
         return None if expected is None else expected.start_ms
 
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job would run, found by submitting it to a copy."""
+        """Return how a job would run, found by submitting it to a copy of the site."""
         return None if self.why_never(job) is not None else self._run_behind_all(now_ms, job)
 
     def _run_behind_all(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return `expected_run` without checking the users of the level; None if no machine can run the job."""
+        """Return `expected_run` without checking access to the level; None if no machine can run the job."""
         trial = self.copy()
         trial.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
         trial.run_pass(now_ms)
@@ -514,7 +514,7 @@ class Heterogeneous(Discipline):
 
     @override
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
-        """Return (instant, machines) pairs: the number of machines in service that become free at each instant."""
+        """Return (time, machines) pairs: how many of the machines in service become free at each time."""
         ends_ms = dict.fromkeys((machine for machine in range(self._site.nodes) if machine not in self._site.out), 0)
         for run in self._runs.values():
             if run.paused_ms is None:
@@ -540,7 +540,7 @@ class Heterogeneous(Discipline):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the level of a job by its priority, its number of machines, 1 on a team, and its evictions."""
+        """Return a job's level by priority, number of machines, whether it ran on a team, and number of evictions."""
         run = self._runs[job_id]
         return (self._base_level(run.was.job), len(run.machines), run.is_team, run.was.evictions)
 
@@ -559,7 +559,7 @@ class Heterogeneous(Discipline):
 
     @override
     def answer(self, question: str) -> list[dict[str, Any]] | None:
-        """Return the learned run times as plain `KnownTimes`, for the question `EXPERIENCE`."""
+        """Return the learned run times as builtin types for the question `EXPERIENCE`; None for other questions."""
         return [msgspec.to_builtins(times) for times in self.experience.times()] if question == EXPERIENCE else None
 
     @override
@@ -572,7 +572,7 @@ class Heterogeneous(Discipline):
 
     @override
     def edit(self, changes: Any) -> None:
-        """Replace learned run times of the same class, user and resource; forget those with 0 runs."""
+        """Replace the learned run times of the same class, user and resource; a change with 0 runs deletes them."""
         self.experience.edit(read_times(changes))
 
     @override
@@ -589,7 +589,7 @@ class Heterogeneous(Discipline):
         return new
 
     def _take_in(self, waiting: Iterable[WaitingJob], running: Iterable[JobOnMachines]) -> None:
-        """Replace the jobs of the discipline by these waiting and running jobs."""
+        """Replace the discipline's jobs with these waiting and running jobs."""
         self._planned, self._put_off = [], None
         self._waiting, self._queues = {}, [LevelQueue() for _ in self._policy.levels]
         for waiting_job in waiting:

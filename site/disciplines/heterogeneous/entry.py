@@ -1,4 +1,4 @@
-"""The dictionary entry of the discipline heterogeneous: its options, policy, traits and metrics."""
+"""The registry entry of the discipline heterogeneous: its options, policy, traits and metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gridweave.site.known_times import KnownTimes
 
 
 class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The machines of a site and how jobs are mapped to them: the table ``heterogeneous`` of one of ``[[sites]]``.
+    """A site's machines and how jobs are mapped to them: the table ``heterogeneous`` in an entry of ``[[sites]]``.
 
     Attributes
     ----------
@@ -48,12 +48,12 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> HeterogeneousPolicy:
-    """Return the policy of a site whose machines differ, from its only option ``heterogeneous``.
+    """Return the policy of a site with different machines, read from its only option ``heterogeneous``.
 
     Raises
     ------
     OptionError
-        If another option is given, or no class of machines.
+        If any other option is given, or if no machine class is given.
     """
     refuse_unknown(site_options, (NAME,), f"is not for a site with the discipline {NAME}, which has its own algorithms")
     table: HeterogeneousTable = site_options.get(NAME) or HeterogeneousTable()
@@ -64,14 +64,14 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> Heterogene
 
 
 def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
-    """Return the paper's metrics of a schedule.
+    """Return the paper's metrics for a schedule.
 
     Returns
     -------
     dict from str to float
-        ``job_time_ms``: mean time from submission to the end; ``parallel_pct``: percentage of jobs that ended on a team
-        (Table 1); both also for each level if there are several; ``evictions``; ``lost_machine_ms``: machine time
-        of the work that was lost when jobs restarted.
+        ``job_time_ms``: mean time from submission to completion; ``parallel_pct``: percentage of jobs that ended on a
+        team (Table 1); both also per level if there are several levels; ``evictions``: number of evictions;
+        ``lost_machine_ms``: machine time of the work lost when jobs restarted.
     """
     level, on_team = outcome.columns["level"], outcome.columns["team"]
     metrics = times_by_level(outcome) | {"parallel_pct": 100.0 * float(on_team.mean())}

@@ -1,10 +1,10 @@
-"""The experience of a site: past run times by job class and resource, and predictions of run times from them.
+"""A site's experience: past run times by job class and resource, used to predict run times.
 
 Source: Collins and George (2001), section 3 and Figure 1: execution times are kept for each pair of a job class and a
-computing resource, as mean, variance and number of runs.
+computing resource, as the mean, variance and number of runs.
 
-For a pair without runs the prediction is the mean work (at speed 1) of the job's class on all resources, else that of
-the user's jobs, else the estimate.
+For a pair without runs, the prediction is the mean work (at speed 1) of the job's class on all resources, else the mean
+work of the user's jobs, else the estimate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RunTimes(msgspec.Struct, kw_only=True):
     ----------
     job_class, user : int or str, optional
     resource : str
-        A class of machines, or a team; empty for work at speed 1 on any resource.
+        A machine class or a team; empty for work at speed 1 on any resource.
     count : int
     mean_ms : float
     squares : float
@@ -51,12 +51,12 @@ class RunTimes(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> TimesKey:
-        """Class, user and resource; a number and the same number as text give the same key."""
+        """The class, user and resource; a number and the same number as text give the same key."""
         return name_text(self.job_class), name_text(self.user), self.resource
 
     @classmethod
     def of(cls, times: KnownTimes) -> RunTimes:
-        """Convert known times into run times to which more runs can be added."""
+        """Convert `KnownTimes` to `RunTimes`, to which more runs can be added."""
         return cls(
             job_class=times.job_class,
             user=times.user,
@@ -67,7 +67,7 @@ class RunTimes(msgspec.Struct, kw_only=True):
         )
 
     def times(self) -> KnownTimes:
-        """Convert the run times into the form in which files and users have them."""
+        """Convert these run times to `KnownTimes`, the form used in files and shown to users."""
         return KnownTimes(
             job_class=self.job_class,
             user=self.user,
@@ -78,7 +78,7 @@ class RunTimes(msgspec.Struct, kw_only=True):
         )
 
     def add(self, time_ms: float) -> None:
-        """Add a run (Welford 1962, *Note on a Method for Calculating Corrected Sums of Squares and Products*)."""
+        """Add a run time (Welford 1962, *Note on a Method for Calculating Corrected Sums of Squares and Products*)."""
         self.count += 1
         difference = time_ms - self.mean_ms
         self.mean_ms += difference / self.count
@@ -91,23 +91,23 @@ class RunTimes(msgspec.Struct, kw_only=True):
 
 
 class LearnedTimes(NamedTuple):
-    """The run times that a site learned in a simulation; the next simulation can start with them."""
+    """The run times that a site learned in a simulation; a later simulation can start with them."""
 
     times: tuple[KnownTimes, ...]
 
     def texts(self) -> dict[str, str]:
-        """Return the text of the file ``experience.toml``, by file name; ``--option @FILE`` reads it."""
+        """Return the text of ``experience.toml``, keyed by file name; ``--option @FILE`` reads this file."""
         return {"experience.toml": experience_text(self.times)}
 
 
 class Prediction(NamedTuple):
-    """The predicted run time of a job on a resource.
+    """A job's predicted run time on a resource.
 
     Attributes
     ----------
     mean_ms, deviation_ms : float
     runs : int
-        Number of runs on which the prediction is based.
+        Number of past runs on which the prediction is based.
     source : str
         Basis of the prediction: ``resource``, ``class``, ``user`` or ``estimate``.
     """
@@ -119,7 +119,7 @@ class Prediction(NamedTuple):
 
 
 class ExperienceDatabase:
-    """Run times by job class and resource, and work at speed 1 by job class and by user.
+    """Past run times by job class and resource, and past work at speed 1 by job class and by user.
 
     Examples
     --------
@@ -135,23 +135,23 @@ class ExperienceDatabase:
 
     def __init__(self) -> None:
         self._times: dict[TimesKey, RunTimes] = {}
-        # The number of edits, and the number of runs learned from by class and by user.
+        # The number of edits, and the number of learned runs by class and by user.
         self._edits = 0
         self._learned: dict[tuple[str | None, str | None], int] = {}
 
     def learn(self, job: Job, resource: str, rate: int, run_ms: int) -> None:
-        """Learn from a job that has run to its end.
+        """Add the run time of a job that ran to completion.
 
         Parameters
         ----------
         job : Job
         resource : str
-            The class of its machine, or its team.
+            The class of the job's machine, or its team.
         rate : int
             The rate of the job on the resource.
         run_ms : int
         """
-        # A class is known by its name if it has one, else by its number.
+        # Identify a class by its name if it has one, else by its number.
         job_class, user = job.class_name or job.job_class, _user_of(job)
         work_ms = run_ms * rate / RATE_ONE
         if job_class is not None:
@@ -163,7 +163,7 @@ class ExperienceDatabase:
     def predictions(self, job: Job, resource_rates: Iterable[tuple[str, int]]) -> Iterator[Prediction]:
         """Yield the predicted run time of a job for each (resource, rate) pair.
 
-        The mean never exceeds the time that the job takes at that rate to do the work of its estimate.
+        The mean is at most the job's estimate converted to the rate.
         """
         job_class, user = class_of(job), name_text(_user_of(job))
         of_class, of_user = self._times.get((job_class, None, "")), self._times.get((None, user, ""))
@@ -180,23 +180,23 @@ class ExperienceDatabase:
                 yield Prediction(min(times.mean_ms * factor, limit_ms), deviation_ms, times.count, source)
 
     def changes_of(self, job: Job) -> tuple[int, int, int]:
-        """Return numbers that differ from earlier ones if the predictions for a job may have changed."""
+        """Return version numbers, which change whenever the predictions for a job may have changed."""
         job_class, user = class_of(job), name_text(_user_of(job))
         return self._edits, self._learned.get((job_class, None), 0), self._learned.get((None, user), 0)
 
     def copy(self) -> ExperienceDatabase:
-        """Return a copy; learning in one never changes the other."""
+        """Return an independent copy."""
         new = ExperienceDatabase()
         new._times = {key: msgspec.structs.replace(times) for key, times in self._times.items()}
         new._edits, new._learned = self._edits, self._learned.copy()
         return new
 
     def times(self) -> tuple[KnownTimes, ...]:
-        """Return all run times by class, user and resource, in the form in which files and users have them."""
+        """Return all run times as `KnownTimes`, sorted by class, user and resource."""
         return tuple(in_order(times.times() for times in self._times.values()))
 
     def edit(self, changes: Iterable[KnownTimes]) -> None:
-        """Replace run times of the same class, user and resource; forget those with 0 runs."""
+        """Replace the run times of the same class, user and resource; a change with 0 runs deletes them."""
         self._edits += 1
         for change in changes:
             self._times.pop(change.key, None)
@@ -208,7 +208,7 @@ class ExperienceDatabase:
         return list(self._times.values())
 
     def restore(self, rows: Iterable[RunTimes]) -> None:
-        """Replace all run times by those of another database."""
+        """Replace all run times with these rows, as returned by `rows`."""
         self._edits += 1
         self._times = {row.key: row for row in rows}
 
@@ -223,11 +223,11 @@ def _user_of(job: Job) -> Name:
 
 
 _DIGITS = 6
-"""Decimal places of a millisecond that count; the rest is rounding error, which must not round a length up."""
+"""Decimal places of a millisecond that are kept; the rest is floating-point error and must not round a length up."""
 
 
 class JobKind:
-    """Jobs that take equally long on each resource.
+    """A kind of job: all its jobs take equally long on any given resource.
 
     Parameters
     ----------
@@ -239,21 +239,21 @@ class JobKind:
     def __init__(self, waiting_job: WaitingJob, speeds: Speeds) -> None:
         self.job, self.done_ms, self.speeds = waiting_job.job, waiting_job.done_ms, speeds
         self.seen: object = None
-        """Version of the teams and the experience with which `length_ms` was computed."""
+        """Version of the teams and of the experience from which `length_ms` was computed."""
         self.length_ms: list[int] = []
-        """Expected length on each class of machines, then on each team; `NEVER_MS` where the jobs cannot run."""
+        """Expected run time on each machine class, then on each team; `NEVER_MS` where the jobs cannot run."""
         rates = {rate for rate in (*speeds.alone, *speeds.teams.values()) if rate}
         self.limit_ms = {rate: work_limit_ms(waiting_job, rate) for rate in rates}
 
 
 def _kind_key(waiting_job: WaitingJob) -> object:
-    """Return the fields of a waiting job that determine its expected lengths."""
+    """Return the fields of a waiting job that determine its expected run times."""
     job = waiting_job.job
     return class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, _user_of(job), waiting_job.done_ms
 
 
 class Lengths:
-    """The expected lengths of all kinds of jobs of a site.
+    """The expected run times of all kinds of jobs at a site.
 
     Parameters
     ----------
@@ -261,23 +261,23 @@ class Lengths:
     experience : ExperienceDatabase
         Source of the predictions.
     only_limits : bool
-        Whether to ignore the experience and expect each job to run until its limit.
+        Whether to ignore the experience and expect each job to run until its time limit.
     deviations : float
-        Number of standard deviations that are added to the predicted mean.
+        Number of standard deviations added to the predicted mean.
     """
 
     def __init__(
         self, site: Inventory, experience: ExperienceDatabase, *, only_limits: bool, deviations: float
     ) -> None:
         self._site, self._experience, self._only_limits, self._deviations = site, experience, only_limits, deviations
-        # The last class has the machines out of service: it has no name, and no job runs on it.
+        # The last class holds the machines that are out of service: it has no name, and no job runs on it.
         self._classes = [*(machine_class.name for machine_class in site.classes), ""]
         self._teams: list[Team] = []
         self._names: list[str] = []
         self._kinds: dict[object, JobKind] = {}
 
     def kind_of(self, waiting_job: WaitingJob) -> JobKind:
-        """Return the kind of a waiting job; the first job of a kind creates it."""
+        """Return the kind of a waiting job; create the kind if it is new."""
         job, key = waiting_job.job, _kind_key(waiting_job)
         kind = self._kinds.get(key)
         if kind is None:
@@ -291,20 +291,20 @@ class Lengths:
         return kind
 
     def copy(self, experience: ExperienceDatabase, waiting: Iterable[WaitingJob]) -> Lengths:
-        """Return a copy that predicts from another experience database and has the kinds of these waiting jobs."""
+        """Return a copy that predicts from another experience database and keeps only these waiting jobs' kinds."""
         new = copy.copy(self)
         new._experience = experience
         new._kinds = {_kind_key(waiting_job): copy.copy(self.kind_of(waiting_job)) for waiting_job in waiting}
         return new
 
     def table_of(self, kinds: Sequence[JobKind]) -> tuple[IntArray, IntArray, tuple[Team, ...]]:
-        """Return the expected lengths of kinds of jobs on single machines and on teams.
+        """Return the expected run times of these kinds of jobs on single machines and on teams.
 
         Returns
         -------
         alone_ms, team_ms : numpy.ndarray of int64, shapes (kinds, classes + 1) and (kinds, teams)
         teams : tuple of (int, int)
-            The teams on which any of the kinds can run, ascending.
+            The teams on which at least one of the kinds can run, ascending.
         """
         for kind in kinds:
             seen = len(self._teams), None if self._only_limits else self._experience.changes_of(kind.job)
@@ -318,7 +318,7 @@ class Lengths:
         return alone_ms, team_ms[:, some_can], tuple(self._teams[at] for at in np.flatnonzero(some_can).tolist())
 
     def _lengths_of(self, kind: JobKind) -> list[int]:
-        """Return the expected length of jobs of a kind on each class, then on each team, rounded up to whole ms."""
+        """Return a kind's expected run time on each machine class, then on each team, rounded up to whole ms."""
         rates = [*kind.speeds.alone, *(kind.speeds.teams.get(team, 0) for team in self._teams)]
         if self._only_limits:
             return [kind.limit_ms[rate] if rate else int(NEVER_MS) for rate in rates]

@@ -1,4 +1,4 @@
-"""The machines and clusters of a site whose machines differ, the forms of jobs, and the speeds of jobs on them."""
+"""Machine classes, clusters and job forms of a heterogeneous site, and the speeds of jobs on its machines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.known_times import name_text
 
 MOST_KINDS = 10_000
-"""Most kinds of jobs that a cache of a site holds; a full cache is emptied."""
+"""Maximum number of job kinds in each cache of a site; a full cache is emptied."""
 
 _MOST_ARRAYS = 100
-"""Most sets of teams for which `Inventory.arrays` keeps its result; a full cache is emptied."""
+"""Maximum number of team sets in the cache of `Inventory.arrays`; a full cache is emptied."""
 
 
 class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Machines that are alike. Numbering continues from class to class, in the order of the classes.
+    """A class of identical machines. Machines are numbered consecutively across classes, in the order of the classes.
 
     Attributes
     ----------
@@ -31,13 +31,13 @@ class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     count : int
         Number of machines.
     speed : float
-        Speed as a multiple of that of the machine on which the run times of the workload were measured.
+        Speed relative to the machine on which the workload's run times were measured.
     cores : int
         Cores of each machine.
     memory_mb : int, optional
         Memory of each machine; None: unlimited.
     labels : tuple of str
-        Names that a form can ask for, in addition to the name of the class.
+        Names that a form can request, in addition to the name of the class.
     """
 
     name: str
@@ -49,13 +49,13 @@ class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Machines on which a job can run in parallel; a job can also run on one of them alone.
+    """Machines on which a job can run in parallel; a job can also use a single machine of a cluster.
 
     Attributes
     ----------
     name : str
     nodes : str
-        Numbers of its machines, e.g. ``0-7`` or ``0-3,8``.
+        Numbers of the cluster's machines, e.g. ``0-7`` or ``0-3,8``.
     minimum : int, optional
         Machines that must be in service for a job to run on the cluster in parallel; None: all of them.
     """
@@ -66,18 +66,18 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A form of the jobs of a class: the machines on which they can run, and their speed there.
+    """A way to run the jobs of a class: the machines on which they can run, and their speed on these machines.
 
     Attributes
     ----------
     job_class : int or str, optional
         Class of the jobs; None: every class that has no form of its own.
     on : tuple of str
-        Names or labels of classes of machines, any of which is suitable; empty: all classes.
+        Names or labels of suitable machine classes; empty: all classes.
     width : int or "all"
-        Number of machines of one cluster, ``all`` for those in service. 1: a single machine, of a cluster or not.
+        Number of machines of one cluster, or ``all`` for its machines in service. 1: any single machine.
     speed : float
-        Speed on machines of speed 1, as a multiple of that in the workload.
+        Speed on machines of speed 1, relative to the speed in the workload.
     cores, memory_mb : int
         Cores and memory that each machine must have.
     """
@@ -91,15 +91,15 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 Team = tuple[int, int]
-"""The number of a cluster, and a number of its machines."""
+"""A cluster's number, and how many of its machines the team has."""
 
 
 _FormsKey = tuple[str | None, int, tuple[JobForm, ...], bool]
-"""The fields of a job that determine its speeds: its class if that has forms, its width, its own forms, and in_step."""
+"""The fields of a job that determine its speeds: its class if the class has forms, width, own forms, and in_step."""
 
 
 class Speeds(msgspec.Struct, frozen=True):
-    """The rates of a job on each class of machines, 0 where it cannot run, and on each team on which it can run.
+    """A job's rate on each machine class (0 if it cannot run on the class), and on each team on which it can run.
 
     Rates are in units of `gridweave.site.kernels.work.RATE_ONE`.
     """
@@ -109,7 +109,7 @@ class Speeds(msgspec.Struct, frozen=True):
 
 
 class Inventory:
-    """The machines and clusters of a site, which of the machines are in service, and how fast jobs run on them.
+    """A site's machines and clusters, which machines are in service, and how fast jobs run on them.
 
     Parameters
     ----------
@@ -141,11 +141,11 @@ class Inventory:
 
     @property
     def nodes(self) -> int:
-        """Number of machines, including those out of service."""
+        """Number of machines, including machines that are out of service."""
         return len(self.class_of)
 
     def arrays(self, teams: tuple[Team, ...]) -> MachineArrays:
-        """Return the machines as the kernels read them; those out of service form an additional last class."""
+        """Return the machines as arrays for the kernels; machines that are out of service form an extra last class."""
         if teams not in self._arrays:
             if len(self._arrays) >= _MOST_ARRAYS:
                 self._arrays.clear()
@@ -162,10 +162,10 @@ class Inventory:
         return f"{self.clusters[cluster].name} x {width}"
 
     def speeds_of(self, job: Job) -> Speeds:
-        """Return the speeds of a job on each class and team.
+        """Return a job's speeds on each class and team.
 
-        A job has its own forms, else the forms of its class, else the forms without a class. Without any form it runs
-        on as many machines of a cluster as it is wide, or on a single machine if its width is 1.
+        A job uses its own forms, else the forms of its class, else the forms without a class. A job without any form
+        runs on as many machines of a cluster as its width, or on a single machine if its width is 1.
         """
         key = self._key_of(job)
         if key not in self._speeds:
@@ -181,7 +181,7 @@ class Inventory:
         return (kind if kind in self._with_own else None, job.width, job.forms, job.in_step)
 
     def why_nowhere(self, job: Job) -> str:
-        """Return why a job can run on no machine and no team of this site."""
+        """Return why a job cannot run on any machine or team at this site."""
         kind = f"forms of job class {class_of(job)}" if self._forms else f"jobs of width {job.width}"
         whose = "" if job.forms else f" ({kind})"
         valid_names = {name for machine_class in self.classes for name in (machine_class.name, *machine_class.labels)}
@@ -200,7 +200,7 @@ class Inventory:
         return job.forms or of_class or of_any or [Form(width=job.width)]
 
     def form_at(self, job: Job, machine: int, team: Team | None) -> tuple[int, Form | JobForm]:
-        """Return the form in which a job runs fastest on a machine or team, with its number; ties go to the first."""
+        """Return the form with which a job runs fastest on a machine or team, and its index; ties go to the first."""
         kind = int(self.class_of[machine])
         key = (self._key_of(job), -1 if team is not None else kind, team)
         if key not in self._form_at:
@@ -216,7 +216,7 @@ class Inventory:
         return self._form_at[key]
 
     def speeds_in(self, forms: Sequence[Form | JobForm]) -> Speeds:
-        """Return the speeds of a job with these forms on each class and team; where several forms fit, the fastest."""
+        """Return a job's speeds with these forms on each class and team; if several forms fit, the fastest counts."""
         alone, teams = [0] * (len(self.classes) + 1), dict[Team, int]()
         for form in forms:
             fits = [self._fits(form, machine_class) for machine_class in self.classes]
@@ -235,7 +235,7 @@ class Inventory:
         return Speeds(tuple(alone), teams)
 
     def _fits(self, form: Form | JobForm, machine_class: MachineClass) -> bool:
-        """Whether a class of machines has the name or label, the cores and the memory that a form asks for."""
+        """Whether a machine class has a name or label that a form requests, and enough cores and memory."""
         named = not form.on or bool({machine_class.name, *machine_class.labels} & set(form.on))
         return (
             named
@@ -244,7 +244,7 @@ class Inventory:
         )
 
     def _width(self, form: Form | JobForm, cluster: int) -> int | None:
-        """Return the number of machines that a form uses in a cluster; None if too few are in service."""
+        """Return the number of machines that a form uses in a cluster; None if too few machines are in service."""
         here, least = len(self._members[cluster]), self.clusters[cluster].minimum
         width = here if form.width == "all" else form.width
         enough = here >= (len(self._all_members[cluster]) if least is None else least)
@@ -252,17 +252,17 @@ class Inventory:
 
 
 def class_of(job: Job) -> str | None:
-    """Return the name of a job's class, or its number as text; None if the job has no class."""
+    """Return the name of a job's class, or else the class number as text; None if the job has no class."""
     return job.class_name or name_text(job.job_class)
 
 
 def numbers_of(text: str) -> list[int]:
-    """Return the numbers in a text such as ``0-3,8``, ascending; none for an empty text.
+    """Return the numbers in a text such as ``0-3,8``, ascending; an empty text has no numbers.
 
     Raises
     ------
     ValueError
-        If a part of the text is neither a number nor a range.
+        If any part of the text is neither a number nor a range.
     """
     return sorted({number for low, high in _ranges_of(text) for number in range(low, high + 1)})
 
@@ -281,7 +281,7 @@ def _ranges_of(text: str) -> list[tuple[int, int]]:
 def machine_problems(
     nodes: int, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out: str
 ) -> list[str]:
-    """Return all problems of the machines, clusters and forms of a site, a line each."""
+    """Return all problems with a site's machines, clusters and forms, one line per problem."""
     problems = [
         f"class {group.name!r} has {group.count} machines; expected at least 1" for group in classes if group.count < 1
     ]
@@ -348,7 +348,7 @@ def _form_problems(number: int, form: Form, valid_names: set[str], clusters: Seq
 
 
 def _idle_forms(classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form]) -> list[str]:
-    """Return a problem for each form that no machine or cluster can run, even with all machines in service."""
+    """Return one problem per form that no machine or cluster could run even if all machines were in service."""
     site, problems = Inventory(classes, clusters, (), ""), []
     for number, form in enumerate(forms, start=1):
         speeds = site.speeds_in([form])
@@ -363,11 +363,11 @@ def _form_text(number: int, form: Form) -> str:
 
 
 def _in_step(speeds: Speeds) -> Speeds:
-    """Return the speeds of a part of a multi-site job: rate 1 where it could run at that rate or faster, else 0."""
+    """Convert speeds for a fragment of a multi-site job: rate 1 where the job reaches at least rate 1, else 0."""
     alone = tuple(RATE_ONE if rate >= RATE_ONE else 0 for rate in speeds.alone)
     return Speeds(alone, {team: RATE_ONE for team, rate in speeds.teams.items() if rate >= RATE_ONE})
 
 
 def _rate(speed: float) -> int:
-    """Return a speed as a rate, at least 1, the smallest rate."""
+    """Convert a speed to a rate, which is at least 1."""
     return max(1, round(speed * RATE_ONE))

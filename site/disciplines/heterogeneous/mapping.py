@@ -1,4 +1,4 @@
-"""Map jobs to machines that differ, from tables of expected lengths: the Python interface of the kernels."""
+"""Python interface to the kernels that map jobs to different machines, given tables of expected run times."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ ALGORITHMS = {
 """The rule of each algorithm, by name."""
 
 PROFITS = {"end": BY_END, "length": BY_LENGTH}
-"""How the profit of a team is computed: from the ends of the job, or from its lengths alone."""
+"""How the profit of running a job on a team is computed: from the job's end times, or from its run times alone."""
 
 
 class Mapped(NamedTuple):
-    """The machines, start and end of each job.
+    """The machines, start time and end time of each job.
 
     Attributes
     ----------
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        `NEVER_MS` for a job that can run on no machine.
+        `NEVER_MS` for a job that cannot run on any machine.
     first : numpy.ndarray of int64, shape (n,)
-        The machine of a job on a single machine, or the first of its machines of a class; -1 for other jobs.
+        The machine of each job, or the first of its machines of a class; -1 for jobs on teams and unmapped jobs.
     team : numpy.ndarray of int64, shape (n,)
-        The team of a job that runs on a team; -1 for other jobs.
+        The team of each job that runs on a team; -1 for other jobs.
     members : numpy.ndarray of int64, shape (n, widest)
-        The machines of a job on a team, in the first columns.
+        The machines of each job that runs on a team, in the first columns.
     ready_ms : numpy.ndarray of int64, shape (m,)
-        When each machine has finished all jobs that it was given.
+        When each machine finishes its last job.
     is_given : numpy.ndarray of bool, shape (m,)
-        Whether each machine was given a job that takes time.
+        Whether each machine was given a job with a run time above 0.
     team_width : numpy.ndarray of int64, shape (teams,)
         As in `MachineArrays`.
     """
@@ -67,17 +67,17 @@ class Mapped(NamedTuple):
 
     @property
     def machines(self) -> tuple[tuple[int, ...], ...]:
-        """The machines of each job, but only the first of several of a class; empty for a job without a place."""
+        """Each job's machines: all machines of a team, but only the first of several of a class; empty if unmapped."""
         return tuple(self.machines_of(row) for row in range(len(self.team)))
 
     def machines_of(self, row: int) -> tuple[int, ...]:
-        """Return the machines of one job, as in `machines`."""
+        """Return one job's machines, as in `machines`."""
         if self.team[row] >= 0:
             return tuple(sorted(self.members[row, : self.team_width[self.team[row]]].tolist()))
         return (int(self.first[row]),) if self.first[row] >= 0 else ()
 
     def total_ms(self, now_ms: int) -> int:
-        """Return the sum of the expected execution and delay times, which the algorithms minimise."""
+        """Return the sum of the expected execution and delay times, which the algorithms aim to minimise."""
         mapped = self.end_ms[self.end_ms != NEVER_MS]
         return int(mapped.sum() - now_ms * len(mapped))
 
@@ -85,16 +85,16 @@ class Mapped(NamedTuple):
 def machine_arrays(
     classes: Sequence[int], clusters: Sequence[Sequence[int]] = (), teams: Sequence[tuple[int, int]] | None = None
 ) -> MachineArrays:
-    """Return the machines of a site as the kernels read them.
+    """Return a site's machines as arrays for the kernels.
 
     Parameters
     ----------
     classes : sequence of int
-        The class of each machine, from 0 up.
+        The class of each machine, numbered from 0.
     clusters : sequence of sequence of int
         The machines of each cluster.
     teams : sequence of (int, int), optional
-        The cluster and the number of machines of each team; None: one team for each cluster, with all its machines.
+        The cluster and width of each team; None: one team per cluster, with all machines of the cluster.
     """
     kinds = np.asarray(classes, np.int64)
     teams = [(number, len(members)) for number, members in enumerate(clusters)] if teams is None else teams
@@ -135,26 +135,26 @@ def map_to(
     machines : MachineArrays
         From `machine_arrays`.
     ready_ms : array_like of int, shape (m,)
-        When each machine has finished its current job, and not before now.
+        When each machine finishes its current job, or the current time if it is idle.
     kind : array_like of int, shape (n,)
-        The kind of each job, in the order of submission.
+        The kind of each job, in order of submission.
     alone_ms : array_like of int, shape (kinds, classes)
-        Length of the jobs of a kind on a machine of a class; `NEVER_MS` where they cannot run.
+        Run time of each kind of job on a machine of each class; `NEVER_MS` if it cannot run on the class.
     team_ms : array_like of int, shape (kinds, teams), optional
-        Length of the jobs of a kind on a team; None: no job runs on a team.
+        Run time of each kind of job on each team; None: no job runs on a team.
     algorithm : str
         One of `ALGORITHMS`.
     profit : str
         One of `PROFITS`, for ``pjs`` and ``gsa``.
     rng : numpy.random.Generator, optional
-        Generator for ``gsa``.
+        Source of random numbers; required for ``gsa``.
     trouble : array_like of int, shape (m,), optional
-        How much the use of each machine harms other jobs (0, 1 or 2). Ties between machines that are ready at the same
-        time, and between teams with the same gain, go to the smaller value; that of a team is its machines' largest.
+        How much using each machine harms other jobs (0, 1 or 2). Ties between machines that are ready at the same time,
+        and between teams with the same gain, go to the smaller value; a team has the largest value of its machines.
     taken : array_like of int, shape (kinds, classes), optional
-        Number of machines of a class that a job of a kind uses, at most all of them [default: 1]. Not for ``gsa``.
+        Number of machines that each kind of job uses on each class, at most all of them [default: 1]. Not for ``gsa``.
     from_ms : array_like of int, shape (kinds, classes), optional
-        Earliest start of the jobs of a kind on a class, even if machines are ready before. Not for ``gsa``.
+        Earliest start of each kind of job on each class, even if machines are ready earlier. Not for ``gsa``.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def map_to(
     Raises
     ------
     OptionError
-        If the algorithm or the profit is unknown, or ``gsa`` gets no generator, or gets `taken` or `from_ms`.
+        If the algorithm or profit is unknown, or if ``gsa`` is used without `rng` or with `taken` or `from_ms`.
 
     Examples
     --------
@@ -202,7 +202,7 @@ def map_to(
 
 
 def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray) -> Mapped:
-    """Convert the mapping of the kernels into a `Mapped`; work out starts from ends and lengths."""
+    """Convert the kernels' mapping to a `Mapped`; start times are end times minus run times."""
     n_machines, n_classes = len(plan.ready_ms), jobs.alone_ms.shape[1]
     on_team = plan.place >= n_machines
     first, team = np.where(on_team, -1, plan.place), np.where(on_team, plan.place - n_machines, -1)
@@ -218,7 +218,7 @@ def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntA
 
 
 def _plans(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray, rng: Generator) -> Plans:
-    """Return the initial plans, all alike: each job as in a mapping, in the order of the starts there."""
+    """Return the initial plans, all equal to a given mapping, with jobs in the order of their starts in it."""
     n_classes, n_machines = len(machines.first) - 1, len(ready_ms)
     alone = np.where(plan.place < n_machines, plan.place, 0)
     way = np.where(plan.place < n_machines, machines.class_of[alone], n_classes + plan.place - n_machines)
@@ -246,7 +246,7 @@ def _work(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int
 
 
 def _bounds(counts: npt.NDArray[np.int64]) -> IntArray:
-    """Return the first index of each group, and the end of the last, from the sizes of the groups."""
+    """Convert group sizes to bounds: the first index of each group, followed by the end of the last group."""
     bounds = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=bounds[1:])
     return bounds

@@ -1,4 +1,4 @@
-"""The optimal mapping of a few jobs to machines that differ, by CP-SAT, for comparison with the algorithms."""
+"""Optimal mapping of a few jobs to different machines, by CP-SAT, as a reference for the mapping algorithms."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gridweave.site.kernels.state import NEVER_MS
 
 
 class BestMapping(NamedTuple):
-    """The best mapping found, and a lower bound.
+    """The best mapping found, and a lower bound on its total time.
 
     Attributes
     ----------
     total_ms : int
-        Sum of the expected execution and delay times of the best mapping found, from instant 0.
+        Sum of the expected execution and delay times in the best mapping found, measured from time 0.
     bound_ms : int
-        Lower bound on that sum for any mapping; equal to it if the mapping is proven optimal.
+        Lower bound on the sum for any mapping; equal to `total_ms` if the mapping is proven optimal.
     start_ms : tuple of int
-        Start of each job; `NEVER_MS` if the job can run on no machine.
+        Start of each job; `NEVER_MS` if the job cannot run on any machine.
     """
 
     total_ms: int
@@ -32,7 +32,7 @@ class BestMapping(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """A way in which a job can run: its length, and its width on any of these machines."""
+    """One way to run a job: its run time, and its width on any of these machines."""
 
     length_ms: int
     width: int
@@ -48,14 +48,14 @@ def best_mapping(
     *,
     limit_s: float = 10.0,
 ) -> BestMapping:
-    """Return the optimal mapping of some jobs, or the best one found within a time limit.
+    """Return the optimal mapping of some jobs, or the best mapping found within a time limit.
 
     Parameters
     ----------
     machines, ready_ms, kind, alone_ms, team_ms
         As for `gridweave.site.disciplines.heterogeneous.mapping.map_to`.
     limit_s : float
-        Time limit in seconds of the solver's deterministic time, which does not depend on the computer.
+        Limit in seconds of the solver's deterministic time, which does not depend on the computer's speed.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def best_mapping(
     cp_model = cp_model_of()
     ready, kinds = np.asarray(ready_ms, np.int64).tolist(), np.asarray(kind, np.int64).tolist()
     ways = [_ways(machines, np.asarray(alone_ms)[number], np.asarray(team_ms)[number]) for number in kinds]
-    # By then all jobs have ended, even one after the other and each on its slowest resource.
+    # All jobs have ended by this time even if they run one after another, each on its slowest resource.
     last_ms = max(ready, default=0) + sum(max((way.length_ms for way in of_job), default=0) for of_job in ways)
     model = cp_model.CpModel()
     on_machine: dict[int, list[Any]] = defaultdict(list)
@@ -83,7 +83,7 @@ def best_mapping(
 
 
 def _end(model: Any, start: Any, ways: list[_Way], ready_ms: list[int], on_machine: dict[int, list[Any]]) -> Any:
-    """Add the constraints of a job to the model: exactly one way, on enough of its machines. Return its end."""
+    """Constrain a job to run in exactly one way, on enough of that way's machines; return the job's end."""
     chosen = [model.new_bool_var("") for _ in ways]
     model.add_exactly_one(chosen)
     for way, is_chosen in zip(ways, chosen, strict=True):
@@ -97,7 +97,7 @@ def _end(model: Any, start: Any, ways: list[_Way], ready_ms: list[int], on_machi
 
 
 def _ways(machines: MachineArrays, alone_ms: npt.NDArray[Any], team_ms: npt.NDArray[Any]) -> list[_Way]:
-    """Return the ways in which jobs of a kind can run; a team may consist of any machines of its cluster."""
+    """Return all ways to run jobs of a kind; a team may consist of any machines in its cluster."""
     ways = [
         _Way(int(length_ms), 1, machines.by_class[machines.first[number] : machines.first[number + 1]].tolist())
         for number, length_ms in enumerate(alone_ms.tolist())

@@ -1,4 +1,4 @@
-"""The policy of a site whose machines differ, as its operator configures it."""
+"""The policy of a site with different machines, as its operator configures it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     nodes : int
-        Nodes of the site; each machine is a node.
+        Number of nodes at the site; each machine is a node.
     classes, clusters, forms
         As in `gridweave.site.disciplines.heterogeneous.machines`.
     algorithm : str
@@ -41,29 +41,29 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     profit : str
         One of `PROFITS`, for ``pjs`` and ``gsa``.
     seed : int
-        Seed of ``gsa``; each mapping starts a new generator with it.
+        Seed for ``gsa``; each mapping starts a new generator with this seed.
     predict : str
-        Basis of expected run times: ``experience``, or ``estimate`` alone.
+        Basis of expected run times: ``experience``, or only the ``estimate``.
     levels : tuple of Level
-        From the highest down; jobs below the lowest level belong to it.
+        Highest level first. Jobs whose priority is too low for any level belong to the lowest level.
     evicted : str
-        Effect on an evicted job: it starts again from zero (``restart``), resumes from where it was (``checkpoint``),
-        or pauses on its machines until the job that gets them has ended, if the memory of both fits (``pause``).
+        What happens to an evicted job: it starts over (``restart``), resumes from its checkpoint (``checkpoint``), or
+        stays paused on its machines while the other job runs, if both fit into memory (``pause``).
     raise_after : int, optional
-        Evictions after which a job rises by one level; None: it never rises.
+        Number of evictions that raise a job by one level; None: jobs are never raised.
     least_gain_ms : int
-        No job is evicted for a job that would thereby end less than this earlier.
+        A job is evicted only if the job that replaces it ends at least this much earlier as a result.
     out_of_service : str
         Numbers of the machines that are out of service, e.g. ``3,17-20``.
     experience : tuple of KnownTimes
-        Run times that the site knows from the start.
+        Run times that the site knows at the start.
     deviations : float
-        Number of standard deviations that are added to the predicted mean.
+        Number of standard deviations added to the predicted mean.
 
     Raises
     ------
     OptionError
-        If a value is invalid; the message has all problems.
+        If a value is invalid; the message lists all problems.
     """
 
     discipline: ClassVar[str] = NAME
@@ -110,8 +110,8 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """The name of the policy in tables and plots.
 
-        Policies that schedule differently on the same machines, with the same forms and known run times, have different
-        names.
+        Two policies with the same machines, forms and known run times have different names if they schedule
+        differently.
         """
         parts = [NAME, self.algorithm] + (
             [self.profit] if self.algorithm in ("pjs", "gsa") and self.profit != "end" else []

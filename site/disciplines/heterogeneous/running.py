@@ -1,4 +1,4 @@
-"""The jobs of a site whose machines differ: waiting, running, or paused on their machines."""
+"""Waiting, running and paused jobs of a site with different machines."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gridweave.site.kernels.work import RATE_ONE
 
 
 class WaitingJob(msgspec.Struct, kw_only=True):
-    """A waiting job, also one that was evicted.
+    """A waiting job, new or evicted.
 
     Attributes
     ----------
     job : Job
     submit_ms : int
     done_ms : int
-        Work that it has saved from earlier runs, in ms at speed 1.
+        Work saved from the job's earlier runs, in ms at speed 1.
     evictions : int
-        How often it was evicted or paused.
+        Number of times the job was evicted or paused.
     evicted_ms : int, optional
-        Instant of the last eviction.
+        Time of the last eviction.
     why_evicted : str
-        Reason of the last eviction, with the job that got the machines.
+        Reason for the last eviction, including the job that got the machines.
     planned_ms : int, optional
-        Its start by the last mapping.
+        Planned start in the last mapping.
     planned_length_ms, planned_on : int
-        Its length, and its number of machines, by the last mapping.
+        Planned run time and number of machines in the last mapping.
     """
 
     job: Job
@@ -44,28 +44,28 @@ class WaitingJob(msgspec.Struct, kw_only=True):
 
 
 class JobOnMachines(msgspec.Struct, kw_only=True):
-    """A running job.
+    """A running or paused job.
 
     Attributes
     ----------
     was : WaitingJob
     start_ms, expected_ms, limit_ms : int
-        Its start, its expected end, and its limit, at which it is ended. A pause moves the last two on resumption.
+        Start, expected end, and time limit, at which the job is killed. Resuming delays both ends by the pause.
     machines : tuple of int
         Ascending.
     rate : int
-        Rate of its work on these machines, in units of `gridweave.site.kernels.work.RATE_ONE`.
+        Speed of the job on these machines, in units of `gridweave.site.kernels.work.RATE_ONE`.
     resource : str
-        Class of machines or team, by its name in the experience.
+        Name of the machine class or team in the experience.
     is_team : bool
     form : int
-        The number of its form, from 0, among its own forms or else those of its class.
+        Index of the job's form among its own forms, or else among the forms of its class.
     memory_mb : int
-        Memory that it uses on each machine.
+        Memory that the job uses on each machine.
     paused_ms : int, optional
-        When it was paused; None if it runs.
+        When the job was paused; None if it is running.
     resumes_ms : int
-        When it is expected to resume.
+        When the job is expected to resume.
     """
 
     was: WaitingJob
@@ -83,16 +83,16 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
 
     @property
     def put_off_ms(self) -> int:
-        """By how much the current pause delays its expected end and its limit, in ms; 0 if it runs."""
+        """How much the current pause delays the expected end and the time limit, in ms; 0 if the job is running."""
         return 0 if self.paused_ms is None else self.resumes_ms - self.paused_ms
 
     @property
     def ends_ms(self) -> int:
-        """Its expected end, including the current pause."""
+        """The expected end, including the delay by the current pause."""
         return self.expected_ms + self.put_off_ms
 
     def go_on(self, now_ms: int) -> None:
-        """Resume after a pause; move the expected end and the limit by its length."""
+        """Resume after a pause; delay the expected end and the time limit by the length of the pause."""
         self.resumes_ms = now_ms
         put_off_ms = self.put_off_ms
         self.expected_ms += put_off_ms
@@ -100,24 +100,24 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
         self.paused_ms = None
 
     def worked_ms(self, now_ms: int) -> int:
-        """Return how long it has worked without pauses, in ms, derived from its limit and the time that it may run.
+        """Return the run time so far in ms, without pauses, derived from the time limit and the allowed run time.
 
-        Its work may begin after its start, if it first waits for evicted jobs to save their work. Its limit has been
-        moved then, so the limit is reliable where the start is not.
+        The start is not reliable: a job may first have to wait for evicted jobs to save their work. Such a wait also
+        moves the time limit, so the limit is reliable.
         """
         now_ms = now_ms if self.paused_ms is None else self.paused_ms
         return max(0, now_ms - self.limit_ms + work_limit_ms(self.was, self.rate))
 
 
 def stand_in_order(runs: Iterable[JobOnMachines], level_of: Callable[[WaitingJob], int]) -> list[JobOnMachines]:
-    """Return the paused jobs in the order in which they resume: the highest level first, ties by job id."""
+    """Return the paused jobs in the order in which they resume: highest level first, ties by job id."""
     return sorted(
         (run for run in runs if run.paused_ms is not None), key=lambda run: (level_of(run.was), run.was.job.job_id)
     )
 
 
 def expect_resumptions(now_ms: int, runs: Collection[JobOnMachines], standing: Sequence[JobOnMachines]) -> None:
-    """Set when each paused job is expected to resume: when all jobs before it have left its machines.
+    """Set when each paused job is expected to resume: when all jobs ahead of it have left its machines.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ def expect_resumptions(now_ms: int, runs: Collection[JobOnMachines], standing: S
 
 
 def those_that_go_on(runs: Collection[JobOnMachines], standing: Sequence[JobOnMachines]) -> list[JobOnMachines]:
-    """Return the paused jobs that can resume now, in order: no running job, and none that resumes, has their machines.
+    """Return the paused jobs that can resume now, in order, because no running or resuming job uses their machines.
 
-    `standing` has the paused jobs among `runs`.
+    `standing` lists the paused jobs among `runs`, in the order in which they resume.
     """
     busy = {machine for run in runs if run.paused_ms is None for machine in run.machines}
     resuming = []
@@ -157,7 +157,7 @@ def those_that_may_stay(
     Parameters
     ----------
     holders : sequence of JobOnMachines
-        All jobs on those machines, in the order in which they are tried; a job stays if its memory still fits.
+        All jobs on those machines, in the order in which they are tried; a job may stay if it still fits into memory.
     machines : collection of int
         The machines of the other job.
     memory_mb : int
@@ -176,5 +176,5 @@ def those_that_may_stay(
 
 
 def work_limit_ms(waiting_job: WaitingJob, rate: int) -> int:
-    """Return how long a job may run at a rate, in ms: the time for the rest of its estimate, at least 1."""
+    """Return how long a job may run at a rate, in ms: the time for the rest of its estimate, at least 1 ms."""
     return max(1, -(-(waiting_job.job.estimate_ms - waiting_job.done_ms) * RATE_ONE // rate))

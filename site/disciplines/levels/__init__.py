@@ -1,1 +1,1 @@
-"""Levels of priority in a queue, and the eviction of jobs of lower levels (docs/levels.md)."""
+"""Priority levels in a queue, and eviction of lower-level jobs (docs/levels.md)."""

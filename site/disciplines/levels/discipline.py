@@ -1,4 +1,4 @@
-"""A queue with levels of priority, stepped event by event (docs/levels.md)."""
+"""The discipline of a queue with priority levels, run event by event (docs/levels.md)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
 class LevelsState(SiteQueueState, frozen=True, kw_only=True, tag="Levels 1"):
-    """The jobs of a site in arrays, and the arrays of its `LevelTable`."""
+    """A site's jobs in arrays, and the arrays of its `LevelTable`."""
 
     levels: Arrays
 
 
 class Levels(SiteQueue):
-    """Runs a queue or a planning site with levels of priority, of which some may evict jobs of lower levels.
+    """Runs a queue or a planning site with priority levels, some of which may evict jobs of lower levels.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Levels(SiteQueue):
         Nodes of the site.
     policy : LevelsPolicy
     week : WeekClock
-        The local time of the week.
+        The site's local time of the week.
     """
 
     state_type: Any = LevelsState
@@ -57,7 +57,7 @@ class Levels(SiteQueue):
 
     @property
     def table(self) -> LevelTable:
-        """The levels and the evictions of the jobs."""
+        """The levels and evictions of the site's jobs."""
         assert self._table is not None, "a site without a table of levels"
         return self._table
 
@@ -75,7 +75,7 @@ class Levels(SiteQueue):
 
     @override
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Reserve nodes as a planning site does; None if jobs may be evicted."""
+        """Reserve nodes as a planning site does; None, without reserving, if any level may evict jobs."""
         return None if self._by.evicts else super().reserve(now_ms, reservation_id, start_ms, length_ms, width)
 
     @override
@@ -84,7 +84,7 @@ class Levels(SiteQueue):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Evict running jobs if jobs at the head of the queue may take their nodes, then start jobs."""
+        """Evict running jobs for the jobs at the head of the queue, then start jobs."""
         evictions = self.table.evictions
         evictions.counts[0] = 0
         decided = super().run_pass(now_ms)
@@ -96,21 +96,21 @@ class Levels(SiteQueue):
             left_ms = int(self._state.jobs[slot]["estimate_ms"])
             job = self._slots.jobs[slot] = msgspec.structs.replace(self._slots.jobs[slot], estimate_ms=left_ms)
             evicted.append(Eviction(job.job_id, bool(keeps_work), *self._why_evicted(slot)))
-            if job.job_id in started:  # the evicted job starts again on nodes that the evictions left over
+            if job.job_id in started:  # the evicted job restarts at once, on nodes that the evictions left free
                 self._end_ms[job.job_id] = now_ms + left_ms
             else:
                 del self._end_ms[job.job_id]
         return msgspec.structs.replace(decided, evictions=evicted) if evicted else decided
 
     def _why_evicted(self, slot: int) -> tuple[int, str]:
-        """Return the id of the job for which the job of a slot was evicted in this pass, and the reason."""
+        """Return the id of the job for which a slot's job was evicted in this pass, and the reason."""
         names, by = [level.name for level in self._by.levels], int(self.table.by[slot])
         of, its = self._level(self._slots.of[by]), self._level(slot, evictions=int(self.table.times[slot]) - 1)
         return by, f"job {by} of level {names[of]!r} takes nodes of level {names[its]!r}"
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, why not earlier, its level, and for which job it was last evicted."""
+        """Return a waiting job's start, why it is not earlier, its level, and the reason for its last eviction."""
         site_reason = super().explain(now_ms, job_id)
         slot = self._slots.of[job_id]
         level = self._by.levels[self._level(slot)].name
@@ -124,7 +124,7 @@ class Levels(SiteQueue):
 
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job submitted now would run, found by submitting it to a copy."""
+        """Return how a job submitted now would run, found by submitting it to a copy of the site."""
         if self.why_never(job) is not None or job.width > self._in_service:
             return None
         trial = self.copy()
@@ -137,7 +137,7 @@ class Levels(SiteQueue):
         return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms, ahead)
 
     def _asked_start_ms(self, now_ms: int) -> int | None:
-        """Return when the job in question would start; this discipline is unusable afterwards, so call it on a copy."""
+        """Return when the job `ASKED_ID` would start. Call this on a copy: the discipline is unusable afterwards."""
         if self._plan is not None:
             start_ms = int(self._state.jobs[self._slots.of[ASKED_ID]]["promised_ms"])
             return None if start_ms in (NEVER_MS, UNPLACED_MS) else start_ms
@@ -146,14 +146,14 @@ class Levels(SiteQueue):
         return self.earliest_start_ms(now_ms, job.width, job.estimate_ms)
 
     def _level(self, slot: int, *, evictions: int | None = None) -> int:
-        """Return the level of a job, raised by its evictions; `evictions` replaces their number if given."""
+        """Return a job's level, raised by its evictions, or by this number of `evictions` if given."""
         base, after = int(self.table.base[slot]), self._by.raise_after
         times = int(self.table.times[slot]) if evictions is None else evictions
         return base if after is None else max(0, base - times // after)
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the level of a job by its priority, and its number of evictions."""
+        """Return a job's level by priority, and its number of evictions."""
         slot = self._slots.of[job_id]
         return float(self.table.base[slot]), float(self.table.times[slot])
 
@@ -180,11 +180,11 @@ class Levels(SiteQueue):
 
 
 def totals_of(table: LevelTable) -> dict[str, float]:
-    """Return the number of evictions, and the node time in ms of work lost when jobs restarted."""
+    """Return the number of evictions, and the node time (ms) of the work lost when jobs restarted."""
     evictions = table.evictions
     return {"evictions": float(evictions.counts[1]), "lost_node_ms": float(evictions.lost_node_ms[0])}
 
 
 def _copied_arrays(table: LevelTable) -> tuple[np.ndarray[Any, Any], ...]:
-    """Return the arrays that are copied when the table grows."""
+    """Return the arrays that must be copied when the table grows."""
     return table.base, table.times, table.by, table.way, table.evictions.counts, table.evictions.lost_node_ms

@@ -1,4 +1,4 @@
-"""The dictionary entry of the discipline levels: its options and policy, and its site for the compiled loop."""
+"""The registry entry of the discipline levels: its options, its policy, and its site for the compiled loop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gridweave.site.policy import BACKFILLS
 
 
 class LevelsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Levels of priority: the table ``levels`` of one of ``[[sites]]``.
+    """Priority levels: the table ``levels`` in an entry of ``[[sites]]``.
 
     Attributes
     ----------
     under : str
-        The discipline that gets the levels: ``queue`` or ``planning``, with the order and backfilling of the site.
+        The discipline to which levels are added: ``queue`` or ``planning``, with the site's order and backfilling.
     levels, evicted, raise_after, least_gain_ms
         As in `gridweave.site.disciplines.levels.policy.LevelsPolicy`.
     """
@@ -41,7 +41,7 @@ class LevelsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> LevelsPolicy:
-    """Return the policy of a site with levels; its options other than ``levels`` are for the queue or planning site."""
+    """Return the policy of a site with levels; all options except ``levels`` apply to the queue or planning site."""
     table: LevelsTable = site_options.get(NAME) or LevelsTable()
     if table.under not in BACKFILLS:
         raise OptionError(NAME, f"under {not_known(table.under, BACKFILLS)}")
@@ -51,7 +51,7 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> LevelsPoli
 
 
 def compiled_site(nodes: int, policy: LevelsPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
-    """Return an idle site for the compiled loop, with its table of jobs and their levels filled in."""
+    """Return an idle site for the compiled loop, with its tables of jobs and levels filled in."""
     priority = np.broadcast_to(jobs.columns.get("priority", 0.0), len(jobs)).tolist()
     user = jobs.columns["user"].tolist() if "user" in jobs.columns else [None] * len(jobs)
     asked = zip(jobs.job_id.tolist(), priority, user, strict=True)

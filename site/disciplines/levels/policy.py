@@ -1,4 +1,4 @@
-"""The policy of a queue with levels of priority, as its operator configures it."""
+"""The policy of a queue with priority levels, as its operator configures it."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ NAME = "levels"
 """Name of the discipline."""
 
 WAYS = {"restart": RESTARTS, "checkpoint": CHECKPOINTS, "never": STAYS}
-"""The code in the kernels of each effect of an eviction, by the name that a site or a job gives."""
+"""The kernel's code for each effect of an eviction, by its name in the options of a site or job."""
 
 
 class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy of a queue or a planning site with levels of priority.
+    """The policy of a queue or planning site with priority levels.
 
     Attributes
     ----------
     under : SitePolicy
-        Order of the jobs of a level, backfilling and limits.
+        Order of the jobs within a level, backfilling, and limits.
     levels : tuple of Level
-        From the highest down; jobs below the lowest level belong to it.
+        Highest level first. Jobs whose priority is too low for any level belong to the lowest level.
     evicted : str
-        Effect on an evicted job: it starts again from zero (``restart``), or resumes from where it was
+        What happens to an evicted job: it starts over (``restart``), or resumes from its checkpoint
         (``checkpoint``).
     raise_after : int, optional
-        Evictions after which a job rises by one level; None: it never rises.
+        Number of evictions that raise a job by one level; None: jobs are never raised.
     least_gain_ms : int
-        No job is evicted for a job that could start less than this later without evictions.
+        Jobs are evicted for a waiting job only if it would otherwise start at least this much later.
 
     Raises
     ------
     OptionError
-        If a value is invalid; the message has all problems.
+        If a value is invalid; the message lists all problems.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def evicts(self) -> bool:
-        """Whether any level may evict another."""
+        """Whether any level may evict jobs of another level."""
         return any(level.evicts for level in self.levels)
 
     @property
@@ -82,7 +82,7 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(words)
 
     def table(self, slots: int, capacity: int) -> LevelTable:
-        """Return the levels as the kernels read them, for `slots` jobs of which at most `capacity` run at once."""
+        """Return the levels as arrays for the kernels, for `slots` jobs of which at most `capacity` run at once."""
         names = [level.name for level in self.levels]
         evicts = np.array([[name in level.evicts for name in names] for level in self.levels], np.bool_)
         base, times, by = np.zeros((3, slots), np.int64)

@@ -1,4 +1,4 @@
-"""Levels of priority, the users and evictions that they allow, and the metrics of schedules with levels.
+"""Priority levels, the users and evictions they allow, and metrics for schedules with levels.
 
 See docs/levels.md.
 """
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from gridweave.site.disciplines.entry import SiteOutcome
 
 EVICTED = ("restart", "checkpoint")
-"""Effects of an eviction on a job: it starts again from zero, or resumes from where it was."""
+"""What can happen to an evicted job: it starts over, or resumes from its checkpoint."""
 
 PAUSE = "pause"
-"""Another effect, for sites that choose the machines: the job pauses on them, and resumes when they are free again."""
+"""For sites that choose machines: an evicted job pauses on its machines and resumes when they are free again."""
 
 
 MOST_EVICTIONS = 10**9
-"""Largest ``raise_after``, more evictions than any job will have; the kernels count with 64 bits."""
+"""Largest ``raise_after``: more evictions than any job will ever have, and small enough for the kernels' int64."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A level of priority.
+    """A priority level.
 
     Attributes
     ----------
     name : str
     priority : float
-        Least priority of its jobs; a job belongs to the highest level whose priority it reaches.
+        Minimum priority of the level's jobs; a job belongs to the highest level whose minimum it reaches.
     users : tuple of int or str, optional
-        Users who may use the level, by number or, live, by name; None: all users.
+        Users who may use the level: user numbers or, on a live site, names. None: all users.
     evicts : tuple of str
-        Names of the levels whose running jobs it may evict, all below it.
+        Names of the levels whose running jobs this level may evict; they must all be lower.
     """
 
     name: str
@@ -50,19 +50,19 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 EVERYBODY = Level(name="all", priority=float("-inf"))
-"""The only level of a site that defines none."""
+"""The only level of a site that defines no levels."""
 
 
 def level_of(levels: Sequence[Level], priority: float) -> int:
-    """Return the number of the highest level that a priority reaches, from 0; the lowest level if it reaches none."""
+    """Return the index of the highest level that a priority reaches; the lowest level if it reaches none."""
     return next((at for at, level in enumerate(levels) if priority >= level.priority), len(levels) - 1)
 
 
 def levels_text(levels: Sequence[Level]) -> str:
-    """Return the number of levels, with their properties in brackets unless these are the usual ones.
+    """Return the number of levels as text, followed by the levels' properties in brackets unless they are usual.
 
-    Usual levels have priorities that count down by 1 and are open to all users, and either none evicts others or each
-    evicts all below it. The priority of the lowest level has no effect.
+    Usual levels have priorities that count down by 1, are open to all users, and either evict no jobs or evict the jobs
+    of all lower levels. The priority of the lowest level has no effect.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def levels_text(levels: Sequence[Level]) -> str:
 
 
 def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | None) -> str | None:
-    """Return why a user may not submit a job of this priority, or None."""
+    """Return why a user may not submit a job of this priority; None if the user may."""
     level = levels[level_of(levels, priority)]
     if level.users is None or user in level.users:
         return None
@@ -98,7 +98,7 @@ def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | 
 
 
 def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *, pauses: bool = False) -> list[str]:
-    """Return the problems of the options for evictions, a line each; `pauses`: whether ``pause`` is allowed."""
+    """Return all problems with the eviction options, one per line; `pauses` says whether ``pause`` is allowed."""
     accepted = (*EVICTED, PAUSE) if pauses else EVICTED
     problems = [] if evicted in accepted else [f"evicted {not_known(evicted, accepted)}"]
     if evicted == PAUSE and not pauses:
@@ -113,7 +113,7 @@ def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *
 
 
 def level_problems(levels: Sequence[Level]) -> list[str]:
-    """Return the problems of the levels and of their evictions, a line each."""
+    """Return all problems with the levels and their evictions, one line per problem."""
     if not levels:
         return ["levels is empty; expected at least one level"]
     names = [level.name for level in levels]
@@ -139,7 +139,7 @@ def level_problems(levels: Sequence[Level]) -> list[str]:
 
 
 def _reaches(levels: Sequence[Level], first: str, last: str) -> bool:
-    """Whether a chain of evictions leads from the first level to the last, or both are the same."""
+    """Whether a chain of evictions leads from the level `first` to the level `last`; true if they are the same."""
     evicts = {level.name: level.evicts for level in levels}
     reached, left = {first}, [first]
     while left:
@@ -150,11 +150,11 @@ def _reaches(levels: Sequence[Level], first: str, last: str) -> bool:
 
 
 COLUMNS = ("level", "evictions")
-"""The figures of each job: its level by its priority (0 is the highest), and its number of evictions."""
+"""Columns with each job's level by priority (0 is the highest), and its number of evictions."""
 
 
 def times_by_level(outcome: SiteOutcome) -> dict[str, float]:
-    """Return the mean time from submission to the end in ms, of all jobs and, if there are several levels, of each."""
+    """Return the mean time from submission to completion in ms: overall and, if there are several levels, per level."""
     job_time_ms = (outcome.end_ms - outcome.submit_ms).astype(np.float64)
     level = outcome.columns["level"]
     metrics = {"job_time_ms": float(job_time_ms.mean())}
@@ -164,13 +164,13 @@ def times_by_level(outcome: SiteOutcome) -> dict[str, float]:
 
 
 def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
-    """Return the metrics of a schedule.
+    """Return the metrics for a schedule with levels.
 
     Returns
     -------
     dict from str to float
-        ``job_time_ms``: mean time from submission to the end, also for each level if there are several; ``evictions``;
-        ``lost_node_ms``: node time of the work that was lost when jobs restarted.
+        ``job_time_ms``: mean time from submission to completion, also per level if there are several; ``evictions``:
+        number of evictions; ``lost_node_ms``: node time of the work lost when jobs restarted.
     """
     metrics = {"evictions": int(outcome.totals["evictions"]), "lost_node_ms": outcome.totals["lost_node_ms"]}
     return times_by_level(outcome) | metrics

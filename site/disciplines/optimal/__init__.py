@@ -1,1 +1,1 @@
-"""The planning site that finds its plans with a solver (docs/optimum.md)."""
+"""A planning site that uses a solver to find its plans (docs/optimum.md)."""

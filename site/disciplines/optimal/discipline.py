@@ -1,4 +1,4 @@
-"""The discipline ``optimal``, stepped event by event (docs/optimum.md)."""
+"""The discipline ``optimal``, run event by event (docs/optimum.md)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gridweave.site.kernels.state import HEAD, REPLAN, empty_plan
 
 
 class OptimalState(SiteQueueState, frozen=True, kw_only=True, tag="Optimal 1"):
-    """The saved state of a site with the discipline ``optimal``: its queue, and the totals of its plans."""
+    """The saved state of a site with the discipline ``optimal``: its queue, and statistics of its plans."""
 
     totals: dict[str, float]
 
 
 class Optimal(SiteQueue):
-    """Plans the waiting jobs in the order of a solver's plan.
+    """Plans the waiting jobs in the order in which a solver's plan starts them.
 
-    The kernels of planning place the jobs again, in the order of the solver's starts. Each job then starts no later
-    than in the solver's plan: the jobs before it can only have moved forward, so its nodes are still free.
+    The planning kernels place the jobs again, in order of the solver's start times. No job then starts later than
+    in the solver's plan: the jobs ahead of it can only have moved to earlier starts, so its nodes are still free.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Optimal(SiteQueue):
         Nodes of the site.
     policy : OptimalPolicy
     week : WeekClock
-        The local time of the week.
+        The site's local time of the week.
 
     Raises
     ------
@@ -61,16 +61,16 @@ class Optimal(SiteQueue):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Find a plan, and start the jobs that it starts now.
+        """Find a plan, and start the jobs whose planned start is now.
 
-        Every pass finds a new plan, even if nothing but a planned start has happened: once some jobs have started, a
-        policy may have a better plan for the others than the previous plan.
+        Every pass finds a new plan, even if the only event was a planned start: once some jobs have started, a policy
+        may have a better plan for the remaining jobs than the previous plan.
         """
         self._order_anew(now_ms)
         return super().run_pass(now_ms)
 
     def instance(self, now_ms: int) -> tuple[Instance, IntArray]:
-        """Return the planning problem of this instant, and the slots of its jobs; it omits jobs behind all others."""
+        """Return the current planning problem and its jobs' slots; jobs that always stay last are omitted."""
         assert self._plan is not None, "a planning site without a plan"
         slots = np.array(self._waiting_slots(), np.int64)
         slots = slots[np.isfinite(self._state.jobs["key"][slots])]
@@ -86,7 +86,7 @@ class Optimal(SiteQueue):
         return Instance(now_ms=now_ms, **columns, **profile), slots
 
     def _order_anew(self, now_ms: int) -> None:
-        """Sort the queue by the starts of the best plan found; jobs behind all others stay last."""
+        """Sort the queue by the start times in the best plan found; jobs that always stay last are not moved."""
         if not self._state.counters[0]["n_waiting"]:
             return
         instance, slots = self.instance(now_ms)
@@ -99,7 +99,7 @@ class Optimal(SiteQueue):
         self._state.counters["stale"] = REPLAN
 
     def _found(self, instance: Instance) -> IntArray:
-        """Return the starts of the solver's plan; of the best policy's if too many jobs wait or all can start now."""
+        """Return the solver's start times; the best policy's if too many jobs are waiting or all can start now."""
         policy = self._requested
         _, plan = instance.best_policy(policy.policies, policy.metric)
         if len(instance) > policy.most_jobs or (plan == instance.now_ms).all():

@@ -1,4 +1,4 @@
-"""The entry of the discipline ``optimal`` in the dictionary: its options, its policy and its metrics."""
+"""The registry entry of the discipline ``optimal``: its options, policy and metrics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gridweave.site.disciplines.optimal.policy import NAME, OptimalPolicy
 
 
 class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The options of a site that plans with a solver: the key ``optimal`` of an entry of ``[[sites]]``.
+    """The options of a site that plans with a solver: the table ``optimal`` in an entry of ``[[sites]]``.
 
     Attributes
     ----------
     metric, effort_s, most_jobs
         As in `OptimalPolicy`.
     policies : list of str, or str
-        As in `OptimalPolicy`; a single string joins them with ``+``.
+        As in `OptimalPolicy`; in a single string, the names are joined with ``+``.
     """
 
     metric: Annotated[str, one_of(tuple(METRICS), "Metric that a plan minimises.")] = "artww"
@@ -38,7 +38,7 @@ class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> OptimalPolicy:
-    """Return the policy of a site that plans with a solver; its only option is ``optimal``.
+    """Return the policy of a site that plans with a solver, read from its only option ``optimal``.
 
     Raises
     ------
@@ -57,13 +57,13 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> OptimalPol
 
 
 def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
-    """Return the number of plans that the solver made, how many of them are optimal, and their average gain.
+    """Return the number of plans that the solver made, the percentage proven optimal, and their average gain.
 
     Returns
     -------
     mapping from str to float
-        ``solved_plans``: their number; ``proven_plans_pct``: the plans proven to be optimal, in per cent;
-        ``plan_gain_pct``: by how much the solver's plan beats the best policy's, on average, in per cent of the latter.
+        ``solved_plans``: number of plans the solver made; ``proven_plans_pct``: percentage of them proven optimal;
+        ``plan_gain_pct``: average improvement over the best policy's plan, as a percentage of the policy's value.
     """
     totals = outcome.totals
     plans = max(totals["plans"], 1.0)

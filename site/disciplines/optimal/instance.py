@@ -1,4 +1,4 @@
-"""The planning problem of an instant: the waiting jobs, and the free nodes over time (Streit, section 4.6)."""
+"""The planning problem at one point in time: the waiting jobs, and the free nodes over time (Streit, section 4.6)."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 METRICS = ("artww", "art", "artwa", "sld", "sldww")
-"""The self-tuning metrics that are weighted sums of response times (docs/dynp.md)."""
+"""Those self-tuning metrics that are weighted sums of response times (docs/dynp.md)."""
 
 
 def check_metric(metric: str) -> None:
-    """Raise OptionError if a metric is unknown or not a weighted sum of response times."""
+    """Raise OptionError unless a metric is a known weighted sum of response times."""
     if metric not in METRICS:
         raise OptionError("metric", f"{metric!r} is not a weighted sum of response times; one of {', '.join(METRICS)}")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Instance:
-    """The jobs that wait at an instant, in the order of submission, and the free nodes from then on.
+    """The jobs waiting at time `now_ms`, in order of submission, and the free nodes from then on.
 
     Attributes
     ----------
     now_ms : int
     job_id, submit_ms, width, estimate_ms : numpy.ndarray of int64, shape (n,)
     step_ms, step_free : numpy.ndarray of int64, shape (steps,)
-        Instants, the first of them now, and the free nodes from each until the next; the last has no end.
+        Start times of the steps, the first of them `now_ms`, and the free nodes in each step; the last step never ends.
     """
 
     now_ms: int
@@ -49,7 +49,7 @@ class Instance:
         return len(self.job_id)
 
     def weights(self, metric: str) -> FloatArray:
-        """Return the weight of each job's response time (per ms) in the metric, shape (n,).
+        """Return the weight in the metric of each job's response time (per ms), shape (n,).
 
         Raises
         ------
@@ -65,12 +65,12 @@ class Instance:
         return np.asarray(weight / estimate_ms / weight.sum())
 
     def worth(self, start_ms: npt.ArrayLike, metric: str = "artww") -> float:
-        """Return the value of a plan by a metric; less is better."""
+        """Return a plan's value in a metric; lower is better."""
         response_ms = np.asarray(start_ms, np.int64) + self.estimate_ms - self.submit_ms
         return float((self.weights(metric) * response_ms).sum())
 
     def listed(self, rows: Sequence[int] | IntArray) -> IntArray:
-        """Return the starts of the plan that places jobs in this order, each as early as it fits, shape (n,)."""
+        """Place the jobs in this order, each as early as possible, and return their start times, shape (n,)."""
         capacity = len(self.step_ms) + 2 * len(self) + 2
         step_ms, step_free = np.zeros((2, capacity), np.int64)
         n_steps = len(self.step_ms)
@@ -85,18 +85,18 @@ class Instance:
         return start_ms
 
     def planned(self, order: str) -> IntArray:
-        """Return the starts of the plan that a planning site makes with this ``order``, shape (n,)."""
+        """Return the start times that a planning site with this ``order`` would plan, shape (n,)."""
         keys = order_keys(order, submit_ms=self.submit_ms, width=self.width, estimate_ms=self.estimate_ms)
         return self.listed(np.lexsort((self.job_id, self.submit_ms, keys)))
 
     def best_policy(self, policies: Sequence[str], metric: str) -> tuple[str, IntArray]:
-        """Return the policy with the best plan (ties: the first), and the starts of that plan."""
+        """Return the policy with the best plan (ties: the first policy), and the plan's start times."""
         plans = {policy: self.planned(policy) for policy in policies}
         best = min(plans, key=lambda policy: self.worth(plans[policy], metric))
         return best, plans[best]
 
     def is_plan(self, start_ms: IntArray) -> bool:
-        """Whether no job starts before now, and the jobs never take more nodes than are free."""
+        """Whether a plan is valid: no job starts before now, and the jobs never use more nodes than are free."""
         if (start_ms < self.now_ms).any():
             return False
         ends_ms = start_ms + self.estimate_ms

@@ -1,4 +1,4 @@
-"""Find the best plan of an instant with CP-SAT: one interval per job, under one cumulative constraint."""
+"""Find the best plan for an `Instance` with CP-SAT: one interval per job and one cumulative constraint."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from gridweave.errors import not_installed
 from gridweave.site.disciplines.optimal.instance import FloatArray, Instance, IntArray
 
 THREE = ("fcfs", "sjf", "ljf")
-"""The policies of the thesis."""
+"""The policies in Streit's thesis."""
 
 WORKERS = 8
-"""Number of parallel searches of CP-SAT, even on fewer processors: they differ, and a single one proves little."""
+"""Number of parallel CP-SAT searches, even on fewer cores: they work differently, and one alone proves little."""
 
 Progress = Callable[[float, float], None]
-"""Called with the value of the best plan so far and the bound, whenever one of them improves."""
+"""Called with the value of the best plan so far and the bound, whenever either improves."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Solution:
-    """A plan, and a proven bound on how good any plan can be.
+    """A plan, and a proven bound on the value of any plan.
 
     Attributes
     ----------
     start_ms : numpy.ndarray of int64, shape (n,)
     worth : float
-        The value of the plan by the metric; less is better.
+        The plan's value in the metric; lower is better.
     bound : float
-        No plan has a lower value. Minus infinity if nothing was proven.
+        Proven lower bound on the value of any plan. Minus infinity if nothing was proven.
     seconds : float
-        Time that the solver took.
+        Run time of the solver.
     policy : str
         The policy with the best plan.
     policy_worth : float
@@ -42,7 +42,7 @@ class Solution:
     scale_s : int
         The time scale in seconds; 0 if there is none.
     scale_gap_pct : float, optional
-        By how much another plan on the time scale may still be better than the best one found, in per cent; None if
+        Maximum possible improvement, in per cent, of any plan on the time scale over the best such plan found; None if
         there is no time scale.
     """
 
@@ -57,17 +57,17 @@ class Solution:
 
     @property
     def quality(self) -> float:
-        """Value of the plan divided by the value of the best policy's plan (equation 4.8)."""
+        """The plan's value divided by the value of the best policy's plan (equation 4.8)."""
         return self.worth / self.policy_worth
 
     @property
     def loss_pct(self) -> float:
-        """Loss of the best policy against this plan, in per cent; negative if a time scale makes this plan worse."""
+        """Loss of the best policy relative to this plan in per cent; negative if a time scale makes this plan worse."""
         return 100.0 * (1.0 - self.quality)
 
     @property
     def gap_pct(self) -> float:
-        """By how much another plan may still be better, in per cent; 0 if this plan is proven optimal."""
+        """Maximum possible improvement of any plan over this plan, in per cent; 0 if this plan is proven optimal."""
         return 100.0 * max(0.0, 1.0 - self.bound / self.worth)
 
 
@@ -81,7 +81,7 @@ def solve_intervals(
     workers: int = WORKERS,
     progress: Progress | None = None,
 ) -> Solution:
-    """Find the best plan with CP-SAT: interval variables under a cumulative constraint, exact to the millisecond.
+    """Find the best plan with CP-SAT, with interval variables and a cumulative constraint, exact to the millisecond.
 
     Parameters
     ----------
@@ -89,20 +89,20 @@ def solve_intervals(
     metric : str
         One of `gridweave.site.disciplines.optimal.instance.METRICS`.
     policies : sequence of str
-        The search starts from the plan of the best of these policies.
+        The search starts from the best of these policies' plans.
     limit_s : float
-        Time limit of the search in seconds; after it the best plan so far is returned.
+        Time limit for the search in seconds; the best plan found by then is returned.
     effort_s : float
-        Limit of the work of the search, in the solver's deterministic time, whose units are about a second.
+        Limit on the search effort, in the solver's deterministic time, whose units are about a second.
     workers : int
-        Parallel searches, one thread each; some of them only look for bounds. With 1, and unless ``limit_s`` is
-        reached, the plan is the same on every machine.
+        Number of parallel searches, one thread each; some only look for bounds. With 1 worker, the plan is the same on
+        every machine unless ``limit_s`` is reached.
     progress : Progress, optional
 
     Returns
     -------
     Solution
-        Its plan is never worse than the best policy's.
+        Its plan is never worse than the best policy's plan.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def solve_intervals(
 
 
 def cp_model_of() -> Any:
-    """Import and return the module of CP-SAT.
+    """Import and return the CP-SAT module.
 
     Raises
     ------
@@ -153,11 +153,11 @@ def cp_model_of() -> Any:
 
 
 def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: int) -> tuple[Any, list[Any]]:
-    """Return the model without its objective, and the variables of the starts, in units of ``unit_ms`` from now."""
+    """Return the model without its objective, and the start time variables, in units of ``unit_ms`` from now."""
     model = cp_model.CpModel()
     lengths = (instance.estimate_ms // unit_ms).tolist()
     steps = ((instance.step_ms - instance.now_ms) // unit_ms).tolist()
-    # An optimal plan ends no later than this: all jobs one after the other, after everything that runs.
+    # An optimal plan ends no later than this: when all jobs run one after another, after all running jobs.
     latest = steps[-1] + sum(lengths)
     starts = [model.new_int_var(0, latest - length, "") for length in lengths]
     intervals = [
@@ -177,7 +177,7 @@ def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: 
 
 
 def _order_equal_jobs(model: Any, instance: Instance, starts: list[Any]) -> None:
-    """Make jobs of equal width and estimate start in the order of submission; swapping them changes no metric."""
+    """Start jobs of equal width and estimate in order of submission; swapping such jobs changes no metric."""
     last_of_kind: dict[tuple[int, int], int] = {}
     for row, kind in enumerate(zip(instance.width.tolist(), instance.estimate_ms.tolist(), strict=True)):
         if kind in last_of_kind:
@@ -186,7 +186,7 @@ def _order_equal_jobs(model: Any, instance: Instance, starts: list[Any]) -> None
 
 
 def _whole(weights: FloatArray) -> IntArray:
-    """Scale weights to whole numbers: exactly if the smallest divides them all, else to one part in 2^20."""
+    """Scale weights to integers: exactly if the smallest weight divides all others, else to one part in 2^20."""
     scaled = weights / weights.min()
     if np.allclose(scaled, np.rint(scaled), rtol=1e-12):
         return np.asarray(np.rint(scaled), np.int64)
@@ -210,14 +210,14 @@ class _Improvements:
         self._worth, self._bound = worth, -math.inf
 
     def hear(self, *, objective: float = math.inf, bound: float = -math.inf) -> None:
-        """Record an objective or a bound of the solver, and report."""
+        """Record a new objective or bound from the solver, and report the progress."""
         self._worth = min(self._worth, self._offset + self._per_unit * objective)
         self._bound = max(self._bound, self._offset + self._per_unit * bound)
         self._progress(self._worth, min(self._bound, self._worth))
 
 
 def _watch(cp_model: Any, solver: Any, improvements: _Improvements) -> Any:
-    """Return a callback for better plans, and register one for better bounds with the solver."""
+    """Return a callback for better plans, and register a callback for better bounds with the solver."""
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         """Reports the objective of every better plan."""

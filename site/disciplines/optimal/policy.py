@@ -26,12 +26,12 @@ class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
     metric : {"artww", "art", "artwa", "sld", "sldww"}
         The metric that each plan minimises.
     policies : tuple of str
-        Names in `gridweave.site.kernels.order.ORDERS`. The solver starts from the best plan of these policies.
+        Names in `gridweave.site.kernels.order.ORDERS`. The solver starts from the best of these policies' plans.
     effort_s : float
-        Limit of the work for each plan, in the solver's deterministic time, whose units are about a second; above 0, at
+        Limit on the effort per plan, in the solver's deterministic time, whose units are about a second; above 0, at
         most `MAX_EFFORT_S`.
     most_jobs : int
-        With more waiting jobs the site uses the plan of the best policy instead of the solver; at least 2.
+        If more jobs than this are waiting, the site uses the best policy's plan instead of the solver; at least 2.
 
     Raises
     ------
@@ -70,5 +70,5 @@ class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def planning(self) -> SitePolicy:
-        """The policy of the planning site that carries out the order of the solver."""
+        """The policy of the planning site that places jobs in the solver's order."""
         return SitePolicy(discipline="planning")

@@ -1,1 +1,1 @@
-"""Sites whose nodes are shared by jobs that do not disturb each other (docs/sharing.md)."""
+"""Sites on whose nodes jobs that hardly slow each other down run together (docs/sharing.md)."""

@@ -1,6 +1,6 @@
-"""The discipline of a site whose nodes are shared, stepped event by event (docs/sharing.md).
+"""The discipline of a site with shared nodes, run event by event (docs/sharing.md).
 
-It owns the arrays and gives every job a slot in them; the kernels decide.
+It owns the arrays and gives every job a slot in them; the kernels make the decisions.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from gridweave.site.times import when_text
 
 
 class SharedDisciplineState(CoreState, frozen=True, kw_only=True, tag="SharedDiscipline 1"):
-    """The jobs and hardware threads of a site in arrays, and the rate last reported for each running job."""
+    """A site's jobs and hardware threads in arrays, and the rate last reported for each running job."""
 
     slots: SlotsState
     arrays: Arrays
     rates: dict[int, int]
-    passed_ms: int = 0  # the instant of the last pass, up to which the waiting jobs have aged
+    passed_ms: int = 0  # time of the last pass, up to which the waiting jobs have aged
 
 
 class SharedDiscipline(PacedDiscipline[SharedSite]):
-    """Runs jobs on shared nodes; keeps jobs and hardware threads in arrays, on which kernels decide."""
+    """Runs jobs on shared nodes, with kernels that make the decisions on arrays of jobs and hardware threads."""
 
     state_type = SharedDisciplineState
 
@@ -104,7 +104,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         job_submitted(self._state, np.int64(slot))
 
     def _fill(self, slot: int, now_ms: int, job: Job) -> None:
-        """Fill in the row of a job with all that is known at its submission."""
+        """Fill in the row of a job with everything known at submission."""
         needs = _resources(job, self._kinds)
         row = self._state.jobs[slot]
         row["submit_ms"], row["job_id"] = now_ms, job.job_id
@@ -150,7 +150,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         return self._new_rates(changed, self._state.jobs["rate"])
 
     def _place(self, slot: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the nodes and the hardware threads of a running job."""
+        """Return a running job's nodes and hardware threads."""
         cells = []
         cell = int(self._state.jobs["first_cell"][slot])
         while cell != NO_CELL:
@@ -160,12 +160,12 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length could have at once without sharing them."""
+        """Return how many nodes a job of this length could get immediately without sharing them."""
         return int(idle_to_spare(self._state, self._codes, np.int64(now_ms), np.int64(length_ms)))
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job that does not share its nodes would start; None: never."""
+        """Return when a job that does not share its nodes would start; None if it would never start."""
         if width > sum(kind.count for kind in self._kinds):
             return None
         if width <= self.startable(now_ms, length_ms):
@@ -202,8 +202,8 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of the last pass, without promised starts."""
-        # The order is made in arrays of its own, so that listing the jobs leaves the state as it is.
+        """Yield the waiting jobs in the order of the last pass; no start times are promised."""
+        # Sort copies of the arrays, so that listing the jobs does not change the state.
         state = self._state._replace(queue=self._state.queue.copy(), counters=self._state.counters.copy())
         order_now(state, self._codes, np.int64(self._passed_ms))
         for slot in state.queue[: state.counters["n_queue"][0]].tolist():
@@ -274,7 +274,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
 
 def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
-    """Return the needs of a job; if they are unknown, all the memory of a node, so that no other job joins it."""
+    """Return a job's resource needs; if they are unknown, a node's whole memory, so that no other job joins it."""
     return job.resources or job.assumed or Resources(memory=max(kind.memory for kind in kinds))
 
 

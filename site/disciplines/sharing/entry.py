@@ -1,4 +1,4 @@
-"""The dictionary entry for shared nodes: its options and policy, and its site for the compiled loop."""
+"""The registry entry for shared nodes: its options, its policy, and its site for the compiled loop."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, Slowdow
 from gridweave.site.kernels.limits import WeekClock
 
 MAX_WORK = 2**62
-"""Upper bound on the work of a workload, in node milliseconds: sums of work have 64 bits."""
+"""Upper bound on a workload's total work, in node milliseconds, so that sums of work fit into 64 bits."""
 
 
 class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How jobs share the nodes of a site: the table ``sharing`` of one of ``[[sites]]``."""
+    """How jobs share a site's nodes: the table ``sharing`` in an entry of ``[[sites]]``."""
 
     variant: Annotated[str, one_of(tuple(VARIANTS), "Which jobs share nodes, and how the best match is chosen.")] = (
         "L-U1"
@@ -43,15 +43,15 @@ class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # Cores per node, and hardware threads per core.
     cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
     threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
-    # Memory of a node, in units of the memory to which the jobs' memory fractions refer.
+    # Memory of a node, relative to the memory to which the jobs' memory fractions refer.
     memory: Annotated[float, Meta(gt=0)] = 1.0
     cpu: Annotated[str, one_of(CPUS, "Kind of CPU.")] | None = None  # None: the CPU of the variant
-    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6  # the largest slowdown of a job that a match may cause
+    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6  # the largest slowdown that a match may cause for any job
     formula: Annotated[str, one_of(tuple(FORMULAS), "Slowdown formula.")] = "whole"
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> SharedNodes:
-    """Return the policy of a site whose nodes are shared, from its options ``sharing`` and ``backfill``."""
+    """Return the policy of a site with shared nodes, read from its options ``sharing`` and ``backfill``."""
     refuse_unknown(
         site_options, ("sharing", "backfill"), f"is not for a {NAME} site, which orders jobs by class and age"
     )
@@ -69,20 +69,20 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> SharedNode
 
 
 class SharedUse(NamedTuple):
-    """The use of shared nodes in a simulation.
+    """Statistics on the use of shared nodes in a simulation.
 
     Attributes
     ----------
     beside : numpy.ndarray of int64, shape (n,)
-        Number of jobs with which each job shared nodes after the pass that started it.
+        Number of jobs with which each job shared nodes right after the pass that started it.
     busy_node_ms : int
-        Node time in ms during which a node had at least one job.
+        Total node time in ms during which nodes had at least one job.
     searches : mapping from str to int
-        Statistics of the searches for a match: the number of ``searches`` among the waiting jobs, and of the matches
-        found among waiting jobs (``matches``) and among running jobs (``running_matches``). Sums over all ``matches``:
-        the jobs behind the host (``waiting``), those that pass each test (``long_enough``, ``narrow_enough``,
-        ``fitting``, ``matchable``, ``bearable``), and the rank of the selected candidate among those allowed, from 1
-        (``selected``).
+        Statistics of the searches for a match: the number of ``searches`` among the waiting jobs, and the number of
+        matches found among waiting jobs (``matches``) and among running jobs (``running_matches``). Summed over all
+        ``matches``: the number of jobs behind the host (``waiting``), the number of these jobs that pass each test
+        (``long_enough``, ``narrow_enough``, ``fitting``, ``matchable``, ``bearable``), and the rank of the selected
+        candidate among the allowed candidates, from 1 (``selected``).
     """
 
     beside: Ints
@@ -100,21 +100,21 @@ def compiled_site(
     cores: npt.ArrayLike = 1,
     rows: npt.ArrayLike | None = None,
 ) -> CompiledSite:
-    """Return an idle site for the compiled loop, with its table of jobs filled in; the jobs need resource columns.
+    """Return an idle site for the compiled loop, with its table of jobs filled in; `jobs` must have resource columns.
 
     Parameters
     ----------
     model : SlowdownModel, optional
         The slowdown model; None: a model with the policy's formula.
     cores : array_like of int, shape () or (n,)
-        Number of cores that a job uses on each of its nodes.
+        Number of cores that each job uses on each of its nodes.
     rows : array_like of int, shape (n,), optional
         The row of each job in the model's table of measured slowdowns.
 
     Raises
     ------
     InputError
-        If a column has an invalid value; the message names the job and the field.
+        If a column contains an invalid value; the message names the job and the field.
     """
     kinds, model = policy.kinds_of(nodes), model or SlowdownModel(policy.formula)
     state, refused = idle_site(jobs, kinds, policy, model, cores, rows)
@@ -153,7 +153,7 @@ def idle_site(
     cores: npt.ArrayLike,
     rows: npt.ArrayLike | None,
 ) -> tuple[SharedSite, dict[int, str]]:
-    """Return the state of an idle site with its table of jobs filled in, and the reasons of the refused jobs, by id."""
+    """Return an idle site's state with its table of jobs filled in, and why jobs are refused, by job id."""
     columns = jobs.columns
     per_job = model.sorts_of(columns, rows)
     per_job["cores"] = np.broadcast_to(np.asarray(cores, np.int64), (len(jobs),))
@@ -187,7 +187,7 @@ def _refuse(jobs: Jobs, name: str, values: Ints, low: int, high: int) -> None:
 
 
 def _usable(jobs: Jobs, kinds: Sequence[NodeKind], cores: Ints) -> Ints:
-    """Return the number of nodes that are usable for each job."""
+    """Return the number of nodes that each job can use."""
     usable = np.zeros(len(jobs), np.int64)
     memory = np.asarray(jobs.columns["memory_fraction"], np.float64)
     for kind in kinds:
@@ -196,7 +196,7 @@ def _usable(jobs: Jobs, kinds: Sequence[NodeKind], cores: Ints) -> Ints:
 
 
 def _check_alike(jobs: Jobs, kinds: Sequence[NodeKind], usable: Ints) -> None:
-    """Raise InputError if a job cannot use all nodes: reservations count nodes, whichever they are."""
+    """Raise InputError if any job cannot use all nodes, because reservations only count nodes of any kind."""
     wrong = usable < sum(kind.count for kind in kinds)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -207,7 +207,7 @@ def _check_alike(jobs: Jobs, kinds: Sequence[NodeKind], usable: Ints) -> None:
 
 
 def _refusals(jobs: Jobs, usable: Ints) -> dict[int, str]:
-    """Return the reason for each job that can never run, by job id."""
+    """Return the reasons for refusing jobs that can never run, by job id."""
     return {
         int(jobs.job_id[row]): f"it needs {jobs.width[row]} nodes; it can use only {usable[row]} of this site"
         for row in np.flatnonzero(jobs.width > usable)

@@ -1,4 +1,4 @@
-"""The policy of a site whose nodes are shared, as its operator configures it (docs/sharing.md)."""
+"""The policy of a site with shared nodes, as its operator configures it (docs/sharing.md)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
 CPUS = ("hyperthreaded", "standard")
 
 TURNS = 2.0
-"""Slowdown of two jobs that always need the same resource: the expected worst case where any two jobs may share."""
+"""Slowdown of two jobs that always need the same resource: the expected worst case if any two jobs may share nodes."""
 
 MAX_LANES = 64
-"""Most hardware threads of a node."""
+"""Maximum number of hardware threads per node."""
 
 
 def _check_number(option: str, value: float, low: float, high: float) -> None:
@@ -51,18 +51,18 @@ def _check_number(option: str, value: float, low: float, high: float) -> None:
 
 
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of equal nodes.
+    """A group of identical nodes.
 
     Raises
     ------
     OptionError
-        If a value is out of bounds or the CPU is unknown.
+        If a value is out of range or the CPU is unknown.
     """
 
     count: int  # number of nodes
     cores: int = 1
     threads: int = 2  # hardware threads per core; on a standard CPU, the multiprogramming level
-    memory: float = 1.0  # in units of the memory to which the jobs' memory fractions refer
+    memory: float = 1.0  # relative to the memory to which the jobs' memory fractions refer
     cpu: str = "hyperthreaded"
 
     def __post_init__(self) -> None:
@@ -74,17 +74,17 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
         check_known("cpu", self.cpu, CPUS)
 
     def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return for each job whether it can use such a node, from the cores and the memory that it needs."""
+        """Return for each job whether it can use such a node, given the cores and memory that it needs."""
         return np.asarray((np.asarray(cores) <= self.cores) & (np.asarray(memory) <= self.memory + MEMORY_SLACK))
 
 
 class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How jobs share the nodes of a site.
+    """How jobs share a site's nodes.
 
     Raises
     ------
     OptionError
-        If a name is unknown or a number is out of bounds.
+        If a name is unknown or a number is out of range.
 
     Examples
     --------
@@ -95,23 +95,23 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     gridweave.errors.OptionError: max_slowdown: is 0.9; expected a number from 1 to 1,000,000
     """
 
-    # Which jobs share nodes: "lomarc": jobs that match; "none" (PSS); "always" (AC): any two; "adjacent" (AM): a job
-    # and its match, if that is next in the queue.
+    # Which jobs share nodes: "lomarc": jobs that match; "none" (PSS): no jobs; "always" (AC): any two jobs;
+    # "adjacent" (AM): a job and the next job in the queue, if they match.
     coscheduling: str = "lomarc"
-    # How the best match is chosen: L-U1, L-U2, L-R, L-FM. Used under "lomarc" only.
+    # How the best match is chosen: L-U1, L-U2, L-R, L-FM. Only used with "lomarc".
     heuristic: str = "u1"
-    cpu: str = "hyperthreaded"  # CPU of the nodes if only their number is given
-    max_slowdown: float = 1.6  # MAX_SLOWDOWN, 1 or more
-    # The longest estimate of a short job, and of a medium job.
+    cpu: str = "hyperthreaded"  # CPU of the nodes if only the number of nodes is given
+    max_slowdown: float = 1.6  # MAX_SLOWDOWN, at least 1
+    # The longest estimate of a short job and of a medium job.
     short_up_to_ms: int = 60_000
     medium_up_to_ms: int = 3_600_000
     aging_ms: float | None = None  # T_age; None: the average wait so far; infinity: no aging
-    # The site is weakly loaded while the widths of the waiting jobs add up to at most 1 - load_threshold of the idle
-    # nodes.
+    # The site is weakly loaded if the widths of the waiting jobs add up to at most a fraction 1 - load_threshold of
+    # the idle nodes.
     load_threshold: float = 0.2
-    partners: int | None = None  # most jobs with which a job shares nodes; None: threads of the largest node minus 1
+    partners: int | None = None  # maximum number of partners per job; None: threads of the largest node minus 1
     backfill: str = "easy"
-    joins_behind: bool = True  # whether a job behind the head may join a running job, and not only take idle nodes
+    joins_behind: bool = True  # whether a job behind the head may join a running job instead of only using idle nodes
 
     def __post_init__(self) -> None:
         check_known("coscheduling", self.coscheduling, COSCHEDULING)
@@ -129,7 +129,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The paper's name of this variant, followed by the options that differ from the paper."""
+        """The paper's name for this variant, followed by the options that differ from the paper."""
         name = {"none": "PSS", "always": "AC", "adjacent": "AM"}.get(self.coscheduling)
         if name is None:
             name = {"u1": "L-U1", "u2": "L-U2", "response": "L-R", "first": "L-FM"}[self.heuristic]
@@ -143,11 +143,11 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([name, *changed])
 
     def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SharedNodes]:
-        """Return the number of nodes and the policy of a site with these nodes; a plain number means equal nodes."""
+        """Return the number of nodes and the policy of a site with these nodes; a number stands for identical nodes."""
         return SharedNodes(sharing=self).on(nodes)
 
     def codes(self, kinds: Sequence[NodeKind]) -> SharingCodes:
-        """Return the policy as the kernels read it."""
+        """Return the policy in the form that the kernels read."""
         age_ms = 0 if self.aging_ms is None else int(min(self.aging_ms, float(NEVER_MS)))
         most = max(kind.cores * kind.threads for kind in kinds) - 1
         return SharingCodes(
@@ -162,7 +162,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def classes(self, estimate_ms: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the class of each job by its estimate: 0 short, 1 medium, 2 long.
+        """Return each job's class according to its estimate: 0 short, 1 medium, 2 long.
 
         Examples
         --------
@@ -184,22 +184,22 @@ VARIANTS: dict[str, SharingPolicy] = {
     "L-FM": SharingPolicy(heuristic="first"),
     "L-N": SharingPolicy(heuristic="u1", cpu="standard"),
 }
-"""The variants of the paper, by name."""
+"""The paper's variants, by name."""
 
 
 def kind_array(kinds: Sequence[NodeKind]) -> npt.NDArray[np.void]:
-    """Return kinds of nodes as the kernels read them."""
+    """Return kinds of nodes as an array for the kernels."""
     rows = [(kind.cores, kind.threads, kind.cpu == "hyperthreaded", kind.memory) for kind in kinds]
     return np.array(rows, KIND)
 
 
 def threads_of(kinds: Sequence[NodeKind]) -> tuple[int, int]:
-    """Return the largest number of cores of a node, and of hardware threads of a core."""
+    """Return the largest number of cores in any node, and of hardware threads in any core."""
     return max(kind.cores for kind in kinds), max(kind.threads for kind in kinds)
 
 
 class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy of the discipline ``lomarc``: how jobs share nodes, the kinds of nodes, and the slowdown formula.
+    """The policy of a site with the discipline ``lomarc``.
 
     Raises
     ------
@@ -208,7 +208,7 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     sharing: SharingPolicy = SharingPolicy()
-    # All nodes of the site, by kind; empty: equal nodes of one core with two threads, with the CPU of the policy.
+    # All the site's nodes, by kind; empty: identical nodes with one core, two threads, and the policy's CPU.
     kinds: tuple[NodeKind, ...] = ()
     formula: str = "whole"  # slowdown formula, a name in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`
 
@@ -222,11 +222,11 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Name of the policy in tables and plots."""
+        """The name of the policy in tables and plots."""
         return self.sharing.label
 
     def kinds_of(self, nodes: int) -> tuple[NodeKind, ...]:
-        """Return the kinds of nodes of a site; raise OptionError if they do not add up to `nodes`."""
+        """Return the site's kinds of nodes; raise OptionError if they do not add up to `nodes`."""
         kinds = self.kinds or (NodeKind(count=nodes, cpu=self.sharing.cpu),)
         count = sum(kind.count for kind in kinds)
         if count != nodes:
@@ -235,16 +235,16 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def threads(self) -> tuple[int, int]:
-        """The largest number of cores of a node, and of hardware threads of a core."""
+        """The largest number of cores in any node, and of hardware threads in any core."""
         return threads_of(self.kinds or (NodeKind(count=1, cpu=self.sharing.cpu),))
 
     def longest_stay_ms(self, estimate_ms: int) -> int:
-        """Return how long a job with this estimate may have its nodes: the estimate times the largest slowdown."""
+        """Return how long a job with this estimate may occupy its nodes: the estimate times the largest slowdown."""
         slowest = {"none": 1.0, "always": max(TURNS, self.sharing.max_slowdown)}
         return math.ceil(estimate_ms * slowest.get(self.sharing.coscheduling, self.sharing.max_slowdown))
 
     def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SharedNodes]:
-        """Return the number of nodes and the policy of a site with these nodes; a plain number keeps `kinds`."""
+        """Return the number of nodes and the policy of a site with these nodes; a number leaves `kinds` unchanged."""
         if not isinstance(nodes, Sequence):
             return nodes, self
         if not nodes:

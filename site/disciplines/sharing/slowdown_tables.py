@@ -1,4 +1,4 @@
-"""Slowdown models, the paper's tables of slowdowns, and tables of users (docs/sharing.md, "Slowdown").
+"""Slowdown models, with the paper's slowdown tables or a user's own (docs/sharing.md, "Slowdown").
 
 Source: Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: the paper), sections 4.1,
 4.2 and 6.1.
@@ -21,32 +21,32 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 FORMULAS = {"whole": WHOLE, "printed": PRINTED, "measured": MEASURED}
-"""The code of each formula in the kernels, by name."""
+"""The kernels' code for each formula, by name."""
 
 PAGING = 2.5
-"""Added to the slowdown if the memory of a node is too small for its jobs (section 6.1)."""
+"""Amount added to the slowdown if a node's memory is too small for its jobs (section 6.1)."""
 
 MAX_SLOWDOWN = 1e6
 
 
 @dataclass(frozen=True, eq=False)
 class SlowdownTable:
-    """The slowdowns of jobs that share a core, by the sorts of the two jobs.
+    """The slowdowns of jobs that share a core, by the types of the two jobs.
 
     Parameters
     ----------
     name : str
-        Name of the table in errors.
+        Name of the table in error messages.
     labels : tuple of str
-        Names of the sorts of jobs.
+        Names of the job types.
     slowdown : numpy.ndarray of float64, shape (sorts, sorts)
-        Slowdown of a job of the row's sort that shares a core with a job of the column's sort, 1 or more.
+        Slowdown of a job of the row's type that shares a core with a job of the column's type, at least 1.
 
     Raises
     ------
     InputError
         If the table is not square, a label appears twice, or a cell is not a number from 1 to `MAX_SLOWDOWN`; the
-        message names the row and the column of the cell.
+        message names the cell's row and column.
 
     Examples
     --------
@@ -87,17 +87,17 @@ class SlowdownTable:
 
 
 def parse_table(text: str, name: str = "table") -> SlowdownTable:
-    r"""Read a table of slowdowns from CSV; the first row and the first column have the labels, in the same order.
+    r"""Parse a slowdown table in CSV format; its first row and first column have the labels, in the same order.
 
     Parameters
     ----------
     name : str
-        Name of the table in errors, e.g. its file.
+        Name of the table in error messages, e.g. the file name.
 
     Raises
     ------
     InputError
-        If the text is not such a table, or a slowdown is below 1; the message names the line, or the row and column.
+        If the text is not such a table or a slowdown is below 1; the message names the line, or the row and column.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def _number(cell: str, where: str) -> float:
 
 
 CPU_KINDS = SlowdownTable("CPU kinds", ("integer", "float"), np.array([[1.4, 1.4], [1.4, 2.0]]))
-"""CPU factors by kind of work (section 6.1): two floating point programs stretch each other most."""
+"""CPU factors by kind of work (section 6.1): two floating-point programs slow each other down most."""
 
 _TABLE_1_LABELS = (
     *("float+ 0", "int+ 0", "float+ 40k", "int+ 40k", "float+ 400k", "int+ 400k"),
@@ -151,9 +151,9 @@ _FLOAT_AND_INT = ((1.1, 1.0), (1.1, 1.0), (1.1, 1.0), (1.8, 1.4), (1.2, 1.1), (1
 
 
 def _table_1() -> SlowdownTable:
-    """Return Table 1. The paper has pairs of equal programs, and float with int of the same operation and data.
+    """Return Table 1. The paper measures pairs of equal programs, and float with int for equal operations and data.
 
-    Every other pair gets the larger of the slowdowns that its two programs have when paired with themselves.
+    Every other pair gets the larger of the slowdowns of its two programs when each is paired with itself.
     """
     alike = np.array(_TWO_ALIKE)
     values = np.maximum(alike[:, None], alike[None, :])
@@ -165,7 +165,7 @@ def _table_1() -> SlowdownTable:
 def _from_upper(
     name: str, labels: tuple[str, ...], upper: Mapping[tuple[int, int], tuple[float, float]]
 ) -> SlowdownTable:
-    """Return a full table from the upper triangle that the paper prints; a cell has the slowdowns of row and column."""
+    """Complete a table of which the paper prints the upper triangle; each cell has the row's and column's slowdowns."""
     values = np.zeros((len(labels), len(labels)))
     for (row, column), (of_row, of_column) in upper.items():
         values[row, column], values[column, row] = of_row, of_column
@@ -173,7 +173,7 @@ def _from_upper(
 
 
 TABLE_1 = _table_1()
-"""Slowdowns by computation: floating point or integer, addition (+) or multiplication (*), and bytes of cached data."""
+"""Slowdowns by computation: floating-point or integer, addition (+) or multiplication (*), bytes of cached data."""
 
 TABLE_2 = _from_upper(
     "Table 2",
@@ -181,11 +181,11 @@ TABLE_2 = _from_upper(
     {
         (0, 0): (1.1, 1.1), (0, 1): (1.2, 1.0), (0, 2): (1.1, 1.1), (0, 3): (1.3, 1.1),
         (1, 1): (1.1, 1.1), (1, 2): (1.0, 1.3), (1, 3): (1.1, 1.1),
-        # (2, 3) is printed as "1.4 / 1/1"; the run times are 79 s and 64 s, against 60 s alone, so we read 1.4 / 1.1.
+        # (2, 3) is printed as "1.4 / 1/1"; the run times are 79 s and 64 s, versus 60 s alone, so we read 1.4 / 1.1.
         (2, 2): (1.2, 1.2), (2, 3): (1.4, 1.1), (3, 3): (1.1, 1.1),
     },
 )  # fmt: skip
-"""Slowdowns of communicating jobs, by the fraction of communication and the bytes of a message."""
+"""Slowdowns of communicating jobs, by fraction of communication and message size in bytes."""
 
 TABLE_3 = _from_upper(
     "Table 3",
@@ -197,22 +197,22 @@ TABLE_3 = _from_upper(
         (2, 2): (1.1, 1.1), (2, 3): (1.0, 1.2), (3, 3): (2.3, 2.3),
     },
 )  # fmt: skip
-"""Slowdowns of jobs that only communicate (by the bytes of a message), only compute, or only do I/O."""
+"""Slowdowns of jobs that only communicate (by message size in bytes), only compute, or only do I/O."""
 
 TABLES = {"table-1": TABLE_1, "table-2": TABLE_2, "table-3": TABLE_3}
-"""The tables of the paper, by name."""
+"""The paper's tables, by name."""
 
 BOUND_LABELS = ("cpu", "network", "disk")
-"""Labels of a user's table whose sorts are the resources by which jobs are bound."""
+"""Labels of a user's table whose job types are the limiting resources."""
 
 LARGE_MESSAGE = 18_000
-"""Assumed bytes of a message of a job that does not state its message size."""
+"""Assumed message size in bytes for a job that does not state its own."""
 
 
 def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) -> IntArray:
-    """Return the resource by which each job is bound: 0 CPU, 1 network, 2 disk.
+    """Return the limiting resource of each job: 0 CPU, 1 network, 2 disk.
 
-    That is the resource with the largest fraction; ties go to the first.
+    It is the resource with the largest fraction; ties go to the first.
 
     Examples
     --------
@@ -224,14 +224,14 @@ def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) ->
 
 
 def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
-    """Return the row of a table for each job of a workload.
+    """Return each job's row in a slowdown table.
 
     Parameters
     ----------
     table : SlowdownTable
-        A table of the paper, or one whose labels are `BOUND_LABELS` in any order.
+        A table of the paper, or a table whose labels are `BOUND_LABELS` in any order.
     columns : mapping from str to numpy.ndarray, shape (n,)
-        Columns of the workload: the three fractions, and, if known, ``cpu_kind``, ``cache_bytes`` and
+        The workload's columns: the three fractions and, if known, ``cpu_kind``, ``cache_bytes`` and
         ``message_bytes``.
 
     Returns
@@ -241,14 +241,14 @@ def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]
     Raises
     ------
     InputError
-        If the table has other labels, which do not determine the row of a job.
+        If the table has other labels, so that a job's row is not determined.
 
     Notes
     -----
-    Table 1: integer or floating point by ``cpu_kind``, and the nearest amount of cached data; multiplication for 80k,
-    which the paper measured only for multiplication, else addition. Table 2: the nearest fraction of communication and
-    the nearest size of a message, on a logarithmic scale. Table 3: the resource by which a job is bound, and the
-    nearest size of a message.
+    Table 1: integer or floating-point according to ``cpu_kind``, and the nearest amount of cached data; multiplication
+    for 80k, which the paper only measured for multiplication, else addition. Table 2: the nearest fraction of
+    communication, and the nearest message size on a logarithmic scale. Table 3: the job's limiting resource, and the
+    nearest message size.
     """
     n = len(columns["cpu_fraction"])
     bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
@@ -270,25 +270,25 @@ def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, eq=False)
 class SlowdownModel:
-    """How jobs that share a node slow each other.
+    """How jobs that share a node slow each other down.
 
     Parameters
     ----------
     formula : {"whole", "printed", "measured"}
         "whole": the formula of section 4.1 plus the unshared part of the run time, as in the estimates of Table 2;
-        "printed": that formula as printed; "measured": a table of measured slowdowns.
+        "printed": the formula as printed; "measured": a table of measured slowdowns.
     cpu_factors : SlowdownTable
-        Factors by which two kinds of CPU work stretch each other. The index of a label is a value of ``cpu_kind``; with
-        `TABLE_1` the cached data counts too.
+        Factors by which two kinds of CPU work slow each other down, by ``cpu_kind``, the index of a label; with
+        `TABLE_1`, the cached data counts too.
     table : SlowdownTable
-        Measured slowdowns, for "measured".
+        Measured slowdowns, used by the formula "measured".
     paging : float
-        Added to the slowdown if the memory of a node is too small for its jobs, 0 or more.
+        Amount added to the slowdown if a node's memory is too small for its jobs, at least 0.
 
     Raises
     ------
     OptionError
-        If the formula is unknown, or paging is out of bounds.
+        If the formula is unknown or `paging` is out of range.
     """
 
     formula: str = "whole"
@@ -302,14 +302,14 @@ class SlowdownModel:
             raise OptionError("paging", f"is {self.paging:g}; expected 0 to {MAX_SLOWDOWN:,.0f}")
 
     def arrays(self) -> SlowdownArrays:
-        """Return the model as the kernels read it."""
+        """Return the model in the form that the kernels read."""
         factors, measured = self.cpu_factors.slowdown.copy(), self.table.slowdown.copy()
         return SlowdownArrays(FORMULAS[self.formula], factors, measured, float(self.paging))
 
     def kinds_of(self, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
-        """Return the CPU kind of each job, an index into `cpu_factors`; 0 for all jobs without a column ``cpu_kind``.
+        """Return each job's CPU kind, an index into `cpu_factors`; 0 for all jobs if there is no column ``cpu_kind``.
 
-        A kind may be out of the bounds of the table; the caller checks that.
+        The caller must check that every kind is in the table.
         """
         if self.cpu_factors is TABLE_1:
             return rows_of(TABLE_1, columns)
@@ -318,9 +318,9 @@ class SlowdownModel:
     def sorts_of(
         self, columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.ArrayLike | None = None
     ) -> dict[str, IntArray]:
-        """Return for each job its CPU kind, the resource by which it is bound, and its row of the measured table.
+        """Return each job's CPU kind, limiting resource, and row in the measured table.
 
-        If `rows` is None, the rows follow from the columns (`rows_of`). They are 0 if the formula is not "measured".
+        If `rows` is None, rows are derived from the columns (`rows_of`). They are 0 unless the formula is "measured".
         """
         bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
         row = np.zeros(len(bound), np.int64)

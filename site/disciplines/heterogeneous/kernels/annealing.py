@@ -1,12 +1,12 @@
 """Map jobs to machines and teams by genetic simulated annealing, starting from the mapping of PJS.
 
-Source: Collins and George (2001), section 6, name it as future work. The method follows Braun and others, *A Comparison
+Collins and George (2001), section 6, name this as future work. The method follows Braun and others, *A Comparison
 of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed Computing Systems*
-(2001), section "GSA": a genetic algorithm in which a child replaces a parent if it is worse by less than a
+(2001), section "GSA": a genetic algorithm in which a child replaces a parent unless the child is worse by at least a
 temperature, which falls by a tenth with each generation.
 
-A *plan* has the order in which jobs are mapped, and the class of machines or the team of each job. The job gets the
-machines of that class or team that are ready first. The sizes and probabilities below are guesses.
+A *plan* holds the order in which jobs are mapped, and each job's machine class or team. The job gets the machines of
+that class or team that are ready first. The sizes and probabilities below are guesses.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ GSA = np.int64(6)
 PLANS, GENERATIONS = 16, 100
 
 DRAWS = 7
-"""Random numbers for a child: two parents, their cut, two jobs to swap, and a job to move with its class or team."""
+"""Draws per child: two parents, a crossover point, two jobs to swap, a job to move, and its new class or team."""
 
 _COOLING = 0.9
 _CHANGES = 0.5
 
 
 class Plans(NamedTuple):
-    """The plans, the current child, and the random numbers of the search.
+    """The plans, the current child, and the random numbers for the search.
 
     Attributes
     ----------
     order : numpy.ndarray of int64, shape (plans + 1, jobs)
-        The rows of the jobs that can run, in the order in which they are mapped; the last plan is the child.
+        Rows of the jobs that can run, in the order in which they are mapped; the last plan is the child.
     way : numpy.ndarray of int64, shape (plans + 1, n)
-        The class of machines of each row, or the number of classes plus its team.
+        The machine class of each row's job, or the number of classes plus its team.
     total_ms : numpy.ndarray of int64, shape (plans + 1,)
-        The sum of the ends of the jobs under each plan.
+        The sum of the jobs' end times under each plan.
     ready_ms : numpy.ndarray of int64, shape (m,)
         When each machine is ready before any job is mapped.
     is_taken : numpy.ndarray of bool, shape (n,)
-        Scratch: the rows that the child already has.
+        Scratch: the rows that the child already contains.
     draws : numpy.ndarray of float64, shape (generations, plans, `DRAWS`)
         Random numbers in [0, 1).
     """
@@ -63,7 +63,7 @@ class Plans(NamedTuple):
 
 @kernel
 def anneal(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Plans, best_ms: Int) -> Int:
-    """Search for a mapping with a smaller sum of ends.
+    """Search for a mapping with a smaller sum of end times.
 
     Parameters
     ----------
@@ -72,14 +72,14 @@ def anneal(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Pl
     work : MappingWork
         On entry ``work.best`` is a mapping of all jobs that can run; on return it is the best mapping found.
     plans : Plans
-        On entry each of them is the plan of that mapping; changed in place.
+        On entry, every plan describes the mapping in ``work.best``; changed in place.
     best_ms : int
-        The sum of the ends of the mapping on entry.
+        The sum of the end times in the mapping on entry.
 
     Returns
     -------
     int
-        The sum of the ends of the best mapping, at most `best_ms`.
+        The sum of the end times in the best mapping, at most `best_ms`.
     """
     n_plans, n = len(plans.total_ms) - 1, plans.order.shape[1]
     first_ms = _map_by_plan(jobs, machines, work, plans, 0)
@@ -110,7 +110,7 @@ def anneal(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Pl
 
 @kernel
 def _map_by_plan(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Plans, plan: Int) -> Int:
-    """Map the jobs by a plan, into the base; return the sum of their ends."""
+    """Map the jobs into ``work.base`` according to a plan; return the sum of their end times."""
     n_classes = len(machines.first) - 1
     for machine in range(len(plans.ready_ms)):
         work.base.ready_ms[machine] = plans.ready_ms[machine]
@@ -134,7 +134,7 @@ def _map_by_plan(jobs: JobKinds, machines: MachineArrays, work: MappingWork, pla
 
 @kernel
 def _cross(plans: Plans, parent: Int, other: Int, cut: Int) -> None:
-    """Make the child from the jobs of a parent up to a cut, and the other jobs in the order of the other parent."""
+    """Build the child from a parent's jobs before `cut`, followed by all other jobs in the other parent's order."""
     child, n = len(plans.total_ms) - 1, plans.order.shape[1]
     for row in range(len(plans.is_taken)):
         plans.is_taken[row] = False
@@ -154,7 +154,7 @@ def _cross(plans: Plans, parent: Int, other: Int, cut: Int) -> None:
 
 @kernel
 def _drawn_way(jobs: JobKinds, machines: MachineArrays, kind: Int, draw: float) -> Int:
-    """Return a class or team on which jobs of a kind can run, each with the same probability; `draw` is in [0, 1)."""
+    """Return a class or team, drawn uniformly from those on which jobs of a kind can run; `draw` is in [0, 1)."""
     n_classes, n_teams = jobs.alone_ms.shape[1], jobs.team_ms.shape[1]
     count = 0
     for way in range(n_classes + n_teams):
@@ -170,7 +170,7 @@ def _drawn_way(jobs: JobKinds, machines: MachineArrays, kind: Int, draw: float) 
 
 @kernel_part
 def _can_run(jobs: JobKinds, machines: MachineArrays, kind: Int, way: Int) -> bool:
-    """Whether jobs of a kind can run on this class, and it has machines, or on this team."""
+    """Whether jobs of a kind can run on a class or team; they cannot run on a class without machines."""
     n_classes = jobs.alone_ms.shape[1]
     if way >= n_classes:
         on_team: bool = jobs.team_ms[kind, way - n_classes] != NEVER_MS
@@ -181,7 +181,7 @@ def _can_run(jobs: JobKinds, machines: MachineArrays, kind: Int, way: Int) -> bo
 
 @kernel_part
 def _replace(plans: Plans, parent: Int, total_ms: Int) -> None:
-    """Replace a parent by the child, whose sum of ends is `total_ms`."""
+    """Replace a parent with the child, whose sum of end times is `total_ms`."""
     child = len(plans.total_ms) - 1
     plans.total_ms[parent] = total_ms
     for at in range(plans.order.shape[1]):

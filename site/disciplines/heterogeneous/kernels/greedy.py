@@ -1,18 +1,18 @@
-"""Map jobs to single machines that differ, by OLB, best assignment, min-min or min-max.
+"""Map jobs to single machines of different classes, by OLB, best assignment, min-min or min-max.
 
 Source: Collins and George, *Parallel and Sequential Job Scheduling in Heterogeneous Clusters* (2001), sections 2.2
 and 3.
 
-Jobs of one *kind* take equally long on each machine, and machines of one *class* are alike, so lengths are in a table
-of kinds by classes. If no two are alike, each job is a kind and each machine a class. Jobs of a kind are mapped in the
-order of their rows. Of the machines of a class a job gets the one that is ready first; ties go to the lowest rank: the
-machine whose use harms other jobs least, then the lowest number.
+Jobs of one *kind* have the same run time on any given machine, and machines of one *class* are identical, so run times
+are in a table of kinds by classes. In the extreme, each job is its own kind and each machine its own class. Jobs of a
+kind are mapped in the order of their rows. A job gets the machine of a class that is ready first; ties go to the lowest
+rank: the machine whose use harms other jobs least, then the lowest number.
 
-A job may use several machines of one class. That is how jobs are mapped to the sites of a grid: the nodes of each site
-are a class.
+A job may use several machines of one class. Jobs are mapped to the sites of a grid in the same way: each site's nodes
+form a class.
 
-min-min and min-max store the best class of each kind. Machines only ever become ready later, so the best class of a
-kind changes only after a machine of that class has been given a job. Only then is it computed again.
+min-min and min-max store the best class of each kind. Mapping a job only ever makes machines ready later, so a kind's
+best class can change only after a machine of that class has been given a job. Only then is it computed again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gridweave.site.kernels.state import NEVER_MS
 IntArray = npt.NDArray[np.int64]
 
 OLB, BEST_ASSIGNMENT, MIN_MIN, MIN_MAX = (np.int64(number) for number in range(4))
-"""The rules for mapping jobs to single machines."""
+"""Rules for mapping jobs to single machines."""
 
 UNMAPPED = np.int64(-1)
 
@@ -39,19 +39,19 @@ class JobKinds(NamedTuple):
     Attributes
     ----------
     alone_ms : numpy.ndarray of int64, shape (kinds, classes)
-        Expected length of a job of a kind on machines of a class; `NEVER_MS` if it cannot run there.
+        Expected run time of a job of each kind on machines of each class; `NEVER_MS` if it cannot run on the class.
     team_ms : numpy.ndarray of int64, shape (kinds, teams)
-        Expected length of a job of a kind on a team; `NEVER_MS` if it cannot run there.
+        Expected run time of a job of each kind on each team; `NEVER_MS` if it cannot run on the team.
     taken : numpy.ndarray of int64, shape (kinds, classes)
-        Number of machines of a class that a job of a kind uses, at most all of them.
+        Number of machines that a job of each kind uses on each class, at most all of the class.
     from_ms : numpy.ndarray of int64, shape (kinds, classes)
-        Earliest start of a job of a kind on a class, even if machines are ready before.
+        Earliest start of a job of each kind on each class, even if the machines are ready earlier.
     kind : numpy.ndarray of int64, shape (n,)
         The kind of each job.
     first : numpy.ndarray of int64, shape (kinds + 1,)
-        Index in ``rows`` of the first job of each kind, and the number of jobs at the end.
+        Index in ``rows`` of the first job of each kind, followed by the number of jobs.
     rows : numpy.ndarray of int64, shape (n,)
-        The rows of the jobs, by kind, ascending within each.
+        Rows of the jobs, grouped by kind, ascending within each kind.
     """
 
     alone_ms: IntArray
@@ -64,25 +64,25 @@ class JobKinds(NamedTuple):
 
 
 class MachineArrays(NamedTuple):
-    """The machines of a site, and the teams that they can form.
+    """A site's machines, and the teams that they can form.
 
     Attributes
     ----------
     class_of : numpy.ndarray of int64, shape (m,)
         The class of each machine.
     widest, largest : int
-        Number of machines of the widest team, and of the largest class or cluster.
+        Number of machines in the widest team, and in the largest class or cluster.
     first : numpy.ndarray of int64, shape (classes + 1,)
-        Index in ``by_class`` of the first machine of each class, and the number of machines at the end.
+        Index in ``by_class`` of the first machine of each class, followed by the number of machines.
     rank : numpy.ndarray of int64, shape (m,)
-        Order of machines that are ready at the same time, lowest first: the number of the machine, plus m times the
-        harm that its use does to other jobs (0, 1 or 2).
+        Tie-breaker between machines that are ready at the same time, lowest first: the machine's number, plus m times
+        the harm that its use does to other jobs (0, 1 or 2).
     by_class : numpy.ndarray of int64, shape (m,)
-        The machines by class, ascending within each.
+        The machines, grouped by class, ascending within each class.
     cluster_first : numpy.ndarray of int64, shape (clusters + 1,)
-        Index in ``members`` of the first machine of each cluster, and the length of ``members`` at the end.
+        Index in ``members`` of the first machine of each cluster, followed by the length of ``members``.
     members : numpy.ndarray of int64
-        The machines by cluster, ascending within each.
+        The machines, grouped by cluster, ascending within each cluster.
     team_cluster, team_width : numpy.ndarray of int64, shape (teams,)
         The cluster and the number of machines of each team.
     """
@@ -100,19 +100,19 @@ class MachineArrays(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """The place and the end of each job.
+    """The placement and end time of each job.
 
     Attributes
     ----------
     ready_ms : numpy.ndarray of int64, shape (m,)
-        When each machine has finished all jobs that it was given.
+        When each machine finishes its last job.
     end_ms : numpy.ndarray of int64, shape (n,)
-        Expected end of each job.
+        Expected end time of each job.
     place : numpy.ndarray of int64, shape (n,)
-        The machine of each job (the first of several of a class), or the number of machines plus its team; `UNMAPPED`
-        if the job has neither.
+        The machine of each job (the first machine, if the job uses several), or the number of machines plus the job's
+        team; `UNMAPPED` if the job is not mapped.
     team : numpy.ndarray of int64, shape (n, widest)
-        The machines of a job that runs on a team, in the first columns.
+        The machines of each job that runs on a team, in the first columns.
     """
 
     ready_ms: IntArray
@@ -122,16 +122,16 @@ class Mapping(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Scratch arrays.
+    """Scratch arrays for mapping.
 
     Attributes
     ----------
     heap : numpy.ndarray of int64, shape (m,)
-        The machines of each class as a heap, with the machine that is ready first on top.
+        One heap of machines per class, with the machine that is ready first on top.
     next_row : numpy.ndarray of int64, shape (kinds,)
         Index in ``JobKinds.rows`` of the next job of each kind.
     best_ms, best_class : numpy.ndarray of int64, shape (kinds,)
-        The class on which that job ends first, and its end there.
+        The end time of each kind's next job on the class on which it ends first, and that class.
     """
 
     heap: IntArray
@@ -142,14 +142,14 @@ class Scratch(NamedTuple):
 
 @kernel
 def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
-    """Map every job that has no place yet to machines of one class, after the jobs that these have been given.
+    """Map every unmapped job to machines of one class, after the jobs already mapped to these machines.
 
     Parameters
     ----------
     jobs : JobKinds
     machines : MachineArrays
     plan : Mapping
-        Changed in place; jobs that have a place keep it.
+        Changed in place; the mapping of already mapped jobs is kept.
     scratch : Scratch
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN` or `MIN_MAX`.
@@ -157,7 +157,7 @@ def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
     Returns
     -------
     int
-        The sum of the ends of the jobs mapped, in ms. Jobs that cannot run on any class are left without a place.
+        The sum of the end times of the newly mapped jobs, in ms. Jobs that cannot run on any class stay unmapped.
     """
     for place in range(len(machines.by_class)):
         scratch.heap[place] = machines.by_class[place]
@@ -184,7 +184,7 @@ def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
 
 @kernel
 def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
-    """Map jobs in the order of their rows: OLB to the class that is ready first, best assignment to the fastest."""
+    """Map jobs in row order: OLB uses the class that is ready first, best assignment the class with least run time."""
     total: Int = 0
     for row in range(len(jobs.kind)):
         if plan.place[row] != UNMAPPED:
@@ -211,7 +211,7 @@ def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratc
 
 @kernel_part
 def _is_lower(machines: MachineArrays, scratch: Scratch, class_number: Int, other: Int) -> bool:
-    """Whether the first machine of a class has a lower rank than the first machine of another class."""
+    """Whether the machine of a class that is ready first has a lower rank than the one of another class."""
     first, second = scratch.heap[machines.first[class_number]], scratch.heap[machines.first[other]]
     lower: bool = machines.rank[first] < machines.rank[second]
     return lower
@@ -219,7 +219,7 @@ def _is_lower(machines: MachineArrays, scratch: Scratch, class_number: Int, othe
 
 @kernel_part
 def _start_ms(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, kind: Int, c: Int) -> Int:
-    """Return when a job of a kind would start on a class after the jobs mapped so far."""
+    """Return when a job of a kind would start on a class, after the jobs mapped so far."""
     first, end, count = machines.first[c], machines.first[c + 1], jobs.taken[kind, c]
     if count == 1:
         ready_ms = plan.ready_ms[scratch.heap[first]]
@@ -232,7 +232,7 @@ def _start_ms(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
 
 @kernel_part
 def _next_row(jobs: JobKinds, plan: Mapping, kind: Int, at: Int) -> Int:
-    """Return the index in ``rows``, from `at` on, of the next job of a kind without a place; the kind's end if none."""
+    """Return the index in ``rows``, from `at` on, of a kind's next unmapped job, or the kind's end if none is left."""
     while at < jobs.first[kind + 1] and plan.place[jobs.rows[at]] != UNMAPPED:
         at += 1
     return at
@@ -240,7 +240,7 @@ def _next_row(jobs: JobKinds, plan: Mapping, kind: Int, at: Int) -> Int:
 
 @kernel_part
 def _find_best(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, kind: Int) -> None:
-    """Find the class on which the next job of a kind ends first; ties go to the lowest rank of the first machine."""
+    """Find the class on which a kind's next job ends first; ties go to the class whose first machine ranks lowest."""
     scratch.best_ms[kind], scratch.best_class[kind] = NEVER_MS, -1
     for c in range(len(machines.first) - 1):
         length_ms = jobs.alone_ms[kind, c]
@@ -254,7 +254,7 @@ def _find_best(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: 
 
 @kernel_part
 def _next_kind(jobs: JobKinds, scratch: Scratch, rule: Int) -> Int:
-    """Return the kind whose next job ends first (min-min) or last (min-max), ties by lowest row; -1 if none is left."""
+    """Return the kind whose next job ends first (min-min) or last (min-max), ties by row; -1 if no job is left."""
     best_kind = -1
     for kind in range(len(jobs.alone_ms)):
         at, end_ms = scratch.next_row[kind], scratch.best_ms[kind]
@@ -271,7 +271,7 @@ def _next_kind(jobs: JobKinds, scratch: Scratch, rule: Int) -> Int:
 
 @kernel_part
 def _give(machines: MachineArrays, plan: Mapping, scratch: Scratch, row: Int, c: Int, count: Int, end_ms: Int) -> None:
-    """Map a job to the machines of a class that are ready first."""
+    """Map a job to the `count` machines of a class that are ready first."""
     first, end = machines.first[c], machines.first[c + 1]
     machine = scratch.heap[first]
     plan.place[row], plan.end_ms[row] = machine, end_ms
@@ -287,7 +287,7 @@ def _give(machines: MachineArrays, plan: Mapping, scratch: Scratch, row: Int, c:
 
 @kernel_part
 def _take_first(machines: MachineArrays, heap: IntArray, first: Int, end: Int, count: Int, ready_ms: IntArray) -> None:
-    """Remove the `count` machines that are ready first from the heap; put them behind it, the first one last."""
+    """Move the `count` machines that are ready first from the heap to the end of its array, in reverse order."""
     for taken in range(count):
         last = end - 1 - taken
         heap[first], heap[last] = heap[last], heap[first]
@@ -302,7 +302,7 @@ def _make_heap(machines: MachineArrays, heap: IntArray, first: Int, end: Int, re
 
 @kernel_part
 def _sink(machines: MachineArrays, heap: IntArray, first: Int, end: Int, place: Int, ready_ms: IntArray) -> None:
-    """Sift the machine at an index of the heap down to its position."""
+    """Sift a machine down from index `place` of the heap."""
     machine: Any = heap[place]
     while True:
         child = first + 2 * (place - first) + 1
@@ -319,13 +319,13 @@ def _sink(machines: MachineArrays, heap: IntArray, first: Int, end: Int, place: 
 
 @kernel_part
 def goes_before(machines: MachineArrays, machine: Int, other: Int, ready_ms: IntArray) -> bool:
-    """Whether a machine is used before another: the one that is ready first; ties go to the lower rank.
+    """Whether one machine is preferred to another: it is ready first, or at the same time with a lower rank.
 
     Parameters
     ----------
     machines : MachineArrays
     machine, other : int
-        Machines.
+        The machines to compare.
     ready_ms : numpy.ndarray of int64, shape (m,)
         When each machine is ready.
     """

@@ -1,9 +1,9 @@
 """Map jobs to machines and teams by SJS, the better of min-min and min-max, or by PJS, which adds teams to SJS.
 
-Source: Collins and George (2001), section 3, the steps 1 to 5 of the Parallel Job Scheduler.
+Source: Collins and George (2001), section 3, steps 1 to 5 of the Parallel Job Scheduler.
 
-A *team* consists of the machines of one cluster that are ready first, as many as it is wide. It is ready when the last
-of them is ready, and a job that runs on it makes all of them ready later (section 5.1).
+A *team* of width w consists of the w machines of one cluster that are ready first. The team is ready when the last of
+its machines is ready, and a job that runs on the team makes all its machines ready later (section 5.1).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from gridweave.site.kernels.state import NEVER_MS
 SJS, PJS = np.int64(4), np.int64(5)
 
 BY_END, BY_LENGTH = np.int64(0), np.int64(1)
-"""How profit is computed: the job's end on its best machine minus its end on the team, or the same with lengths."""
+"""How profit is computed: the end time (or run time) on the best single machine, minus that on the team."""
 
 
 class MappingWork(NamedTuple):
-    """The mapping that is built, three others to compare with, and scratch arrays.
+    """The best mapping so far, three mappings to compare it with, and scratch arrays.
 
     Attributes
     ----------
     best : Mapping
-        On entry only when the machines are ready; on return the best mapping.
+        On entry, an empty mapping that says when each machine is ready; on return, the best mapping.
     base, trial, other : Mapping
-        The mapping of the jobs on teams only; the better of its two completions; and the other completion.
+        The mapping with only the jobs on teams; the better of its two completions; and the other completion.
     scratch : Scratch
     reach : numpy.ndarray of int64
-        Scratch: the machines that a team or a job uses, first in the order in which they are ready. It is as long as
-        the largest cluster or class.
+        Scratch, as long as the largest cluster or class: first the machines that a team or job uses, in the order in
+        which they become ready.
     """
 
     best: Mapping
@@ -68,7 +68,7 @@ def map_jobs(jobs: JobKinds, machines: MachineArrays, work: MappingWork, rule: I
     jobs : JobKinds
     machines : MachineArrays
     work : MappingWork
-        On entry ``work.best`` says when each machine is ready and places no job; on return it is the mapping.
+        On entry, ``work.best`` says when each machine is ready and maps no job; on return, it is the mapping.
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN`, `MIN_MAX`, `SJS` or `PJS`.
     profit : int
@@ -77,8 +77,8 @@ def map_jobs(jobs: JobKinds, machines: MachineArrays, work: MappingWork, rule: I
     Returns
     -------
     int
-        The sum of the ends of all mapped jobs in ms. To get the sum of the expected execution and delay times, subtract
-        the present instant once for each of these jobs.
+        The sum of the end times of all mapped jobs, in ms. To get the sum of the expected execution and delay times,
+        subtract the current time once for each mapped job.
     """
     copy_mapping(work.best, work.base)
     forced: Int = 0
@@ -116,7 +116,7 @@ def _runs_alone(jobs: JobKinds, kind: Int) -> bool:
 
 @kernel
 def _better_of_two(jobs: JobKinds, machines: MachineArrays, work: MappingWork) -> Int:
-    """Complete the base by min-min and by min-max; put the better into the trial, min-min on a tie. Return its sum."""
+    """Complete ``work.base`` by min-min and by min-max, and keep the better (on a tie min-min) in ``work.trial``."""
     copy_mapping(work.base, work.trial)
     total = map_alone(jobs, machines, work.trial, work.scratch, MIN_MIN)
     copy_mapping(work.base, work.other)
@@ -129,7 +129,7 @@ def _better_of_two(jobs: JobKinds, machines: MachineArrays, work: MappingWork) -
 
 @kernel
 def _most_profitable(jobs: JobKinds, machines: MachineArrays, work: MappingWork, profit: Int) -> Any:
-    """Return the kind and the team of the most profitable job without a place; -1, -1 if no job gains on a team.
+    """Return the kind and team of the most profitable unmapped job; -1, -1 if no job gains from running on a team.
 
     Ties go to the lowest row, then to the team whose use harms other jobs least, then to the lowest team.
     """
@@ -155,7 +155,7 @@ def _most_profitable(jobs: JobKinds, machines: MachineArrays, work: MappingWork,
 
 @kernel_part
 def _end_alone(jobs: JobKinds, machines: MachineArrays, work: MappingWork, kind: Int, profit: Int) -> Int:
-    """Return a job's earliest end on a single machine after the base, or its least length, as `profit` says."""
+    """Return a job's earliest end on a single class after ``work.base``, or with `BY_LENGTH` its shortest run time."""
     best = NEVER_MS
     for c in range(len(machines.first) - 1):
         length_ms = jobs.alone_ms[kind, c]
@@ -172,7 +172,7 @@ def _end_alone(jobs: JobKinds, machines: MachineArrays, work: MappingWork, kind:
 
 @kernel_part
 def _first_row(jobs: JobKinds, work: MappingWork, kind: Int) -> Int:
-    """Return the row of the first job of a kind that has no place in the base; -1 if all have one."""
+    """Return the row of the first job of a kind that ``work.base`` does not map; -1 if it maps all of them."""
     for at in range(jobs.first[kind], jobs.first[kind + 1]):
         if work.base.place[jobs.rows[at]] == UNMAPPED:
             row: Int = jobs.rows[at]
@@ -182,7 +182,7 @@ def _first_row(jobs: JobKinds, work: MappingWork, kind: Int) -> Int:
 
 @kernel_part
 def _earliest_team(jobs: JobKinds, machines: MachineArrays, work: MappingWork, kind: Int) -> Int:
-    """Return the team on which a job of a kind ends first; -1 if it can run on no team.
+    """Return the team on which a job of a kind would end first; -1 if the job cannot run on any team.
 
     Ties go to the team whose use harms other jobs least, then to the lowest team.
     """
@@ -198,9 +198,9 @@ def _earliest_team(jobs: JobKinds, machines: MachineArrays, work: MappingWork, k
 
 @kernel_part
 def _trouble(machines: MachineArrays, work: MappingWork, team: Int) -> Int:
-    """Return how much the use of a team harms other jobs, right after `_ready_ms` has put its machines into the reach.
+    """Return how much using a team harms other jobs: the largest value (0, 1 or 2) of any of its machines.
 
-    That is the largest value of its machines: 0, 1 or 2.
+    Call this right after `_ready_ms`, which puts the team's machines into ``work.reach``.
     """
     most = 0
     for place in range(machines.team_width[team]):
@@ -210,7 +210,7 @@ def _trouble(machines: MachineArrays, work: MappingWork, team: Int) -> Int:
 
 @kernel
 def _ready_ms(machines: MachineArrays, work: MappingWork, team: Int) -> Int:
-    """Return when a team is ready; put its machines, the first of its cluster to be ready, first into the reach."""
+    """Return when a team is ready; put its machines at the start of ``work.reach``."""
     cluster = machines.team_cluster[team]
     first = machines.cluster_first[cluster]
     size = machines.cluster_first[cluster + 1] - first
@@ -222,7 +222,7 @@ def _ready_ms(machines: MachineArrays, work: MappingWork, team: Int) -> Int:
 def _all_ready_ms(
     machines: MachineArrays, group: npt.NDArray[np.int64], first: Int, size: Int, count: Int, work: MappingWork
 ) -> Int:
-    """Return when `count` machines of a group are ready; put those that are ready first at the start of the reach.
+    """Return when `count` machines of a group are ready; put these machines at the start of ``work.reach``.
 
     Ties between machines go to the lowest rank.
     """
@@ -248,7 +248,7 @@ def _all_ready_ms(
 
 @kernel
 def commit(jobs: JobKinds, machines: MachineArrays, work: MappingWork, row: Int, team: Int) -> Int:
-    """Map a job to a team in the base.
+    """Map a job to a team in ``work.base``.
 
     Parameters
     ----------
@@ -273,12 +273,12 @@ def commit(jobs: JobKinds, machines: MachineArrays, work: MappingWork, row: Int,
 
 @kernel
 def copy_mapping(source: Mapping, target: Mapping) -> None:
-    """Copy a mapping, element by element: a slice would allocate a temporary copy.
+    """Copy a mapping element by element, because a slice would allocate a temporary copy.
 
     Parameters
     ----------
     source, target : Mapping
-        Of the same jobs and machines.
+        Mappings of the same jobs to the same machines.
     """
     for machine in range(len(source.ready_ms)):
         target.ready_ms[machine] = source.ready_ms[machine]

@@ -1,1 +1,1 @@
-"""The kernels of levels: the order of the queue, and the evictions before a pass."""
+"""Kernels for priority levels: the order of the queue, and evictions before a pass."""

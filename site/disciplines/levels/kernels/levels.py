@@ -1,4 +1,4 @@
-"""Levels of priority on top of the rules of a queue: its order, and the evictions before a pass (docs/levels.md)."""
+"""Priority levels on top of a queue's rules: the order of the queue, and evictions before a pass (docs/levels.md)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from gridweave.site.kernels.dispatch import Evictions, evict
 from gridweave.site.kernels.state import HEAD, NO_PLACE, SiteState, comes_before, enqueue_at, place_before
 
 RESTARTS, CHECKPOINTS, STAYS = np.int64(0), np.int64(1), np.int64(2)
-"""Effect of an eviction on a job: it starts again from zero, or resumes from where it was; or it is never evicted."""
+"""What happens to a job on eviction: it starts over, or resumes from its checkpoint; or it is never evicted."""
 
 
 class LevelTable(NamedTuple):
-    """The levels of the jobs of a site, and which levels may evict which; level 0 is the highest.
+    """The levels of a site's jobs, and which levels may evict which; level 0 is the highest.
 
     Attributes
     ----------
     base : numpy.ndarray of int64, shape (slots,)
-        The level of the job of each slot by its priority.
+        Level of each slot's job, according to its priority.
     times : numpy.ndarray of int64, shape (slots,)
-        Number of evictions of the job of each slot.
+        Number of times each slot's job was evicted.
     by : numpy.ndarray of int64, shape (slots,)
-        The id of the job for which it was last evicted; meaningless if ``times`` is 0.
+        Id of the job for which each slot's job was last evicted; meaningless if ``times`` is 0.
     way : numpy.ndarray of int64, shape (slots,)
-        Effect of an eviction: `RESTARTS`, `CHECKPOINTS` or `STAYS`.
+        What happens to each slot's job on eviction: `RESTARTS`, `CHECKPOINTS` or `STAYS`.
     evictions : Evictions
     picked : numpy.ndarray of int64, shape (capacity,)
         Scratch: slots of the jobs selected for eviction.
     evicts : numpy.ndarray of bool, shape (levels, levels)
-        Whether jobs of the row's level may evict jobs of the column's level, which is below it.
+        Whether jobs of the row's level may evict jobs of the column's level, which must be lower.
     raise_after : int
-        Evictions after which a job rises by one level; 0: it never rises.
+        Number of evictions that raise a job by one level; 0: jobs are never raised.
     least_gain_ms : int
-        No job is evicted for a job that could start less than this later without evictions.
+        Jobs are evicted for a waiting job only if it would otherwise start at least this much later.
     """
 
     base: npt.NDArray[np.int64]
@@ -52,12 +52,12 @@ class LevelTable(NamedTuple):
 
 
 class LevelRules(NamedTuple):
-    """The rules of a queue or a planning site with levels: the queue is ordered by level first.
+    """The rules of a queue or planning site with levels: the queue is sorted by level first.
 
     Attributes
     ----------
     under : SiteRules
-        The rules of the site without levels.
+        The site's rules without levels.
     levels : LevelTable
     """
 
@@ -88,7 +88,7 @@ class LevelRules(NamedTuple):
 
 @kernel_part
 def level_after(levels: LevelTable, slot: Int, times: Int) -> Int:
-    """Return the level of the job of a slot after ``times`` evictions."""
+    """Return the level of a slot's job after ``times`` evictions."""
     if levels.raise_after == 0:
         return levels.base[slot]
     return max(np.int64(0), levels.base[slot] - times // levels.raise_after)
@@ -101,7 +101,7 @@ def _level(levels: LevelTable, slot: Int) -> Int:
 
 @kernel
 def enqueue_by_level(state: SiteState, levels: LevelTable, slot: Int) -> Int:
-    """Insert a job into the queue, behind all higher levels and in the order of its own; return its index."""
+    """Insert a job into the queue, behind all higher levels and sorted within its own level; return its index."""
     level = _level(levels, slot)
     first = _first_from(state, levels, level)
     last = _first_from(state, levels, level + 1)
@@ -112,7 +112,7 @@ def enqueue_by_level(state: SiteState, levels: LevelTable, slot: Int) -> Int:
 
 @kernel_part
 def _first_from(state: SiteState, levels: LevelTable, level: Int) -> Int:
-    """Return the first index of the queue with a job of this level or a lower one, by bisection."""
+    """Return the queue index of the first job of this level or a lower level, by bisection."""
     first, last = HEAD, state.counters[0].n_waiting
     while first < last:
         middle = (first + last) >> 1
@@ -125,19 +125,19 @@ def _first_from(state: SiteState, levels: LevelTable, level: Int) -> Int:
 
 @kernel
 def evict_for_heads(state: SiteState, levels: LevelTable, now_ms: Int) -> None:
-    """Evict jobs for the head and the jobs behind it, up to the first that cannot start; the pass then starts them.
+    """Evict jobs for the waiting jobs from the head of the queue up to the first job that still cannot start.
 
     Parameters
     ----------
     state : SiteState
-        Changed in place; evicted jobs wait again.
+        Changed in place; evicted jobs return to the queue.
     levels : LevelTable
-        Changed in place; on return its ``evictions`` list the evicted jobs.
+        Changed in place; on return, its ``evictions`` list the evicted jobs.
     now_ms : int
 
     Notes
     -----
-    No job is evicted for a job that could not start even then, nor for a job behind one that cannot start.
+    Jobs are evicted only for jobs that can then start in the pass, and never for a job behind one that cannot start.
     """
     counters = state.counters[0]
     levels.evictions.counts[0] = 0
@@ -155,7 +155,7 @@ def evict_for_heads(state: SiteState, levels: LevelTable, now_ms: Int) -> None:
 def _evict_for(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
     """Evict jobs until `lacking` nodes are free for a waiting job; return whether that worked.
 
-    Jobs are selected by `_goes_first`. Then, in that order, a job keeps running if the others free enough nodes.
+    Jobs are selected in the order of `_goes_first`; then, in that order, a job is spared if the rest free enough nodes.
     """
     if not _is_worth_it(state, levels, head, lacking, now_ms):
         return False
@@ -181,7 +181,7 @@ def _evict_for(state: SiteState, levels: LevelTable, head: Int, lacking: Int, no
 
 @kernel_part
 def _is_worth_it(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
-    """Whether evictions can free `lacking` nodes, at least `least_gain_ms` before the estimates would free them."""
+    """Whether evictions can free `lacking` nodes at least `least_gain_ms` before running jobs are due to free them."""
     evictable = np.int64(0)
     freed, free_ms = np.int64(0), now_ms
     for i in range(state.counters[0].n_running):
@@ -196,12 +196,12 @@ def _is_worth_it(state: SiteState, levels: LevelTable, head: Int, lacking: Int, 
 
 @kernel_part
 def _may_evict(state: SiteState, levels: LevelTable, head: Int, place: Int, now_ms: Int) -> bool:
-    """Whether a running job may be evicted for a waiting job `head`; the evicted job must then come behind `head`."""
+    """Whether a running job may be evicted for the waiting job `head`; it must then queue behind `head`."""
     slot = state.running[place].slot
     level = _level(levels, head)
     if not levels.evicts[level, _level(levels, slot)] or levels.way[slot] == STAYS:
         return False
-    if state.running[place].end_ms <= now_ms:  # it is at its limit, and about to leave
+    if state.running[place].end_ms <= now_ms:  # it has reached its time limit and is about to end
         return False
     raised = level_after(levels, slot, levels.times[slot] + 1)
     return raised > level or comes_before(state.jobs[head], state.jobs[slot])
@@ -209,7 +209,7 @@ def _may_evict(state: SiteState, levels: LevelTable, head: Int, place: Int, now_
 
 @kernel_part
 def _next_victim(state: SiteState, levels: LevelTable, head: Int, last: Int, now_ms: Int) -> Int:
-    """Return the index of the running job to evict after the one at ``last``, or first if that is ``NO_PLACE``."""
+    """Return the index of the next running job to evict after the job at ``last``; the first if that is `NO_PLACE`."""
     best = NO_PLACE
     for i in range(state.counters[0].n_running):
         is_left = last == NO_PLACE or _goes_first(state, levels, last, i)
@@ -221,7 +221,7 @@ def _next_victim(state: SiteState, levels: LevelTable, head: Int, last: Int, now
 
 @kernel_part
 def _goes_first(state: SiteState, levels: LevelTable, place: Int, other: Int) -> bool:
-    """Whether a running job is evicted before another: lower level first, then later start, then higher id."""
+    """Whether one running job is evicted before another: lower level first, then later start, then higher job id."""
     a, b = state.running[place].slot, state.running[other].slot
     level_a, level_b = _level(levels, a), _level(levels, b)
     if level_a != level_b:

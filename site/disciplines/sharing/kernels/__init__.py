@@ -1,1 +1,1 @@
-"""The compiled rules of docs/sharing.md: which jobs share nodes, and how much sharing slows them."""
+"""Compiled rules for shared nodes: which jobs share nodes, and how much it slows them down (docs/sharing.md)."""

@@ -1,7 +1,7 @@
-"""The search for the best match among the waiting or the running jobs (docs/sharing.md; the paper, Figures 4 and 5).
+"""Search for the best match among the waiting or running jobs (docs/sharing.md; the paper, Figures 4 and 5).
 
-The profit of a match may be its impact on response times. The sums that it needs are computed once per search, so the
-profit of a candidate takes no walk over the queue.
+The profit of a match may be its impact on response times. The sums needed for that are computed once per search, so
+computing a candidate's profit takes no pass over the queue.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from gridweave.site.disciplines.sharing.kernels.state import LEAVING, SharedSite
 from gridweave.site.kernels.state import GONE, NO_PLACE
 from gridweave.site.kernels.work import RATE_ONE, work_left
 
-# Typed, because a kernel called with a plain literal is compiled again for that literal.
+# Typed, because passing a plain literal to a kernel makes Numba compile the kernel again for that literal.
 NO_HOST = np.int64(-1)
-"""Result of a search among the running jobs that found no match."""
+"""Result of a search among the running jobs if there is no match."""
 
 FREELY, BEHIND = np.int64(0), np.int64(1)
-"""Whether a job starts at the front of the queue, or behind the head, where it must keep the promises to others."""
+"""Whether a job starts from the front of the queue, or from behind the head, where it must keep all reservations."""
 
 
 class CandidatesLeft(NamedTuple):
-    """The number of waiting jobs behind a host, and how many of them pass each test (the paper's Table 5)."""
+    """The number of waiting jobs behind a host, and how many of these jobs pass each test (the paper's Table 5)."""
 
     waiting: Int
     long_enough: Int
@@ -56,7 +56,7 @@ class CandidatesLeft(NamedTuple):
 
 @kernel
 def profit_of(state: SharedSite, codes: SharingCodes, host: Int, place: Int, now_ms: Int) -> float:
-    """Return the profit of a match, which must have passed `try_match` just before."""
+    """Return the profit of a match; call this right after the match has passed `try_match`."""
     a, b = state.jobs[host], state.jobs[state.queue[place]]
     if codes.heuristic == RESPONSE:
         return response_profit(state, host, place, max(a.trial_slowdown, b.trial_slowdown), now_ms)
@@ -74,7 +74,7 @@ def profit_of(state: SharedSite, codes: SharingCodes, host: Int, place: Int, now
 def match_waiting(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, first: Int, backfills: Int, now_ms: Int
 ) -> Int:
-    """Return the index in the queue of the waiting job to join a job that has just started, or ``NO_PLACE``.
+    """Return the queue index of the waiting job that should join a job that has just started, or ``NO_PLACE``.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def match_waiting(
     host : int
         Slot of the job that has just started.
     first : int
-        Index in the queue that this job had.
+        Queue index that the host had before it started.
     backfills : int
         ``FREELY`` or ``BEHIND``.
     now_ms : int
@@ -101,7 +101,7 @@ def match_waiting(
         if slot == GONE:
             continue
         passed = _last_test(state, model, codes, host, slot)
-        if place > first:  # the statistics leave out the jobs before it, which this pass has already passed over
+        if place > first:  # the statistics leave out the jobs ahead of the host, which this pass has already skipped
             left = _with_one_more(left, passed)
         if passed == BEARABLE and _keeps_word(state, codes, host, slot, backfills, now_ms):
             allowed += 1
@@ -118,7 +118,7 @@ def match_waiting(
 
 @kernel_part
 def _with_one_more(left: CandidatesLeft, passed: Int) -> CandidatesLeft:
-    """Return the counts with one more candidate, whose last test is ``passed``."""
+    """Return the counts with one more candidate, whose test result is ``passed``."""
     return CandidatesLeft(
         left.waiting + 1,
         left.long_enough + (passed > TOO_SHORT),
@@ -144,7 +144,7 @@ def _count_match(state: SharedSite, left: CandidatesLeft, rank: Int) -> None:
 
 @kernel
 def _last_test(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Return the result of the tests 1 to 5 for a waiting job, from ``TOO_SHORT`` to ``BEARABLE``."""
+    """Return the result of tests 1 to 5 for a waiting job, from ``TOO_SHORT`` to ``BEARABLE``."""
     if not may_share(codes, state.jobs[slot]):
         return TOO_SHORT
     if state.jobs[slot].width > state.jobs[host].width:
@@ -154,7 +154,7 @@ def _last_test(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, ho
 
 @kernel_part
 def _keeps_word(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, backfills: Int, now_ms: Int) -> bool:
-    """Whether a match that has passed `try_match` keeps the head's reservation (EASY) or all (conservative)."""
+    """Whether a match that has passed `try_match` keeps the head's reservation (EASY) or all reservations."""
     if backfills == FREELY:
         return True
     if codes.backfill == CONSERVATIVE:
@@ -164,7 +164,7 @@ def _keeps_word(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, ba
 
 @kernel_part
 def may_join(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> bool:
-    """Whether there are running jobs that a waiting job may join, and with which it has not been tested as they are."""
+    """Whether there is a running job that a waiting job may join and has not been tested with in its current state."""
     if mode == BEHIND and not codes.joins_behind:
         return False
     return searches_running(codes) and may_share(codes, job) and newest_open(state, codes) > job.tested
@@ -172,13 +172,13 @@ def may_join(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> 
 
 @kernel_part
 def searches_running(codes: SharingCodes) -> bool:
-    """Whether waiting jobs may join running jobs under this policy."""
+    """Whether this policy allows waiting jobs to join running jobs."""
     return codes.coscheduling in (MATCHING, ALWAYS)
 
 
 @kernel_part
 def newest_open(state: SharedSite, codes: SharingCodes) -> Int:
-    """Return the latest version of a running job that may get another partner; 0 if there is none."""
+    """Return the highest version of any running job that may get another partner; 0 if there is no such job."""
     if state.counters[0].open_version != state.counters[0].version:
         _list_open_hosts(state, codes)
     return state.counters[0].newest_open
@@ -186,7 +186,7 @@ def newest_open(state: SharedSite, codes: SharingCodes) -> Int:
 
 @kernel
 def _list_open_hosts(state: SharedSite, codes: SharingCodes) -> None:
-    """List the running jobs that may get another partner in ``state.open_hosts``."""
+    """Fill ``state.open_hosts`` with the running jobs that may get another partner."""
     counters = state.counters[0]
     count, newest = 0, np.int64(0)
     for i in range(counters.n_running):
@@ -202,10 +202,10 @@ def _list_open_hosts(state: SharedSite, codes: SharingCodes) -> None:
 def match_running(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
 ) -> Int:
-    """Return the slot of the running job that a waiting job is to join, or ``NO_HOST``; call `may_join` first.
+    """Return the slot of the running job that a waiting job should join, or ``NO_HOST``; call `may_join` first.
 
-    The results of tests 1 to 5 change only when the jobs on the nodes of the host change. So a job that fails with all
-    hosts is tested again only with hosts that have changed since.
+    The results of tests 1 to 5 change only when the jobs on the host's nodes change. So a job that has failed with all
+    hosts is tested again only with hosts that have changed since then.
     """
     counters = state.counters[0]
     slot = state.queue[place]
@@ -233,18 +233,18 @@ def match_running(
 
 
 BOUND_MS = 60_000.0
-"""Lower bound of a response time in a denominator (section 6.1)."""
+"""Lower bound on response times in denominators, in ms (section 6.1)."""
 
 
 @kernel_part
 def ms_left(job: Record, now_ms: Int) -> float:
-    """Return the remaining work of a running job by its estimate, in milliseconds at rate 1, as a float."""
+    """Return a running job's remaining work according to its estimate, in ms at rate 1."""
     return work_left(job.left, job.rate, job.since_ms, now_ms) / RATE_ONE
 
 
 @kernel
 def running_work(state: SharedSite, now_ms: Int) -> float:
-    """Return the remaining work of all running jobs divided by the nodes of the site, in ms."""
+    """Return the remaining work of all running jobs divided by the site's number of nodes, in ms."""
     total = 0.0
     for i in range(state.counters[0].n_running):
         job = state.jobs[state.running[i]]
@@ -254,7 +254,7 @@ def running_work(state: SharedSite, now_ms: Int) -> float:
 
 @kernel
 def sum_up(state: SharedSite, base_ms: float) -> None:
-    """Compute R and the sums of 1/R along the queue and for the predicted jobs, starting from R_0 = `base_ms`."""
+    """Compute R and the sums of 1/R, along the queue and for predicted jobs, starting from R_0 = `base_ms`."""
     counters = state.counters[0]
     response_ms, relief, waiting = base_ms, 0.0, 0
     for place in range(counters.n_queue):
@@ -274,7 +274,7 @@ def sum_up(state: SharedSite, base_ms: float) -> None:
 
 @kernel
 def _predict(state: SharedSite, response_ms: float) -> None:
-    """Compute the sums of 1/R for the jobs that are predicted to be submitted while the queue is worked off."""
+    """Compute the sums of 1/R for the jobs that are predicted to be submitted before the queue is empty."""
     counters = state.counters[0]
     lasted_ms = counters.last_submit_ms - counters.first_submit_ms
     if counters.n_seen < 2 or lasted_ms == 0:
@@ -293,7 +293,7 @@ def _predict(state: SharedSite, response_ms: float) -> None:
 
 @kernel_part
 def _relief_of(response_ms: float, count: Int, mean_ms: float) -> float:
-    """Return the sum of 1/R over successive jobs of one size: `BOUND_MS` for the first ones, then the integral."""
+    """Return the sum of 1/R over successive jobs of one size; where R exceeds `BOUND_MS`, integrate instead."""
     bounded = min(count, max(0.0, math.floor((BOUND_MS - response_ms) / mean_ms)))
     from_ms = response_ms + (bounded + 0.5) * mean_ms
     return bounded / BOUND_MS + math.log((from_ms + (count - bounded) * mean_ms) / from_ms) / mean_ms
@@ -301,7 +301,7 @@ def _relief_of(response_ms: float, count: Int, mean_ms: float) -> float:
 
 @kernel
 def response_profit(state: SharedSite, host: Int, place: Int, slowdown: float, now_ms: Int) -> float:
-    """Return the profit if the job at an index of the queue joins a host, by its impact on response times."""
+    """Return the profit of letting a queued job join a host, measured by the impact on response times."""
     counters = state.counters[0]
     nodes = len(state.used)
     a, b = state.jobs[host], state.jobs[state.queue[place]]

@@ -8,12 +8,12 @@ from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.state import EMPTY, LEAVING, MIXED, NO_CELL, SharedSite
 
 MEMORY_SLACK = 1e-9
-"""Tolerance in comparisons of memory: sums of decimal fractions are not exact."""
+"""Tolerance when comparing memory, because sums of decimal fractions are not exact."""
 
 
 @kernel_part
 def is_usable(state: SharedSite, node: Int, job: Record) -> bool:
-    """Whether a node without jobs would have the cores and the memory for a job."""
+    """Whether a node without jobs would have enough cores and memory for a job."""
     kind = state.kinds[state.node_kind[node]]
     return job.cores <= kind.cores and job.memory <= kind.memory + MEMORY_SLACK
 
@@ -35,16 +35,16 @@ def count_open(state: SharedSite) -> Int:
 
 @kernel
 def close_nodes(state: SharedSite, closed: Ints) -> None:
-    """Set which nodes are out of service; jobs on them stay until they end, and no other job joins these jobs.
+    """Set which nodes are out of service; jobs on these nodes keep running, but no other job may join them.
 
     Parameters
     ----------
     state : SharedSite
     closed : numpy.ndarray of int64, shape (nodes,)
-        1 for a node out of service, 0 for one in service.
+        1 for a node out of service, 0 for a node in service.
     """
     counters = state.counters[0]
-    # A new version makes the next search list the open hosts again.
+    # A new version forces the next search to list the open hosts again.
     counters.version += 1
     for node in range(len(closed)):
         counters.idle += (state.closed[node] - closed[node]) * (state.used[node] == 0)
@@ -57,7 +57,7 @@ def close_nodes(state: SharedSite, closed: Ints) -> None:
 
 @kernel_part
 def is_first_cell(state: SharedSite, node: Int, lane: Int) -> bool:
-    """Whether this cell is the first of a job on this node; a walk over first cells visits each job once."""
+    """Whether this cell is a job's first cell on this node; iterating over first cells visits each job once."""
     slot = state.occupant[node, lane]
     first = slot >= 0
     for before in range(lane):
@@ -67,7 +67,7 @@ def is_first_cell(state: SharedSite, node: Int, lane: Int) -> bool:
 
 @kernel_part
 def skip_node(state: SharedSite, cell: Int) -> Int:
-    """Return the next cell of the same job on another node, or ``NO_CELL``."""
+    """Return the first cell of the same job on its next node, or ``NO_CELL``."""
     lanes = state.counters[0].lanes
     node = cell // lanes
     while cell != NO_CELL and cell // lanes == node:
@@ -77,7 +77,7 @@ def skip_node(state: SharedSite, cell: Int) -> Int:
 
 @kernel_part
 def core_load(state: SharedSite, node: Int, core: Int) -> tuple[Int, Int]:
-    """Return the number of hardware threads of a core in use, and its first free one (``NO_CELL`` if none is free)."""
+    """Return how many of a core's hardware threads are in use, and its first free thread (``NO_CELL`` if none)."""
     threads = state.counters[0].threads
     load, free = np.int64(0), NO_CELL
     for lane in range(core * threads, (core + 1) * threads):
@@ -90,7 +90,7 @@ def core_load(state: SharedSite, node: Int, core: Int) -> tuple[Int, Int]:
 
 @kernel
 def has_capacity(state: SharedSite, node: Int, job: Record, partners: Int, counts_memory: bool) -> bool:
-    """Whether a job could join the jobs of a node: it has the threads and the memory, and none has all its partners."""
+    """Whether a node has enough threads and memory for another job, and none of its jobs has all its partners."""
     if not is_usable(state, node, job):
         return False
     kind = state.kinds[state.node_kind[node]]
@@ -112,7 +112,7 @@ def has_capacity(state: SharedSite, node: Int, job: Record, partners: Int, count
 
 @kernel
 def put(state: SharedSite, node: Int, slot: Int) -> None:
-    """Assign cells of a node with enough capacity to a job, on the cores with the fewest jobs, ties by core number."""
+    """Assign a node's cells to a job, on the cores with the fewest jobs, ties by core number; there must be enough."""
     kind = state.kinds[state.node_kind[node]]
     missing = state.jobs[slot].cores
     if state.used[node] == 0:
@@ -128,7 +128,7 @@ def put(state: SharedSite, node: Int, slot: Int) -> None:
 
 @kernel_part
 def has_core(state: SharedSite, node: Int, core: Int, slot: Int) -> bool:
-    """Whether a job has a hardware thread of this core."""
+    """Whether a job uses a hardware thread of this core."""
     threads = state.counters[0].threads
     held = False
     for lane in range(core * threads, (core + 1) * threads):
@@ -138,7 +138,7 @@ def has_core(state: SharedSite, node: Int, core: Int, slot: Int) -> bool:
 
 @kernel
 def take_off(state: SharedSite, node: Int, slot: Int) -> None:
-    """Free the cells of a job on a node."""
+    """Free a job's cells on a node."""
     for lane in range(state.counters[0].lanes):
         if state.occupant[node, lane] == slot:
             state.occupant[node, lane] = EMPTY
@@ -149,7 +149,7 @@ def take_off(state: SharedSite, node: Int, slot: Int) -> None:
 
 @kernel_part
 def chain(state: SharedSite, node: Int, slot: Int, last: Int) -> Int:
-    """Append a job's cells on a node to its chain, after the cell ``last``; return the new last cell."""
+    """Append a job's cells on a node to the job's chain, after the cell ``last``; return the new last cell."""
     job = state.jobs[slot]
     lanes = state.counters[0].lanes
     for lane in range(lanes):
@@ -169,7 +169,7 @@ def chain(state: SharedSite, node: Int, slot: Int, last: Int) -> Int:
 
 @kernel
 def count_idle(state: SharedSite, job: Record) -> Int:
-    """Return the number of idle nodes that are usable for a job."""
+    """Return the number of idle nodes that a job can use."""
     if len(state.kinds) == 1:
         return state.counters[0].idle if is_usable(state, 0, job) else 0
     count = 0
@@ -180,7 +180,7 @@ def count_idle(state: SharedSite, job: Record) -> Int:
 
 @kernel
 def occupy_idle(state: SharedSite, slot: Int) -> None:
-    """Assign the idle usable nodes with the lowest numbers to a job; there must be enough."""
+    """Assign to a job the lowest-numbered idle nodes that it can use; there must be enough of them."""
     job = state.jobs[slot]
     missing, last, node = job.width, NO_CELL, 0
     while missing > 0:
@@ -193,7 +193,7 @@ def occupy_idle(state: SharedSite, slot: Int) -> None:
 
 @kernel
 def release(state: SharedSite, slot: Int) -> None:
-    """Free all cells of a job."""
+    """Free all of a job's cells."""
     lanes = state.counters[0].lanes
     cell = state.jobs[slot].first_cell
     while cell != NO_CELL:

@@ -1,4 +1,4 @@
-"""The tests of whether jobs may share nodes (docs/sharing.md, "Matching", tests 1 to 5; the paper, Figure 4)."""
+"""Test whether jobs may share nodes (docs/sharing.md, "Matching", tests 1 to 5; the paper, Figure 4)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ALONE, MATCHING, ALWAYS, ADJACENT = 0, 1, 2, 3
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
 
-# Results of the tests of a match: the test that failed (too short, too wide, no room), or the last test passed.
+# Results of testing a match: the test that failed (too short, too wide, no capacity), or the last test passed.
 TOO_SHORT, TOO_WIDE, REFUSED, FITS, MATCHABLE, BEARABLE = -2, -1, 0, 1, 2, 3
 
 
 class SharingCodes(NamedTuple):
-    """The policy as the kernels read it.
+    """The policy in the form that the kernels read.
 
     Attributes
     ----------
@@ -37,13 +37,13 @@ class SharingCodes(NamedTuple):
         The constants above.
     max_slowdown : float
     age_ms : int
-        T_age; 0 for the average wait so far.
+        The parameter T_age; 0 stands for the average wait so far.
     load_part : float
-        The site is weakly loaded while the widths of the waiting jobs add up to at most this part of the idle nodes.
+        The site is weakly loaded if the widths of the waiting jobs add up to at most this fraction of the idle nodes.
     partners : int
-        Most jobs with which a job may share nodes.
+        Maximum number of jobs with which a job may share nodes.
     joins_behind : bool
-        Whether a job behind the head may join a running one.
+        Whether a job behind the head of the queue may join a running job.
     """
 
     coscheduling: int
@@ -58,7 +58,7 @@ class SharingCodes(NamedTuple):
 
 @kernel_part
 def may_share(codes: SharingCodes, job: Record) -> bool:
-    """Whether a job may share its nodes: medium and long jobs, or all (AC), but never a job whose needs are unknown."""
+    """Whether a job may share its nodes: medium and long jobs, or all jobs (AC), except jobs with unknown needs."""
     if job.row == UNKNOWN_ROW:
         return False
     return codes.coscheduling == ALWAYS or (codes.coscheduling != ALONE and job.job_class != SHORT)
@@ -66,13 +66,13 @@ def may_share(codes: SharingCodes, job: Record) -> bool:
 
 @kernel_part
 def counts_memory(codes: SharingCodes) -> bool:
-    """Whether jobs may share a node only if its memory is large enough for all of them."""
+    """Whether jobs may share a node only if all of them fit into its memory."""
     return codes.coscheduling != ALWAYS
 
 
 @kernel_part
 def is_matchable(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int) -> bool:
-    """Whether two jobs may share a node, by the resources that bind them (the paper, section 5.1 and Figure 4)."""
+    """Whether two jobs may share a node, given their limiting resources (the paper, section 5.1 and Figure 4)."""
     if not hyperthreaded:
         return (a.bound == CPU and b.bound == DISK) or (a.bound == DISK and b.bound == CPU)
     if a.bound == CPU and b.bound == CPU:
@@ -82,10 +82,10 @@ def is_matchable(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int
 
 @kernel
 def try_match(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Test whether a waiting job may join a running job; return ``REFUSED``, or the last test that it passed.
+    """Test whether a waiting job may join a running job; return ``REFUSED``, or the last test passed.
 
-    If it passes all tests, ``state.affected`` lists the jobs on the nodes that it would take, and ``trial_slowdown``
-    of each of them, and of the job itself, is its slowdown after the join.
+    If all tests are passed, ``state.affected`` lists the jobs on the nodes that the job would use. For each of these
+    jobs and for the job itself, ``trial_slowdown`` is then the slowdown after the join.
     """
     if not _fits(state, codes, host, slot):
         return REFUSED
@@ -98,13 +98,13 @@ def try_match(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, hos
 
 @kernel_part
 def is_alike(state: SharedSite, host: Int) -> bool:
-    """Whether all nodes of a host are alike: of one kind, and without other jobs."""
+    """Whether a host's nodes are all alike: of one kind, and without other jobs."""
     return state.jobs[host].n_partners == 0 and state.jobs[host].one_kind >= 0
 
 
 @kernel
 def _fits(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> bool:
-    """Whether the host has at least as many nodes with capacity for the job as the job is wide."""
+    """Whether enough of the host's nodes have capacity for the job."""
     job = state.jobs[slot]
     n_nodes, cell = 0, state.jobs[host].first_cell
     while cell != NO_CELL and n_nodes < job.width:
@@ -121,7 +121,7 @@ def _fits(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> bool:
 
 @kernel
 def _suits_all(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> bool:
-    """Whether the job is matchable with all jobs on the nodes that it would take; list these in ``state.affected``."""
+    """Whether the job matches all jobs on the nodes that it would use; list these jobs in ``state.affected``."""
     counters = state.counters[0]
     job = state.jobs[slot]
     n_nodes, count, suits = 0, 0, True
@@ -147,7 +147,7 @@ def _suits_all(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, ho
 
 @kernel
 def _is_bearable(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> bool:
-    """Whether no slowdown on the nodes that the job would take exceeds the limit; record them in ``trial_slowdown``."""
+    """Whether all slowdowns on the nodes that the job would use stay within the limit; set ``trial_slowdown``."""
     counters = state.counters[0]
     job = state.jobs[slot]
     limit = codes.max_slowdown if codes.coscheduling != ALWAYS else 1e300

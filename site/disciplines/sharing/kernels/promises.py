@@ -1,4 +1,4 @@
-"""The reservations of waiting jobs, and which starts would break them (docs/sharing.md, "The pass")."""
+"""Waiting jobs' reservations, and which starts would violate them (docs/sharing.md, "The pass")."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gridweave.site.kernels.profile import clear, earliest_fit, occupy
 from gridweave.site.kernels.state import GIVE_BACK, GONE, NEVER_MS, TAKE, UNPLACED_MS
 from gridweave.site.kernels.work import rate_of, work_done_ms, work_left, work_of
 
-# Marks of nodes: the job would take the node; the node has been counted.
+# Marks on nodes: the job would use the node; the node has been counted.
 _TAKEN, _SEEN = 1, 2
 
 
 @kernel
 def nodes_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int) -> Int:
-    """Return how many nodes would be late for the head after a match, which has passed `try_match` just before."""
+    """Return how many nodes would be late for the head after a match that has just passed `try_match`."""
     counters = state.counters[0]
     job = state.jobs[slot]
     _note_ends(state, slot, now_ms)
@@ -35,7 +35,7 @@ def nodes_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now
 
 @kernel
 def _note_ends(state: SharedSite, slot: Int, now_ms: Int) -> None:
-    """Record the ends by estimate after a match in ``trial_end_ms``, and mark the affected jobs as ``tried``."""
+    """Set ``trial_end_ms`` to the estimated ends after a match, and mark the affected jobs as ``tried``."""
     job = state.jobs[slot]
     job.trial_end_ms = work_done_ms(work_of(job.estimate_ms), rate_of(job.trial_slowdown), now_ms)
     for i in range(state.counters[0].n_affected):
@@ -47,7 +47,7 @@ def _note_ends(state: SharedSite, slot: Int, now_ms: Int) -> None:
 
 @kernel
 def _count_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Return how many nodes would be late for the head, checking each node of the jobs affected."""
+    """Return how many nodes would be late for the head, by checking each node of the affected jobs."""
     counters = state.counters[0]
     _mark_taken(state, codes, host, slot)
     late = 0
@@ -55,7 +55,7 @@ def _count_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
         cell = state.jobs[state.affected[i]].first_cell
         while cell != NO_CELL:
             node = cell // counters.lanes
-            # Count a node once, even if several of these jobs have it.
+            # Count each node once, even if several of these jobs use it.
             if state.marked[node] < _SEEN:
                 late += _becomes_late(state, node, state.jobs[slot], state.marked[node] == _TAKEN)
             state.marked[node] |= _SEEN
@@ -66,7 +66,7 @@ def _count_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
 
 @kernel
 def _unmark(state: SharedSite) -> None:
-    """Clear the marks on the nodes of the jobs affected."""
+    """Clear the marks on the affected jobs' nodes."""
     for i in range(state.counters[0].n_affected):
         cell = state.jobs[state.affected[i]].first_cell
         while cell != NO_CELL:
@@ -76,7 +76,7 @@ def _unmark(state: SharedSite) -> None:
 
 @kernel
 def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> None:
-    """Mark the nodes of a host that a job would take: the first with enough capacity."""
+    """Mark the host's nodes that a job would use: the first nodes with enough capacity."""
     n_nodes, cell = 0, state.jobs[host].first_cell
     while n_nodes < state.jobs[slot].width:
         node = cell // state.counters[0].lanes
@@ -88,7 +88,7 @@ def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
 
 @kernel_part
 def _becomes_late(state: SharedSite, node: Int, job: Record, taken: bool) -> bool:
-    """Whether a node that the head can use is free by the shadow time now, but would not be after the match."""
+    """Whether a match would keep a node that the head can use busy beyond the shadow time, unlike now."""
     counters = state.counters[0]
     if state.closed[node] or not is_usable(state, node, state.jobs[counters.head]):
         return False
@@ -98,7 +98,7 @@ def _becomes_late(state: SharedSite, node: Int, job: Record, taken: bool) -> boo
 
 @kernel_part
 def _free_times(state: SharedSite, node: Int, job: Record, taken: bool) -> tuple[Int, Int]:
-    """Return when a node becomes free by the ends by estimate, without the match and with it."""
+    """Return when a node becomes free according to estimates, without the match and with it."""
     before_ms = np.int64(0)
     after_ms = job.trial_end_ms if taken else before_ms
     for lane in range(state.counters[0].lanes):
@@ -111,14 +111,14 @@ def _free_times(state: SharedSite, node: Int, job: Record, taken: bool) -> tuple
 
 @kernel
 def plan_running(state: SharedSite, now_ms: Int) -> None:
-    """Build the profile of nodes that the running jobs leave free, and clear the reservations of all waiting jobs."""
+    """Build the profile of nodes left free by the running jobs, and clear the reservations of all waiting jobs."""
     counters = state.counters[0]
     counters.n_steps = clear(state.step_ms, state.step_free, now_ms, count_open(state))
     run, run_ms = np.int64(0), now_ms
     for node in range(len(state.used)):
         free_ms = now_ms
         if state.used[node] > 0 and state.closed[node] == 0:
-            # Assume that a job past its limit ends at the next millisecond.
+            # Assume that a job past its time limit ends in the next millisecond.
             free_ms = max(now_ms + 1, node_free_ms(state, node))
         if free_ms != run_ms:
             _occupy(state, now_ms, run_ms, run)
@@ -132,7 +132,7 @@ def plan_running(state: SharedSite, now_ms: Int) -> None:
 
 @kernel_part
 def node_free_ms(state: SharedSite, node: Int) -> Int:
-    """Return the latest end by estimate of the jobs on a node; 0 if it has none."""
+    """Return the latest estimated end of any job on a node; 0 if the node has no jobs."""
     free_ms = np.int64(0)
     for lane in range(state.counters[0].lanes):
         if state.occupant[node, lane] >= 0:
@@ -150,14 +150,14 @@ def _occupy(state: SharedSite, start_ms: Int, end_ms: Int, width: Int) -> None:
 
 @kernel
 def planned_start(state: SharedSite, slot: Int, now_ms: Int) -> Int:
-    """Return the earliest start of a waiting job that fits between the running jobs and the reservations."""
+    """Return a waiting job's earliest start that conflicts with no running job and no reservation."""
     job, steps = state.jobs[slot], state.counters[0].n_steps
     return earliest_fit(state.step_ms, state.step_free, steps, now_ms, job.width, job.estimate_ms)
 
 
 @kernel
 def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
-    """Reserve nodes for a waiting job; with ``NEVER_MS`` (too few nodes in service) only record that."""
+    """Reserve nodes for a waiting job; if the start is ``NEVER_MS`` (too few nodes in service), only record it."""
     job = state.jobs[slot]
     job.promised_ms = start_ms
     if start_ms != NEVER_MS:
@@ -166,7 +166,7 @@ def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
 
 @kernel
 def take_back(state: SharedSite, slot: Int) -> bool:
-    """Remove the reservation of a waiting job from the profile; return whether the job had been planned."""
+    """Remove a waiting job's reservation from the profile; return whether the job had been planned."""
     job = state.jobs[slot]
     if job.promised_ms == UNPLACED_MS:
         return False
@@ -177,15 +177,15 @@ def take_back(state: SharedSite, slot: Int) -> bool:
 
 @kernel
 def occupy_alone(state: SharedSite, slot: Int, now_ms: Int) -> None:
-    """Subtract a job that starts on idle nodes from the profile."""
+    """Subtract from the profile the nodes of a job that starts on idle nodes."""
     _occupy(state, now_ms, now_ms + state.jobs[slot].estimate_ms, state.jobs[slot].width)
 
 
 @kernel
 def occupy_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int, sign: Int) -> None:
-    """Subtract from the profile (or add back, by `sign`) the time for which a match keeps nodes longer than before.
+    """Subtract from the profile (or add back, depending on `sign`) the extra time for which a match occupies nodes.
 
-    The match must have passed `try_match` just before.
+    The match must have just passed `try_match`.
     """
     counters = state.counters[0]
     _note_ends(state, slot, now_ms)
@@ -206,9 +206,9 @@ def occupy_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, n
 
 @kernel
 def keeps_promises(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int) -> bool:
-    """Whether a match that has passed `try_match` keeps all reservations except the job's own.
+    """Whether a match that has just passed `try_match` keeps all reservations except the job's own.
 
-    The profile is the same afterwards.
+    The profile is restored before returning.
     """
     had = take_back(state, slot)
     occupy_match(state, codes, host, slot, now_ms, TAKE)

@@ -1,7 +1,7 @@
-"""The kernels of a site whose nodes are shared (docs/sharing.md).
+"""Kernels of a site with shared nodes (docs/sharing.md).
 
-They have the scheduling pass (the paper, Figure 1), the answers for jobs that are not in the queue, and the rules by
-which the compiled loop runs such a site.
+They implement the scheduling pass (the paper, Figure 1), queries about jobs that are not in the queue, and the rules
+with which the compiled loop runs such a site.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from gridweave.site.kernels.work import RunArrays, WorkTable
 
 @kernel
 def sharing_pass(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, now_ms: Int) -> None:
-    """Run the scheduling pass of an instant.
+    """Run the scheduling pass at time `now_ms`.
 
-    On return ``state.started`` lists the jobs that started, and ``state.changed`` all jobs that started or whose rate
-    may have changed since the last `forget_changes`.
+    On return, ``state.started`` lists the jobs that the pass started, and ``state.changed`` all jobs that started or
+    whose rate may have changed since the last `forget_changes`.
     """
     counters = state.counters[0]
     counters.n_started = 0
     counters.packed_running = 0
     order_now(state, codes, now_ms)
-    # One walk over the queue: jobs start freely up to the first that cannot; those behind it must keep all promises.
+    # One pass over the queue: jobs start freely up to the first that cannot; jobs behind it must keep all reservations.
     mode = FREELY
     for place in range(counters.n_queue):
         slot = state.queue[place]
@@ -86,7 +86,7 @@ def sharing_pass(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, 
 
 @kernel_part
 def _is_passed_over(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> bool:
-    """Whether a job behind the head cannot start. A fast test: it rules out nearly all jobs, and calls take time."""
+    """Whether a job behind the head certainly cannot start. This test is fast and saves most of the slower calls."""
     if mode == FREELY or codes.backfill == CONSERVATIVE:
         return False
     return job.width > state.counters[0].idle and not may_join(state, codes, job, mode)
@@ -94,7 +94,7 @@ def _is_passed_over(state: SharedSite, codes: SharingCodes, job: Record, mode: I
 
 @kernel
 def _may_start_alone(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, now_ms: Int) -> bool:
-    """Whether a job may start on idle nodes now; if so, update the extra nodes or the profile for its start."""
+    """Whether a job may start on idle nodes now; if so, subtract it from the extra nodes or the profile."""
     counters = state.counters[0]
     job = state.jobs[slot]
     if count_idle(state, job) < job.width:
@@ -113,7 +113,7 @@ def _may_start_alone(state: SharedSite, codes: SharingCodes, slot: Int, mode: In
 
 @kernel_part
 def _is_walked_on(state: SharedSite, codes: SharingCodes) -> bool:
-    """Whether jobs behind a job that does not start are tried in this pass."""
+    """Whether this pass also tries the jobs behind a job that cannot start."""
     if codes.backfill == CONSERVATIVE:
         return state.counters[0].idle > 0 or (searches_running(codes) and newest_open(state, codes) > 0)
     return codes.backfill == EASY
@@ -121,7 +121,7 @@ def _is_walked_on(state: SharedSite, codes: SharingCodes) -> bool:
 
 @kernel
 def _give_promise(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, now_ms: Int) -> None:
-    """Reserve nodes for a job that does not start: under EASY only for the head, under conservative for every job."""
+    """Reserve nodes for a job that cannot start: with EASY only for the head, with conservative for every job."""
     if codes.backfill == CONSERVATIVE:
         if mode == FREELY:
             plan_running(state, now_ms)
@@ -132,7 +132,7 @@ def _give_promise(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, 
 
 @kernel_part
 def _is_weakly_loaded(state: SharedSite, codes: SharingCodes) -> bool:
-    """Whether the widths of all waiting jobs add up to at most ``load_part`` of the idle nodes."""
+    """Whether the widths of all waiting jobs add up to at most the fraction ``load_part`` of the idle nodes."""
     counters = state.counters[0]
     return codes.coscheduling != ALWAYS and counters.waiting_width <= codes.load_part * counters.idle
 
@@ -141,7 +141,7 @@ def _is_weakly_loaded(state: SharedSite, codes: SharingCodes) -> bool:
 def _start_with_matches(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
 ) -> None:
-    """Start a job on idle nodes, which must be enough, then start its best matches among the waiting jobs with it."""
+    """Start a job on idle nodes, then let its best matches among the waiting jobs join it; the nodes must suffice."""
     shares = may_share(codes, state.jobs[state.queue[place]]) and not _is_weakly_loaded(state, codes)
     host = start_idle(state, model, place, now_ms)
     while shares and state.jobs[host].n_partners < codes.partners:
@@ -155,7 +155,7 @@ def _start_with_matches(
 def _join_running(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
 ) -> bool:
-    """Start a job on the nodes of the best matching running job; return whether there was one."""
+    """Start a job on the nodes of the best matching running job; return whether there was a match."""
     if not may_join(state, codes, state.jobs[state.queue[place]], backfills):
         return False
     host = match_running(state, model, codes, place, backfills, now_ms)
@@ -169,7 +169,7 @@ def _join_running(
 def _join(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, place: Int, backfills: Int, now_ms: Int
 ) -> None:
-    """Start a waiting job on the nodes of its host; in backfilling, update the extra nodes or the profile for that."""
+    """Start a waiting job on its host's nodes; when backfilling, subtract it from the extra nodes or the profile."""
     slot = state.queue[place]
     if backfills == BEHIND:
         try_match(state, model, codes, host, slot)
@@ -201,7 +201,7 @@ def _late_alone(state: SharedSite, job: Record, now_ms: Int) -> Int:
 
 @kernel
 def reserve(state: SharedSite, slot: Int, now_ms: Int) -> None:
-    """Compute the shadow time (``limit_ms``) and the extra nodes for the job of a slot, which becomes the head."""
+    """Make a slot's job the head, and compute its shadow time (``limit_ms``) and the extra nodes."""
     counters = state.counters[0]
     counters.head = slot
     head = state.jobs[slot]
@@ -222,7 +222,7 @@ def reserve(state: SharedSite, slot: Int, now_ms: Int) -> None:
 
 @kernel
 def _smallest(values: Ints, count: Int, rank: Int) -> Int:
-    """Return the value of rank ``rank``, from 0, among the first ``count``; changes their order (quickselect)."""
+    """Return the ``rank``-th smallest (from 0) of the first ``count`` values by quickselect, which reorders them."""
     low, high = 0, count - 1
     while low < high:
         pivot = values[(low + high) >> 1]
@@ -247,12 +247,12 @@ def _smallest(values: Ints, count: Int, rank: Int) -> Int:
 
 @kernel
 def idle_to_spare(state: SharedSite, codes: SharingCodes, now_ms: Int, length_ms: Int) -> Int:
-    """Return on how many idle nodes a job of this length could start now without delaying the waiting jobs.
+    """Return the number of idle nodes on which a job of this length could start now without delaying waiting jobs.
 
     Parameters
     ----------
     state : SharedSite
-        State with an availability profile (`empty_site` with ``plans``).
+        A state with an availability profile (`empty_site` with ``plans``).
     codes : SharingCodes
     now_ms, length_ms : int
     """
@@ -275,7 +275,7 @@ def idle_to_spare(state: SharedSite, codes: SharingCodes, now_ms: Int, length_ms
 
 @kernel
 def start_behind_queue(state: SharedSite, codes: SharingCodes, now_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return when a job would start on unshared nodes, if all waiting jobs did the same before it, in queue order."""
+    """Return when a job would start on unshared nodes after all waiting jobs, if these also share no nodes."""
     order_now(state, codes, now_ms)
     return earliest_fit(state.step_ms, state.step_free, _plan_queue(state, now_ms), now_ms, width, length_ms)
 
@@ -284,10 +284,10 @@ def start_behind_queue(state: SharedSite, codes: SharingCodes, now_ms: Int, widt
 def slowdown_offered(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, slot: Int, now_ms: Int
 ) -> tuple[float, Int]:
-    """Return the slowdown with which a job could join a running job now, and the slot of that job.
+    """Return the slowdown that a job would have if it joined a running job now, and the running job's slot.
 
-    The slowdown is 0 if the job could join none. The row of its slot is filled in; it is matched as if it were at the
-    end of the queue.
+    The slowdown is 0 if the job cannot join any running job. The row of `slot` must be filled in; the job is matched
+    as if it were at the end of the queue.
     """
     counters = state.counters[0]
     order_now(state, codes, now_ms)
@@ -317,15 +317,15 @@ def slowdown_offered(
 
 @kernel
 def order_now(state: SharedSite, codes: SharingCodes, now_ms: Int) -> None:
-    """Order the queue for an instant, which decides how far the jobs have aged."""
+    """Sort the queue as of time `now_ms`, which determines how far the jobs have aged."""
     order_queue(state, average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms, now_ms)
 
 
 @kernel
 def _plan_queue(state: SharedSite, now_ms: Int) -> Int:
-    """Build the profile of free nodes: subtract the running jobs, then place each waiting job in queue order.
+    """Build the profile of free nodes: subtract running jobs, then place the waiting jobs in queue order.
 
-    Return the number of steps of the profile.
+    Return the number of steps in the profile.
     """
     step_ms, step_free = state.step_ms, state.step_free
     n_steps = clear(step_ms, step_free, now_ms, count_open(state))
@@ -350,9 +350,9 @@ class SharingRules(NamedTuple):
     model : SlowdownArrays
     codes : SharingCodes
     beside : numpy.ndarray of int64, shape (n,)
-        Output: the number of jobs with which each job shared nodes after the pass that started it.
+        Output: the number of jobs with which each job shared nodes right after the pass that started it.
     busy : numpy.ndarray of int64, shape (2,)
-        Output: node milliseconds used so far, and the instant up to which they are counted.
+        Output: node milliseconds used so far, and the time up to which they are counted.
     """
 
     model: SlowdownArrays

@@ -1,4 +1,4 @@
-"""The slowdowns of jobs that share nodes (docs/sharing.md, "Slowdown"; the paper, section 4.1)."""
+"""Slowdowns of jobs that share nodes (docs/sharing.md, "Slowdown"; the paper, section 4.1)."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from gridweave.site.disciplines.sharing.kernels.state import (
 from gridweave.site.kernels.work import rate_of, set_rate
 
 WHOLE, PRINTED, MEASURED = 0, 1, 2
-"""The slowdown formula: with the unshared part, as printed, or a table of measured slowdowns."""
+"""The slowdown formula: with the unshared part, as printed in the paper, or a table of measured slowdowns."""
 
 SERIAL = 2.0
-"""Factor by which two jobs stretch each other on a resource that serves one at a time: network, disk, standard CPU."""
+"""Factor by which two jobs slow each other on a resource that serves one job at a time: network, disk, plain CPU."""
 
 
 class SlowdownArrays(NamedTuple):
-    """The slowdown model as the kernels read it.
+    """The slowdown model in the form that the kernels read.
 
     Attributes
     ----------
     formula : int
         ``WHOLE``, ``PRINTED`` or ``MEASURED``.
     cpu_factor : numpy.ndarray of float64, shape (kinds, kinds)
-        Factor by which CPU work of the column's kind stretches that of the row's kind.
+        Factor by which CPU work of the column's kind slows down CPU work of the row's kind.
     measured : numpy.ndarray of float64, shape (rows, rows)
-        Slowdown of a job of the row's sort that shares a core with a job of the column's sort.
+        Slowdown of a job of the row's type that shares a core with a job of the column's type.
     paging : float
-        Added to the slowdown if the memory of a node is too small for its jobs.
+        Amount added to the slowdown if a node's memory is too small for its jobs.
     """
 
     formula: int
@@ -58,13 +58,13 @@ class SlowdownArrays(NamedTuple):
 
 @kernel_part
 def cpu_factor(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int) -> float:
-    """Return the factor by which job b stretches the CPU work of job a while both use the CPU."""
+    """Return the factor by which job b slows down job a's CPU work while both use the CPU."""
     return model.cpu_factor[a.cpu_kind, b.cpu_kind] if hyperthreaded else SERIAL
 
 
 @kernel_part
 def core_excess(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int) -> float:
-    """Return how much job b on the same core adds to the slowdown of job a."""
+    """Return how much job b adds to job a's slowdown when it runs on the same core."""
     if model.formula == MEASURED:
         return model.measured[a.row, b.row] - 1.0
     factor = cpu_factor(model, a, b, hyperthreaded)
@@ -76,13 +76,13 @@ def core_excess(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int)
 
 @kernel_part
 def node_excess(a: Record, b: Record) -> float:
-    """Return how much job b on other cores of the same node adds to the slowdown of job a."""
+    """Return how much job b adds to job a's slowdown when it runs on other cores of the same node."""
     return (SERIAL - 1.0) * min(a.network, b.network) + (SERIAL - 1.0) * min(a.disk, b.disk)
 
 
 @kernel
 def node_slowdown(state: SharedSite, model: SlowdownArrays, node: Int, slot: Int) -> float:
-    """Return the slowdown of a job on one of its nodes, with all jobs that are on the node now."""
+    """Return a job's slowdown on one of its nodes, given all jobs that are on the node now."""
     kind = state.kinds[state.node_kind[node]]
     worst = 0.0
     for core in range(kind.cores):
@@ -100,7 +100,7 @@ def node_slowdown(state: SharedSite, model: SlowdownArrays, node: Int, slot: Int
 
 @kernel
 def _core_sum(state: SharedSite, model: SlowdownArrays, node: Int, core: Int, slot: Int) -> float:
-    """Return how much the other jobs of a node add to the slowdown of a job on this core."""
+    """Return how much the node's other jobs add to a job's slowdown on this core."""
     job = state.jobs[slot]
     hyperthreaded = state.kinds[state.node_kind[node]].hyperthreaded
     total = 0.0
@@ -116,9 +116,9 @@ def _core_sum(state: SharedSite, model: SlowdownArrays, node: Int, core: Int, sl
 
 @kernel
 def retime(state: SharedSite, model: SlowdownArrays, slot: Int, now_ms: Int) -> None:
-    """Set the slowdown, rate and end by estimate of a running job from the jobs that share its nodes now.
+    """Update a running job's slowdown, rate and estimated end, given the jobs that share its nodes now.
 
-    Its slowdown is that of its slowest node. Record the change, and update its version and those of its partners.
+    The slowest node determines the slowdown. Also record the change, and give the job and its partners a new version.
     """
     job = state.jobs[slot]
     worst = 1.0
@@ -132,7 +132,7 @@ def retime(state: SharedSite, model: SlowdownArrays, slot: Int, now_ms: Int) -> 
     set_rate(job, rate_of(worst), now_ms)
     job.n_partners = collect_partners(state, slot, state.partners)
     note_change(state, slot)
-    # Whether a waiting job may join depends on the jobs on the nodes and on how many partners these have.
+    # Whether a waiting job may join depends on the jobs on the nodes and on their numbers of partners.
     counters = state.counters[0]
     counters.version += 1
     job.version = counters.version
@@ -142,7 +142,7 @@ def retime(state: SharedSite, model: SlowdownArrays, slot: Int, now_ms: Int) -> 
 
 @kernel
 def collect_partners(state: SharedSite, slot: Int, listed: Ints) -> Int:
-    """List in ``listed`` the jobs that share a node with this job, once each; return their number."""
+    """Fill ``listed`` with the jobs that share a node with this job, each once; return their number."""
     count = 0
     cell = state.jobs[slot].first_cell
     while cell != NO_CELL:
@@ -156,7 +156,7 @@ def collect_partners(state: SharedSite, slot: Int, listed: Ints) -> Int:
 
 @kernel_part
 def collect(state: SharedSite, node: Int, slot: Int, listed: Ints, count: Int) -> Int:
-    """Append the other jobs of a node to ``listed``; mark each, so that it is listed once. Return the new length."""
+    """Append a node's other jobs to ``listed``, marking each so that it is listed once; return the new length."""
     for lane in range(state.counters[0].lanes):
         other = state.occupant[node, lane]
         if other >= 0 and other != slot and state.jobs[other].tried == 0:
@@ -168,14 +168,14 @@ def collect(state: SharedSite, node: Int, slot: Int, listed: Ints, count: Int) -
 
 @kernel_part
 def forget_tried(state: SharedSite, listed: Ints, count: Int) -> None:
-    """Clear the marks of the first ``count`` jobs listed."""
+    """Clear the marks on the first ``count`` jobs in ``listed``."""
     for i in range(count):
         state.jobs[listed[i]].tried = 0
 
 
 @kernel
 def start_idle(state: SharedSite, model: SlowdownArrays, place: Int, now_ms: Int) -> Int:
-    """Start the waiting job at an index of the queue on idle nodes; return its slot."""
+    """Start the job at index `place` of the queue on idle nodes; return its slot."""
     slot = enter_running(state, place, now_ms)
     occupy_idle(state, slot)
     retime(state, model, slot, now_ms)
@@ -186,7 +186,7 @@ def start_idle(state: SharedSite, model: SlowdownArrays, place: Int, now_ms: Int
 def join(
     state: SharedSite, model: SlowdownArrays, host: Int, place: Int, partners: Int, counts_memory: bool, now_ms: Int
 ) -> None:
-    """Start the waiting job at an index of the queue on the first nodes of a running job with capacity for it."""
+    """Start the job at index `place` of the queue on the host's first nodes that have capacity for it."""
     slot = enter_running(state, place, now_ms)
     job = state.jobs[slot]
     missing, last, cell = job.width, NO_CELL, state.jobs[host].first_cell
@@ -205,7 +205,7 @@ def join(
 
 @kernel
 def job_ended(state: SharedSite, model: SlowdownArrays, slot: Int, now_ms: Int) -> None:
-    """Remove a running job from its nodes, and update the rates of the jobs that shared them."""
+    """Remove a job that has ended from its nodes, and update the rates of the jobs with which it shared them."""
     count = collect_partners(state, slot, state.affected)
     release(state, slot)
     leave_running(state, slot)

@@ -1,7 +1,7 @@
-"""The arrays of a site whose nodes are shared, and its queue and list of running jobs (docs/sharing.md).
+"""The arrays of a site with shared nodes, its queue, and its list of running jobs (docs/sharing.md).
 
-A node has *cells*: one for each hardware thread, core after core. The cells of a running job form a chain in ascending
-order. A job's *slot* is its row in the table of jobs.
+A node has one *cell* per hardware thread, core by core. A running job's cells form a chain in ascending order. A job's
+*slot* is its row in the table of jobs.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from gridweave.site.kernels.state import GONE, NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 
 SHORT, MEDIUM, LONG = 0, 1, 2
-"""Classes of jobs."""
+"""Job classes by length."""
 
 CLASSES = 3
 
 CPU, NETWORK, DISK = 0, 1, 2
-"""The resource by which a job is bound."""
+"""The resource that limits a job's speed."""
 
 EMPTY, NO_CELL = np.int64(-1), np.int64(-1)
-"""A hardware thread without a job; the end of a chain of cells."""
+"""Mark a hardware thread without a job, and the end of a chain of cells."""
 
 BLOCKED = np.int64(-2)
-"""A cell that nodes of this kind do not have."""
+"""Marks a cell that nodes of this kind do not have."""
 
 UNKNOWN_ROW = np.int64(-1)
-"""The row of a job whose needs are unknown: it never shares its nodes."""
+"""The row of a job with unknown resource needs, which never shares its nodes."""
 
 MIXED, LEAVING = np.int64(-1), np.int64(-2)
-"""Values of ``one_kind``: the nodes of the job are of several kinds; some have left service, so no job may join it."""
+"""Values of ``one_kind``: the job's nodes are of several kinds; some are out of service, so no job may join it."""
 
 SHARED_JOB = np.dtype(
     [
-        # The fields that a walk over the queue reads: 64 bytes.
+        # The fields that a pass over the queue reads: 64 bytes.
         *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms")),
         *((name, np.int64) for name in ("job_class", "tested", "cores", "waits")),
         # Other fields set at submission.
@@ -48,7 +48,7 @@ SHARED_JOB = np.dtype(
         *((name, np.int64) for name in ("start_ms", "left", "rate", "since_ms", "end_ms")),
         *((name, np.int64) for name in ("first_cell", "n_partners", "one_kind", "version", "changed", "promised_ms")),
         ("slowdown", np.float64),
-        # The effects of a match that is being tested.
+        # The effects of the match being tested.
         *((name, np.int64) for name in ("tried", "trial_end_ms")),
         ("trial_slowdown", np.float64),
     ],
@@ -56,10 +56,10 @@ SHARED_JOB = np.dtype(
 )
 """The record of a job.
 
-``waits`` is 1 in the queue, 0 otherwise. ``left`` is the remaining work of its estimate (work.py) at ``since_ms``, and
-``end_ms`` its end by estimate. ``changed`` is 1 if its slot is in the list of changes, perhaps because of an earlier
-job with this slot. ``version`` of a running job grows whenever the jobs on its nodes change. A waiting job cannot join
-a running job whose version is at most ``tested``, at any time.
+``waits`` is 1 if the job is in the queue, else 0. ``left`` is the rest of its estimated work (work.py) at ``since_ms``,
+and ``end_ms`` its estimated end. ``changed`` is 1 if the slot is in the list of changes, perhaps because of an earlier
+job in the same slot. A running job's ``version`` grows whenever the jobs on its nodes change. A waiting job can never
+join a running job whose version is at most the waiting job's ``tested``.
 """
 
 KIND = np.dtype(
@@ -81,9 +81,9 @@ COUNTERS = np.dtype(
     ],
     align=True,
 )
-"""The counters of a site, such as ``lanes`` (cells per node), ``threads`` (cells per core) and ``idle`` nodes.
+"""A site's counters, such as ``lanes`` (cells per node), ``threads`` (cells per core) and ``idle`` (idle nodes).
 
-``idle`` counts only nodes in service.
+``idle`` only counts nodes in service.
 """
 
 SEARCHES = np.dtype(
@@ -100,7 +100,7 @@ SEARCHES = np.dtype(
 
 
 class SharedSite(NamedTuple):
-    """The jobs and nodes of one site.
+    """The jobs and nodes of a site.
 
     Attributes
     ----------
@@ -108,31 +108,31 @@ class SharedSite(NamedTuple):
     searches : numpy.ndarray of SEARCHES, shape (1,)
     jobs : numpy.ndarray of SHARED_JOB, shape (slots,)
     waiting : numpy.ndarray of int64, shape (3, slots)
-        Slots of the waiting jobs of each class, by submit time, ties by job id.
+        Slots of the waiting jobs in each class, by submit time, ties by job id.
     n_waiting : numpy.ndarray of int64, shape (3,)
-        Number of waiting jobs of each class.
+        Number of waiting jobs in each class.
     queue : numpy.ndarray of int64, shape (slots,)
-        Slots in queue order, made again in each pass; ``GONE`` for a job that the pass has started.
+        Slots in queue order, rebuilt in each pass; ``GONE`` replaces a job that the pass has started.
     packed_ms, relief : numpy.ndarray of float64, shape (slots,)
         R and the running sum of 1/R at each index of the queue (docs/sharing.md, "Profit").
     running : numpy.ndarray of int64, shape (capacity,)
-        Slots of the running jobs, in the order of their starts.
+        Slots of the running jobs, in the order in which they started.
     started : numpy.ndarray of int64, shape (capacity,)
-        Slots of the jobs that the last pass started, in the order of their starts.
+        Slots of the jobs started by the last pass, in the order in which they started.
     changed : numpy.ndarray of int64, shape (slots,)
-        Slots of the jobs that started, or whose rate may have changed, since `forget_changes`.
+        Slots of the jobs that started, or whose rate may have changed, since the last `forget_changes`.
     open_hosts : numpy.ndarray of int64, shape (capacity,)
-        Slots of the running jobs that may get another partner, in the order of their starts.
+        Slots of the running jobs that may get another partner, in the order in which they started.
     affected, partners : numpy.ndarray of int64, shape (capacity,)
         Scratch: slots of the jobs affected by a match, and of the jobs that share nodes with a job.
     kinds : numpy.ndarray of KIND, shape (k,)
     node_kind, used, closed, free_ms, marked : numpy.ndarray of int64, shape (nodes,)
-        The kind of each node, its cells in use, and 1 if it is out of service (jobs on it stay, and no job joins them).
-        ``free_ms`` and ``marked`` are scratch.
+        Each node's kind, number of cells in use, and 1 if it is out of service (its jobs keep running, but no other job
+        may join them). ``free_ms`` and ``marked`` are scratch.
     occupant : numpy.ndarray of int64, shape (nodes, lanes)
         The slot of the job in each cell, ``EMPTY`` or ``BLOCKED``.
     next_cell : numpy.ndarray of int64, shape (nodes * lanes,)
-        The next cell of the same job, or ``NO_CELL``.
+        For each cell, the next cell of the same job, or ``NO_CELL``.
     step_ms, step_free : numpy.ndarray of int64, shape (steps,)
         An availability profile (profile.py), for reservations and queries.
     """
@@ -170,11 +170,11 @@ def empty_site(kinds: npt.NDArray[np.void], counts: Sequence[int], *, slots: int
     ----------
     kinds : numpy.ndarray of KIND, shape (k,)
     counts : sequence of int
-        Nodes of each kind.
+        Number of nodes of each kind.
     slots : int
-        Most jobs that may wait or run at one time.
+        Maximum number of jobs waiting or running at any time.
     plans : bool
-        Whether the availability profile needs space for the reservations of all jobs.
+        Whether to allocate an availability profile with space for reservations of all jobs.
     """
     nodes, threads = sum(counts), int(kinds["threads"].max())
     lanes = int(kinds["cores"].max()) * threads
@@ -215,7 +215,7 @@ def empty_site(kinds: npt.NDArray[np.void], counts: Sequence[int], *, slots: int
 
 @kernel
 def job_submitted(state: SharedSite, slot: Int) -> None:
-    """Put the job of a slot, whose row is filled in, into the queue; count it for the prediction."""
+    """Add a slot's job, whose row must be filled in, to the queue and to the statistics for predictions."""
     counters = state.counters[0]
     job = state.jobs[slot]
     job.waits = 1
@@ -244,7 +244,7 @@ def job_submitted(state: SharedSite, slot: Int) -> None:
 
 @kernel_part
 def _is_younger(a: Record, b: Record) -> bool:
-    """Whether job a comes behind job b within a class."""
+    """Whether job a is behind job b in their class."""
     return a.submit_ms > b.submit_ms or (a.submit_ms == b.submit_ms and a.job_id > b.job_id)
 
 
@@ -258,7 +258,7 @@ def job_withdrawn(state: SharedSite, slot: Int) -> None:
 
 @kernel
 def drop_gone(state: SharedSite) -> None:
-    """Remove the jobs that no longer wait from the lists of waiting jobs."""
+    """Remove jobs that are no longer waiting from the lists of waiting jobs."""
     for kind in range(CLASSES):
         kept = 0
         for place in range(state.n_waiting[kind]):
@@ -278,7 +278,7 @@ def average_wait_ms(state: SharedSite) -> Int:
 
 @kernel_part
 def level_of(job: Record, now_ms: Int, age_ms: Int) -> Int:
-    """Return the level of a waiting job: its class minus 1 for each ``age_ms`` waited, at least 0 (0 ms: no aging)."""
+    """Return a waiting job's level: its class minus 1 per ``age_ms`` waited, at least 0 (0 ms: no aging)."""
     level = job.job_class
     if age_ms > 0:
         waited_ms = now_ms - job.submit_ms
@@ -313,7 +313,7 @@ def order_queue(state: SharedSite, age_ms: Int, now_ms: Int) -> None:
 
 @kernel_part
 def _head_of(state: SharedSite, kind: Int, at: Int, age_ms: Int, now_ms: Int) -> tuple[Int, Int, Int]:
-    """Return level, submit time and job id of a waiting job; past the end of its class, values that sort last."""
+    """Return a waiting job's level, submit time and job id; past the end of the class, values that sort last."""
     if at == state.n_waiting[kind]:
         return np.int64(CLASSES), NEVER_MS, NEVER_MS
     job = state.jobs[state.waiting[kind, at]]
@@ -322,7 +322,7 @@ def _head_of(state: SharedSite, kind: Int, at: Int, age_ms: Int, now_ms: Int) ->
 
 @kernel_part
 def _ranks_before(a: tuple[Int, Int, Int], b: tuple[Int, Int, Int]) -> bool:
-    """Whether a waiting job with level, submit time and id ``a`` comes before one with ``b``."""
+    """Whether a waiting job with level, submit time and id ``a`` is ahead of a job with ``b``."""
     if a[0] != b[0]:
         return a[0] < b[0]
     return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
@@ -330,7 +330,7 @@ def _ranks_before(a: tuple[Int, Int, Int], b: tuple[Int, Int, Int]) -> bool:
 
 @kernel_part
 def note_change(state: SharedSite, slot: Int) -> None:
-    """Add a job to the list of changes, unless it is listed already."""
+    """Add a job to the list of changes unless it is already listed."""
     if state.jobs[slot].changed == 0:
         state.jobs[slot].changed = 1
         state.changed[state.counters[0].n_changed] = slot
@@ -339,7 +339,7 @@ def note_change(state: SharedSite, slot: Int) -> None:
 
 @kernel
 def forget_changes(state: SharedSite) -> None:
-    """Empty the list of changes, after the driver has read it."""
+    """Clear the list of changes; call this after the driver has read it."""
     for i in range(state.counters[0].n_changed):
         state.jobs[state.changed[i]].changed = 0
     state.counters[0].n_changed = 0
@@ -347,7 +347,7 @@ def forget_changes(state: SharedSite) -> None:
 
 @kernel
 def enter_running(state: SharedSite, place: Int, now_ms: Int) -> Int:
-    """Turn the waiting job at an index of the queue into a running job at rate 1, without cells; return its slot."""
+    """Turn the job at index `place` of the queue into a running job at rate 1, without cells yet; return its slot."""
     counters = state.counters[0]
     slot = state.queue[place]
     state.queue[place] = GONE
