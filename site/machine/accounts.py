@@ -20,7 +20,7 @@ LEAST_UID = 1000
 
 
 MOST_LISTED = 32_000
-"""Size above which the list of user names is not sent to the service [characters of JSON]."""
+"""The list of user names is sent to the service only if it is shorter than this [characters of JSON]."""
 
 
 class DeniedError(GridweaveError):

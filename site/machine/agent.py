@@ -199,7 +199,7 @@ class AgentDriver:
         return AcceptedUsers(anyone=answer.get("anyone", True), names=tuple(answer.get("users", ())), is_mapped=True)
 
     async def _watch_users(self) -> None:
-        """Report changes to the accepted users; asking also updates the control groups, which a restart may change."""
+        """Report changes to the accepted users; each check also updates the launcher's control groups."""
         while True:
             await asyncio.sleep(LOOK_AT_USERS_S)
             users = await self._asked_users()

@@ -194,7 +194,7 @@ class RankParent:
         self.say({"parent": os.getpid()})
 
     def separate(self, user: str, how: Callable[[], None]) -> None:
-        """Isolate this process and its descendants by calling ``how``; log a failure if the kernel does not allow it."""
+        """Isolate this process and its descendants by calling ``how``; log an error if the kernel does not allow it."""
         try:
             how()
         except OSError as error:

@@ -70,7 +70,7 @@ class LocalTask:
     def due_ms(self) -> int | None:
         """Return the Unix time at which the task's processes must be killed, or None if it is unknown.
 
-        The time is the end of the grace period after a cancellation or the time recorded by the supervisor, if earlier.
+        This is the end of the grace period after a cancellation, or the supervisor's recorded time if that is earlier.
         """
         due = []
         if self.cancelled:

@@ -132,7 +132,7 @@ class RankOutput:
         return stream.file
 
     def _start_dropping(self, stream: _Stream) -> None:
-        """Stop storing this stream: add a line to the file, and enlarge the pipe so that it is emptied in large chunks."""
+        """Stop storing this stream: add a line to the file, and enlarge the pipe to empty it in large chunks."""
         stream.dropping = True
         self.problem = self.problem or f"output limit of {self.limit_bytes} bytes reached"
         self._note(stream)

@@ -21,8 +21,7 @@ from gridweave.site.machine.array_tasks import Packed, run_array_tasks
 from gridweave.site.machine.processes import PR_SET_NAME, control_process
 
 READY = b"+"
-"""The report of a rank that is ready. A longer report is an error message; after `READY`, the pipe closes when the
-command starts."""
+"""The report of a rank that is ready; any other report is an error message. The pipe closes when the command starts."""
 
 NOT_STARTED = 127
 GO = b"g"
