@@ -309,7 +309,7 @@ class AcceptedUsers(msgspec.Struct, frozen=True, kw_only=True):
         return f"accepts jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
     def both(self, other: AcceptedUsers) -> AcceptedUsers:
-        """Return the users and options that both this and the other machine or site accept."""
+        """Return the users and options accepted by both machines."""
         options = tuple(name for name in self.options if name in other.options)
         if self.anyone or other.anyone:
             return msgspec.structs.replace(other if self.anyone else self, options=options)

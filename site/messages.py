@@ -1,4 +1,4 @@
-"""Define a site's messages: names of events and reports are in the past tense, of commands and requests imperative.
+"""Define a site's messages; events and reports have names in the past tense, commands and requests in the imperative.
 
 The first part contains the scheduler's events and commands. The second part is the site contract: the requests that a
 meta-scheduler sends to a site with any discipline, and the answers. Requests and answers arrive in order and exactly
@@ -213,7 +213,7 @@ class RefuseReservation(msgspec.Struct, frozen=True, tag="RefuseReservation", gc
 
 
 class OpenReservation(msgspec.Struct, frozen=True, tag="OpenReservation", gc=False):
-    """Give these nodes to the holder of a reservation now."""
+    """Give these nodes to a reservation's holder now."""
 
     reservation_id: int
     nodes: NodeIntervals

@@ -1,4 +1,4 @@
-"""Define the queries that sites and the grid answer, without importing their schedulers."""
+"""Define the queries that sites and the grid answer; this module does not import their schedulers."""
 
 from __future__ import annotations
 

@@ -91,12 +91,12 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def limit_ms(self) -> int:
-        """`limit_hours` in ms; only meaningful if it is set."""
+        """`limit_hours` in ms; meaningful only if `limit_hours` is set."""
         return math.floor((self.limit_hours or 0.0) * HOUR_MS)
 
     @property
     def node_s(self) -> int:
-        """`node_hours` in node-seconds; only meaningful if it is set."""
+        """`node_hours` in node-seconds; meaningful only if `node_hours` is set."""
         return math.floor((self.node_hours or 0.0) * 3600)
 
     @property

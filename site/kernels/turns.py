@@ -103,7 +103,7 @@ def walk_turns(job: Record, cycle: Cycle, until_ms: Int, need_ms: Int) -> Walked
 
 @kernel_part
 def gain_of_cycle(turns: Int, cycle: Cycle) -> Int:
-    """Return the work (ms) that a job gains in each cycle after the first."""
+    """Return the progress (ms) that a job makes in each cycle after the first."""
     gained_ms = 0
     before = (turns >> (cycle.n_turns - 1)) & 1
     for turn in range(cycle.n_turns):
@@ -116,13 +116,13 @@ def gain_of_cycle(turns: Int, cycle: Cycle) -> Int:
 
 @kernel_part
 def done_in_turns_ms(job: Record, cycle: Cycle, need_ms: Int) -> Int:
-    """Return the time from the beginning of the first slice at which a job has gained ``need_ms``; see `walk_turns`."""
+    """Return when a job has gained ``need_ms``, in ms since the start of the first slice; see `walk_turns`."""
     return walk_turns(job, cycle, NEVER_MS, need_ms).elapsed_ms
 
 
 @kernel_part
 def turn_at(elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return the number of the slice in progress just before ``elapsed_ms``, counted over all cycles."""
+    """Return the index of the slice in progress just before ``elapsed_ms``, counting from the first cycle."""
     return (elapsed_ms - 1) // cycle.slice_ms
 
 

@@ -77,7 +77,7 @@ END = np.dtype([("end_ms", np.int64), ("job_id", np.int64), ("row", np.int64)], 
 """An end time in the heap, with the job's row."""
 
 NOT_RUNNING = np.int64(-1)
-"""The rate of a job that has not started or has ended."""
+"""The rate of a job that has not started yet or has ended."""
 
 NOT_THERE = np.int64(-1)
 
@@ -189,7 +189,7 @@ def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, ra
 
 @kernel
 def expect_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, now_ms: Int, end_ms: Int) -> None:
-    """Start or continue the job in a row that runs in time slices, with an end time computed by the caller.
+    """Start or continue a row's job, which runs in time slices, with an end time computed by the caller.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ class Settings(NamedTuple):
 
 
 def account_of(name: str, whose: str) -> pwd.struct_passwd:
-    """Look up a Unix account of this machine; raise DeniedError if it does not exist."""
+    """Look up a Unix account on this machine; raise DeniedError if it does not exist."""
     try:
         return pwd.getpwnam(name)
     except (KeyError, ValueError):
@@ -77,7 +77,7 @@ def account_of(name: str, whose: str) -> pwd.struct_passwd:
 
 
 def ordinary_account(name: str, whose: str, service_uid: int) -> pwd.struct_passwd:
-    """Look up a Unix account of this machine; raise DeniedError for root and for the service's own account."""
+    """Look up a Unix account on this machine; raise DeniedError for root and for the service's own account."""
     account = account_of(name, whose)
     if account.pw_uid == 0 or account.pw_gid == 0:
         raise DeniedError(f"{whose}: is mapped to {name!r}, which is root here; map it to an ordinary account")

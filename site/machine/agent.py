@@ -208,7 +208,7 @@ class AgentDriver:
                 self._say(MachineTakes(self.name, users))
 
     async def order(self, data: bytes) -> None:
-        """Execute encoded orders."""
+        """Decode and execute the site's orders for this machine."""
         for order in ORDERS.decode(data):
             if order.machine != self.name:
                 logger.error("an order for machine %s arrived at machine %s", order.machine, self.name)

@@ -19,7 +19,7 @@ from gridweave.site.machine.folders import CALL, rate_path, user_folder
 from gridweave.site.machine.processes import TOKEN_VARIABLE
 
 SOCKET_VARIABLE = "GRIDWEAVE_RENDEZVOUS_FD"
-"""A job that sets this variable requests the listening rendezvous socket; rank 0 finds its file descriptor here."""
+"""If a job sets this variable, rank 0 inherits the rendezvous socket, and the variable contains its descriptor."""
 
 FIRST_DESCRIPTOR = 3
 """The first file descriptor after standard input, output and error."""

@@ -59,7 +59,7 @@ class Forks:
             await asyncio.wait(self._tasks)
 
     def open(self) -> None:
-        """Start a server."""
+        """Start a fork server and connect to it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:

@@ -225,7 +225,7 @@ class RankParent:
         return ControlGroup({name: path for name, path in folders.items() if self.is_limited or os.path.isdir(path)})
 
     def give(self, handle: int) -> None:
-        """Transfer a file or folder of the service to the user; raise DeniedError if others own it or it has links."""
+        """Transfer a file or folder of the service to the user; reject other users' files and files with hard links."""
         assert self.account is not None
         status = os.fstat(handle)
         is_folder = stat.S_ISDIR(status.st_mode)
@@ -236,7 +236,7 @@ class RankParent:
         os.fchmod(handle, 0o2750 if is_folder else 0o640)
 
     def start(self, handles: list[int]) -> None:
-        """Start a rank, which waits at its gate; ``handles``: its `RankStart`, gate, report pipe and output files."""
+        """Start a rank, which waits at its gate; ``handles`` are its `RankStart`, gate, report pipe and output."""
         if self.account is None:
             raise DeniedError("the request for a rank came before the request with its user")
         what, gate, report, *output = handles

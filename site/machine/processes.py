@@ -131,7 +131,7 @@ def unshare(namespaces: int) -> None:
 
 
 def signal_pipe(numbers: Iterable[int]) -> int:
-    """Write a byte to a pipe for each of these signals that arrives; return the pipe's read end."""
+    """Install handlers that write a byte to a pipe for each of these signals; return the pipe's read end."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     for number in numbers:
         signal.signal(number, lambda _number, _frame: None)
@@ -187,7 +187,7 @@ def _scanned_children() -> Callable[[int], list[ProcessStat]]:
 
 
 def descendants(pid: int) -> list[ProcessStat]:
-    """Return all descendants of a process, parents before children, including ended ones (state ``Z``)."""
+    """Return all descendants of a process, parents before children, including ended processes (state ``Z``)."""
     below = _listed_children if _kernel_lists_children() else _scanned_children()
     stats: list[ProcessStat] = []
     waiting = [pid]

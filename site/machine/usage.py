@@ -19,7 +19,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class EndedProcess(NamedTuple):
-    """A reaped process: the result of wait4(2) and its identity.
+    """A reaped process: its identity and its resource use, from wait4(2) and /proc.
 
     `session` and `start_ticks` are 0 if the kernel did not report them.
     """

@@ -13,7 +13,7 @@ from gridweave.site.launch import Used
 from gridweave.site.needs.text import MEMORY
 
 LEAST_RUNS = 5
-"""Number of recorded runs of a user and class from which their mean is used."""
+"""Minimum number of recorded runs of a user and class for their mean to be used."""
 
 DISK_BPS = 200e6
 """Default bandwidth of a node's disk, about that of a hard disk [bytes/s]."""

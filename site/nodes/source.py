@@ -191,7 +191,7 @@ class NodeSource(ABC):
 
     @property
     def state_type(self) -> Any:
-        """The type of the state."""
+        """The type of the value that `state` returns."""
         return self.discipline.state_type
 
     def state(self) -> Any:

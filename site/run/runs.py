@@ -355,7 +355,7 @@ class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Runs:
-    """A site's runs, and its machines that are full.
+    """A site's runs, and the machines that cannot start tasks.
 
     `Runs` records the jobs' histories in the site's registry, and adds orders for machines to the registry's commands.
     `over` contains the runs that ended at the current time, by job id; `begun` the runs that got their nodes after all.
@@ -489,7 +489,7 @@ class Runs:
         return is_put_off
 
     def not_begun(self) -> list[tuple[int, int]]:
-        """Return the jobs whose start is waiting for other runs to end, and the jobs' wall time limits [ms]."""
+        """Return the jobs whose start is delayed until other runs have ended, with their wall time limits [ms]."""
         waiting = [(job_id, run.next_limit_ms) for job_id, run in self._runs.items() if run.next_start is not None]
         kept = [run for run in self._runs.values() if run.is_kept and not (run.ending or run.is_evicted)]
         return waiting + [(run.job_id, next(iter(run.node_tasks.values())).launch.limit_ms or 0) for run in kept]

@@ -227,7 +227,7 @@ class ContractCore:
         return self._share.shut
 
     def forecast(self, now_ms: int, job_id: int, name: str = "") -> Forecast | None:
-        """Forecast the start of a waiting job or of one with reserved nodes, or return None; leave the state unchanged."""
+        """Return the forecast for a job that is waiting or has reserved nodes, or None; the state does not change."""
         part, site = self._parts.get(job_id), self.site.copy()
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
         if job is not None:
@@ -249,7 +249,7 @@ class ContractCore:
         return forecast_at(name, site_reason, now_ms, job_id, part.width, part.length_ms, "starting")
 
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
-        """Forecast the start of a job submitted now by a user or the grid; leave the state unchanged."""
+        """Forecast the start of a job as if it were submitted now by a user or the grid; the state does not change."""
         site_reason, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
         reason = self._share.why_not(job.width) if for_grid else None
         if reason is not None:

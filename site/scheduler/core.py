@@ -328,7 +328,7 @@ class SiteCore:
         return next_ms if next_ms is None or next_ms > self._now_ms else self._now_ms + 1
 
     def why_paused(self, now_ms: int, job_id: int) -> str:
-        """Return why a job is paused on its nodes, and for which job; empty if it is not paused."""
+        """Return for which job a job is paused on its nodes, and until when; empty if it is not paused."""
         return self._discipline.pause_reason(now_ms, job_id) if job_id in self._nodes_of else ""
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
@@ -348,7 +348,7 @@ class SiteCore:
         return msgspec.structs.replace(site_reason, reason=reason, nodes=self.nodes, free=self.source.idle)
 
     def _with_rule(self, reason: str) -> str:
-        """Append the discipline's current rule to a reason, if it has one."""
+        """Append to a reason the discipline's rule by which the start may still change, if there is one."""
         rule = self._discipline.rule_in_force()
         return f"{reason}; {rule}" if rule else reason
 

@@ -205,7 +205,7 @@ class LiveSite:
         return forecast
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
-        """Forecast the start of a job submitted now by a user, or delegated by the grid; leave the state unchanged."""
+        """Forecast the start of a job as if a user submitted it or the grid delegated it now, without submitting it."""
         now_ms = max(now_ms, self._now_ms)
         reason = request_problem(request) if for_grid else self.registry.refusal(request)
         reason = reason or self._why_stuck(request) or self._why_rejected(request)
@@ -587,7 +587,7 @@ class LiveSite:
         return answer
 
     def _settle_evicted(self) -> None:
-        """Record that evicted jobs have left their nodes, and start those that already have new nodes; the others wait.
+        """Record that evicted jobs have left their nodes; start jobs that already have new nodes, requeue the others.
 
         A job that ended by itself or was cancelled leaves the queue or its new nodes. A grid job goes back to the grid.
         """
