@@ -160,7 +160,7 @@ def take_signal(folder: Path) -> int | None:
 
 
 def write_cancel(folder: Path, reason: str) -> bool:
-    """Request a node task's cancellation by writing a file; return False if there is an earlier request, which stays."""
+    """Request a node task's cancellation by writing a file; return False if an earlier request exists, which stays."""
     temporary = folder / f".{CANCEL}.{os.getpid()}"
     temporary.touch(mode=0o600)
     temporary.write_text(reason, encoding="utf-8")
