@@ -1,4 +1,4 @@
-"""Represent recorded run times as operators read and edit them: one TOML table per kind of run."""
+"""Represent recorded run times in the form that operators read and edit: one TOML table per kind of run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 EXPERIENCE = "experience"
-"""Name of the question about learned run times for `Discipline.answer`; also the last part of the REST route."""
+"""Name of the query for learned run times in `Discipline.answer`; also the last part of the REST route."""
 
 MOST_CHANGES = 1_000
 """The largest number of changes in one edit."""
@@ -24,7 +24,7 @@ TimesKey = tuple[str | None, str | None, str]
 
 
 class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Run times of one kind: one ``[[experience]]`` table.
+    """Statistics of the run times of one kind of run: one ``[[experience]]`` table.
 
     Attributes
     ----------
@@ -47,11 +47,11 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def key(self) -> TimesKey:
-        """Identifies the kind of run; a number and the same number as text are equal."""
+        """The class, user and resource that identify the kind of run, as text: the number 10 equals the name "10"."""
         return (name_text(self.job_class), name_text(self.user), self.resource)
 
     def problem(self) -> str | None:
-        """Return what is wrong with the values, in one line, or None."""
+        """Return a one-line error message if a value is invalid, or None."""
         whose = f"job class {self.job_class}" if self.user is None else f"user {self.user}"
         if (self.job_class is None) == (self.user is None):
             return "experience needs either a job_class or a user"
@@ -64,7 +64,7 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ExperienceChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes of the run times that a site has learned.
+    """Changes to the run times that a site has learned.
 
     Attributes
     ----------
@@ -77,12 +77,12 @@ class ExperienceChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """Recorded run times of a site.
+    """A site's recorded run times.
 
     Attributes
     ----------
     learns : bool
-        Whether its discipline records run times.
+        Whether the site's discipline records run times.
     times : list of KnownTimes
         One entry per class, user and resource.
     """
@@ -93,12 +93,12 @@ class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_text(name: Name) -> str | None:
-    """Return a class or a user as text; None stays None."""
+    """Return a class or user as text; None stays None."""
     return None if name is None else str(name)
 
 
 def in_order(times: Iterable[KnownTimes]) -> list[KnownTimes]:
-    """Sort times by class, user and resource: those without a class first, numbers before names.
+    """Sort run times by class, user and resource: entries without a class first, numbers before names.
 
     Examples
     --------
@@ -110,12 +110,12 @@ def in_order(times: Iterable[KnownTimes]) -> list[KnownTimes]:
 
 
 def read_times(plain: object) -> list[KnownTimes]:
-    """Return the times of a list of tables; raise msgspec.ValidationError if it is not such a list."""
+    """Convert a list of plain tables to run times; raise msgspec.ValidationError if it is invalid."""
     return msgspec.convert(plain, list[KnownTimes])
 
 
 def experience_text(times: Iterable[KnownTimes]) -> str:
-    """Return the times as TOML."""
+    """Return the run times as TOML."""
     return "\n".join(map(_table, times))
 
 
@@ -125,8 +125,8 @@ def _table(times: KnownTimes) -> str:
 
 
 def _toml_text(value: object) -> str:
-    """Return a number or a text in TOML syntax."""
-    # Same as JSON, except that TOML accepts no escaped surrogates and no bare DEL.
+    """Return a number or string in TOML syntax."""
+    # TOML is like JSON here, except that it accepts no escaped surrogates and no bare DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

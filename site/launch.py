@@ -1,7 +1,7 @@
-"""Define the messages between a site's service and the runner of node tasks on a machine, and the runner's files.
+"""Define the messages between a site's service and a machine's runner of node tasks, and the contents of its files.
 
-A node task is the set of a job's ranks on one machine. `SplitCost` and `NodeSharing` describe the cost of running on
-several sites or on shared nodes.
+A node task consists of a job's ranks on one machine. `SplitCost` and `NodeSharing` describe the cost of running a job
+on several sites or on shared nodes.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
 Outcome = Literal["finished", "failed", "limit", "cancelled", "lost"]
 """How a node task ended.
 
-``finished``: every rank exited with code 0; ``failed``: a rank did not, or the start was impossible; ``limit``: it
-reached its limit; ``cancelled``: somebody ended it; ``lost``: the machine failed under it, or had no capacity for it.
+``finished``: every rank exited with code 0; ``failed``: a rank did not, or the node task could not start; ``limit``: it
+reached its time limit; ``cancelled``: it was cancelled; ``lost``: the machine failed or had no capacity for it.
 """
 
 Phase = Literal["waiting", "running", "ending", "ended"]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A Python callable to run in place of a command.
+    """A Python callable to run instead of a command.
 
     Attributes
     ----------
     function : str
-        ``module:function``; the function may be an attribute of an attribute (``module:Class.method``).
+        ``module:function``; the function may be nested, as in ``module:Class.method``.
     args, kwargs
         Arguments of the function; any JSON values.
     per_item : bool
-        Whether to call the function once for each item of `args`, in order; the result is then a line of JSON with one
-        `ItemEnd` per item.
+        Whether to call the function once for each item of `args`, in order; if so, the result is a line of JSON with
+        one `ItemEnd` per item.
     """
 
     function: str
@@ -49,14 +49,14 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The result of calling a function with one item of many.
+    """The result of one call of a function that is called once per item.
 
     Attributes
     ----------
     value : object
         The return value; any JSON value.
     error, trace : str
-        The exception in one line, and with its traceback; empty if the function returned.
+        The exception in one line, and its traceback; both empty if the function returned.
     """
 
     value: Any = None
@@ -65,17 +65,17 @@ class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LimitSignal(msgspec.Struct, frozen=True):
-    """A signal before a job reaches its limit, as ``--signal`` of Slurm.
+    """A signal sent before a job reaches its time limit, like Slurm's ``--signal``.
 
     Attributes
     ----------
     name : str
-        One of `gridweave.site.job.SignalName`.
+        A signal name of `gridweave.site.job.SignalName`.
     ahead_ms : int
         Time before the limit; a job with a shorter limit gets the signal at its start.
     to : str
-        The processes that get it. ``all``: all processes; ``rank``: the ranks only (a script, but not its children);
-        ``steps``: the processes that the ranks started with ``srun``; ``below``: all but the ranks.
+        The receiving processes. ``all``: all processes; ``rank``: only the ranks (a script, but not its children);
+        ``steps``: the processes that the ranks started with ``srun``; ``below``: all processes except the ranks.
     """
 
     name: str
@@ -86,24 +86,23 @@ class LimitSignal(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One process of a job on this machine."""
 
-    rank: int  # number in the whole job, from 0
-    node: int = 0  # its node, numbered from 0 within the job; a machine can have several nodes of a job
-    # The hardware threads that it may run on, by the numbers of the operating system; ``None``: those of the parent
-    # process.
+    rank: int  # number within the whole job, from 0
+    node: int = 0  # number of its node within the job, from 0; a machine can provide several nodes of a job
+    # Allowed hardware threads, as numbered by the operating system; ``None``: inherited from the parent process.
     threads: tuple[int, ...] | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that all processes of a job on a machine may use together; ``None``: no limit.
+    """Limits on the total resource use of a job's processes on a machine; ``None``: no limit.
 
     Attributes
     ----------
     memory_bytes : int, optional
-        Memory, including the page cache of its files; no swap.
+        Memory, including the page cache of the job's files; swap is not allowed.
     cpus : float, optional
         CPU time per unit of wall time, above 0.
     processes : int, optional
-        Processes and threads at any one time.
+        Number of processes and threads at any one time.
     """
 
     memory_bytes: int | None = None
@@ -111,7 +110,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     processes: int | None = None
 
     def times(self, nodes: int) -> Limits:
-        """Return the limits of ``nodes`` nodes together."""
+        """Return the total limits for this number of nodes."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return Limits(**{name: None if value is None else value * nodes for name, value in values.items()})
 
@@ -123,7 +122,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(NamedTuple):
-    """The rendezvous address of a job's ranks, and the key by which they authenticate each other; empty: no key."""
+    """The rendezvous address of a job's ranks, and the key with which they authenticate each other (empty: no key)."""
 
     key: str
     host: str
@@ -154,73 +153,72 @@ def meeting_of(rendezvous: str) -> Meeting | None:
 
 
 class NodePart(msgspec.Struct, frozen=True):
-    """The share of a machine's nodes that all ranks of a node task get together, where jobs get fractions; in nodes."""
+    """The fraction of a machine's nodes that the ranks of a node task get in total [nodes]."""
 
     cpu: float  # at full speed
     memory: float
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A node task: everything that one machine needs to run its ranks of a job."""
+    """A node task: everything that a machine needs to run its ranks of a job."""
 
-    # Together they identify the node task on its machine; both >= 0. A node task is started at most once.
+    # The job and attempt identify the node task on its machine; both >= 0. A node task is started at most once.
     job_id: int
     attempt: int
-    ranks: tuple[Rank, ...]  # the ranks on this machine; they start all or none
-    size: int | None = None  # number of ranks of the whole job; ``None``: all are here
-    argv: tuple[str, ...] = ()  # the command and its arguments, if `call` is not given
-    call: Call | None = None  # the Python callable to run instead, in a process of its own per rank
-    environment: dict[str, str] = {}  # added to the environment of the runner
-    # The absolute path of an existing directory; ``None``: ``work`` in the folder of the node task, which is deleted
-    # with that folder.
+    ranks: tuple[Rank, ...]  # the ranks on this machine; either all of them start, or none
+    size: int | None = None  # number of ranks of the whole job; ``None``: all ranks are on this machine
+    argv: tuple[str, ...] = ()  # the command and its arguments; empty if `call` is given
+    call: Call | None = None  # the Python callable to run instead of a command, in a separate process per rank
+    environment: dict[str, str] = {}  # added to the runner's environment
+    # The absolute path of an existing directory; ``None``: ``work`` in the node task's folder, which is deleted with
+    # that folder.
     working_directory: str | None = None
     site: str = ""  # the name of this site
     sites: tuple[str, ...] = ()  # the names of all sites of the job
-    # ``KEY@host:port`` (`Meeting`): the rendezvous address of the ranks, and the key by which they authenticate.
+    # ``KEY@host:port`` (`Meeting`): the rendezvous address of the ranks, and the key with which they authenticate.
     rendezvous: str = ""
-    # The node task is ended after this much work, in ms at full speed: wall time, if it is never paused or slowed.
+    # Limit of the node task's work, in ms at full speed: its wall time if it is never paused or slowed.
     limit_ms: int | None = None
     grace_ms: int = DEFAULT_GRACE_MS  # time between TERM and KILL
     # Largest stored output of a rank, standard output and error together.
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
-    # Common start of all ranks, by the clock of this machine; ``None``: as soon as possible.
+    # Common start time of all ranks, by this machine's clock; ``None``: as soon as possible.
     start_at_unix_ms: int | None = None
-    # If not ``None``, the ranks wait at their gate until it is opened. They are then ended after this time unless the
-    # site confirms that the whole job runs.
+    # If not ``None``, the ranks wait at their gate until it is opened. Once started, they are ended after this time
+    # unless the site confirms that the whole job is running.
     alone_ms: int | None = None
     checkpoint_signal: str = "TERM"  # name without ``SIG``; asks the ranks to write a checkpoint
-    # Whether the other ranks of this node task are ended when one has failed, as with ``mpirun``.
+    # Whether a failing rank ends the other ranks of this node task, as with ``mpirun``.
     end_on_failure: bool = True
-    # Of a packed array: the tasks that the ranks run; ``None``: each rank runs the command once.
+    # The tasks of a packed array that the ranks run; ``None``: each rank runs the command once.
     array_tasks: Ranges | None = msgspec.field(default=None, name="elements")
     starts: int = 0  # number of earlier starts of the job
-    part: NodePart | None = None  # ``None``: the whole nodes of its ranks
+    part: NodePart | None = None  # ``None``: whole nodes
     user: str = ""  # the job's user
     # Added by the machine: the socket of the launcher that starts the ranks as the Unix user of the job's user (empty:
-    # they run as the user of the service), their common limits, and the control groups that enforce these, by
+    # they run as the service's user), their total limits, and the control groups that enforce the limits, by
     # controller.
     launcher: str = ""
     limits: Limits | None = None
     groups: dict[str, str] = {}
     limit_signal: LimitSignal | None = None
-    # Work per ms when no other job slows this one: below 1 if a split slows it, above 1 on fast machines.
+    # Work per ms when no other job slows this one down: below 1 if it is split over sites, above 1 on fast machines.
     rate: float = 1.0
-    # Where nodes are shared: cores per node and hardware threads per core.
+    # If jobs share nodes: cores per node and hardware threads per core.
     lanes: tuple[int, int] | None = None
-    # How long the ranks may wait at a gate that must be opened, from when all are ready; ``None``: without a limit.
+    # How long the ranks may wait for their gate to be opened once all are ready; ``None``: no limit.
     gate_ms: int | None = None
 
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a machine keeps the folders of ended jobs with their output.
+    """How long a machine keeps the folders of ended jobs, which contain their output.
 
     Attributes
     ----------
     days : int
-        Days after the end of the job.
+        Days after a job has ended.
     bytes_per_user : int
-        Disk space for the folders of each user on the machine; when it is exceeded, the user's oldest folders are
-        removed.
+        Disk space for each user's folders on the machine; if it is exceeded, the user's oldest folders are removed.
     """
 
     days: int = 90
@@ -231,7 +229,7 @@ KEEP_OUTPUT = OutputLimits()
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """When a machine removed the output of a job (Unix time), and why, as a phrase that follows a colon."""
+    """The Unix time at which a machine removed a job's output, and the reason as a phrase to put after a colon."""
 
     at_ms: int
     reason: str
@@ -247,16 +245,16 @@ class AcceptedUsers(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     anyone : bool
     names : tuple of str
-        The accepted users, unless anyone is accepted.
+        The accepted users, unless `anyone` is true.
     is_mapped : bool
-        Whether the names come from a map of users to accounts, of a launcher or a batch system; otherwise the only name
-        is the owner.
+        Whether the names come from a launcher's or batch system's map of users to accounts; otherwise the only name is
+        the owner's.
     options : tuple of str
-        Names of the batch system options that jobs may have and that are passed on.
+        Names of the batch system options that jobs may set; the site passes them on.
     forms : bool
         Whether jobs may have forms because the site's machines differ.
     shares : bool
-        Whether jobs share the nodes by hardware threads.
+        Whether jobs share nodes by hardware threads.
     """
 
     anyone: bool = True
@@ -267,7 +265,7 @@ class AcceptedUsers(msgspec.Struct, frozen=True, kw_only=True):
     shares: bool = False
 
     def refusal(self, user: str, options: Iterable[str] = (), *, has_forms: bool = False) -> str | None:
-        """Return why a job of a user with these options (``name=value``) is not accepted, in one line, or None.
+        """Return the one-line reason why a user's job with these options (``name=value``) is not accepted, or None.
 
         Examples
         --------
@@ -296,7 +294,7 @@ class AcceptedUsers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The accepted users in words; at most the first five.
+        """The accepted users in words; names at most the first five.
 
         Examples
         --------
@@ -311,7 +309,7 @@ class AcceptedUsers(msgspec.Struct, frozen=True, kw_only=True):
         return f"accepts jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
     def both(self, other: AcceptedUsers) -> AcceptedUsers:
-        """Return the users and options that both accept."""
+        """Return the users and options accepted by both machines."""
         options = tuple(name for name in self.options if name in other.options)
         if self.anyone or other.anyone:
             return msgspec.structs.replace(other if self.anyone else self, options=options)
@@ -323,27 +321,27 @@ ANYONE = AcceptedUsers()
 
 
 class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The users whose jobs a machine starts, their Unix accounts, and the limits of their jobs.
+    """The users whose jobs a machine starts, how it starts them, and the jobs' limits.
 
     Attributes
     ----------
     owner : str
-        The only user whose jobs it starts; empty: any user.
+        The only user whose jobs the machine starts; empty: any user.
     launcher : str
-        Socket of the launcher that starts ranks as the Unix users of their jobs' users; empty: they run as the user of
-        the service.
+        Socket of the launcher that starts ranks as the Unix users of their jobs' users; empty: they run as the
+        service's user.
     limits : Limits, optional
-        Limits of a job for each of its nodes on the machine.
+        A job's limits for each of its nodes on the machine.
     gives_parts : bool
-        Whether jobs get fractions of its nodes, which control groups must enforce.
+        Whether jobs get fractions of the machine's nodes, enforced by control groups.
     counts_parts : bool
-        Whether fractions of its nodes are only counted, as its nodes are, and not enforced.
+        Whether fractions of the machine's nodes are only counted, not enforced.
     options : tuple of str
         See `AcceptedUsers.options`.
     mapped : tuple of str, optional
-        The only users whose jobs it starts, from the map of users to accounts of a batch system; None: no map.
+        The only users whose jobs the machine starts, from a batch system's map of users to accounts; None: no map.
     output : OutputLimits
-        How long it keeps the output of ended jobs.
+        How long the machine keeps the output of ended jobs.
     """
 
     owner: str = ""
@@ -356,7 +354,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     counts_parts: bool = False
 
     def refusal(self, user: str) -> str | None:
-        """Return why a user's job is not started, in one line, or None.
+        """Return the one-line reason why a user's jobs are not started, or None.
 
         Examples
         --------
@@ -368,7 +366,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def users(self) -> AcceptedUsers:
-        """The accepted users by these rules; a launcher has a map of its own."""
+        """The users accepted by these rules; a launcher's own map is not included."""
         if self.mapped is not None:
             return AcceptedUsers(anyone=False, names=self.mapped, is_mapped=True, options=self.options)
         return AcceptedUsers(anyone=not self.owner, names=(self.owner,) if self.owner else (), options=self.options)
@@ -385,12 +383,12 @@ class Used(msgspec.Struct, frozen=True):
     cpu_s : float
         CPU time, user and system.
     peak_memory_bytes : int
-        Peak memory. Of a rank: the larger of its largest process and of the largest sampled sum over its processes
-        (which counts shared pages in each process); of a node task: the sum over its ranks.
+        Peak memory. For a rank: the peak of its largest process, or the largest sampled sum over its processes (which
+        counts shared pages once per process), whichever is larger; for a node task: the sum over its ranks.
     read_bytes, written_bytes : int
-        Bytes read from and written to storage, without reads from the page cache.
+        Bytes read from and written to storage, excluding reads from the page cache.
     wall_s : float
-        Wall time from start to end; of a node task: of its longest rank.
+        Wall time from start to end; for a node task: that of its longest rank.
     """
 
     cpu_s: float = 0.0
@@ -401,15 +399,15 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class RankReport(msgspec.Struct, frozen=True):
-    """The state and the result of a rank."""
+    """The state and result of a rank."""
 
     rank: int
-    pid: int  # also the id of its session and process group
-    # Start of its process in clock ticks since boot; with `pid` it identifies the process uniquely.
+    pid: int  # also the id of the rank's session and process group
+    # Start time of the process in clock ticks since boot; together with `pid` it identifies the process.
     start_ticks: int
-    exit_code: int | None = None  # if it exited by itself
-    signal: int | None = None  # if a signal ended it
-    # Output in its files, and output that was dropped because the limit was reached or the disk was full.
+    exit_code: int | None = None  # if the rank exited by itself
+    signal: int | None = None  # if a signal ended the rank
+    # Bytes of output in files, and bytes dropped because the limit was reached or the disk was full.
     kept_bytes: int = 0
     dropped_bytes: int = 0
     output_problem: str = ""  # why output is missing; empty if it is complete
@@ -417,14 +415,14 @@ class RankReport(msgspec.Struct, frozen=True):
 
 
 class NodeTaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a node task as stored in its folder (``state.msgpack``)."""
+    """The state of a node task, as stored in its folder (``state.msgpack``)."""
 
     job_id: int
     attempt: int
-    phase: Phase  # ``waiting`` for the start, ``running``, ``ending`` (asked to exit), ``ended``
-    boot_id: str  # boot for which the process ids are valid
+    phase: Phase  # ``waiting`` for its start, ``running``, ``ending`` (told to exit), ``ended``
+    boot_id: str  # id of the boot for which the process ids are valid
     token: str = ""  # the value of ``GRIDWEAVE_PIECE`` in the environment of its processes
-    # Its supervisor process; 0 if it never had one.
+    # The supervisor process; 0 if there never was one.
     shim_pid: int = 0
     shim_start_ticks: int = 0
     # Unix time in ms.
@@ -433,23 +431,23 @@ class NodeTaskState(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None  # ``None`` until it has ended
     reason: str = ""  # why it ended, in one line
     ranks: tuple[RankReport, ...] = ()
-    at_gate: bool = False  # whether all ranks wait at their gate
-    usage: Used = Used()  # of the whole node task, including processes without a known rank
+    at_gate: bool = False  # whether all ranks are waiting at their gate
+    usage: Used = Used()  # of the whole node task, including processes of unknown ranks
     is_paused: bool = False
-    paused_ms: int = 0  # total time paused, without the current pause
+    paused_ms: int = 0  # total time paused, excluding the current pause
     has_own_ipc: bool = False  # whether System V and POSIX IPC objects are removed with its last process
     kill_due_ms: int | None = None  # latest time of the kill, at its current pace
 
 
 class NodeTaskReady(msgspec.Struct, frozen=True, tag="PieceReady"):
-    """All ranks of a node task wait at their gate."""
+    """All ranks of a node task are waiting at their gate."""
 
     job_id: int
     attempt: int
 
 
 class NodeTaskStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
-    """All ranks of a node task run."""
+    """All ranks of a node task are running."""
 
     job_id: int
     attempt: int
@@ -458,7 +456,7 @@ class NodeTaskStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
 
 
 class NodeTaskEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
-    """No process of a node task is left; `started_ms` is ``None`` if no rank ever ran."""
+    """All processes of a node task have ended; `started_ms` is ``None`` if no rank ever ran."""
 
     job_id: int
     attempt: int
@@ -468,7 +466,7 @@ class NodeTaskEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     usage: Used
     started_ms: int | None
     ended_ms: int
-    # Of a packed array: the ended tasks, and the tasks that started and did not end.
+    # For a packed array: the ended tasks, and the tasks that started but did not end.
     array_tasks: tuple[ArrayTask, ...] = msgspec.field(default=(), name="elements")
     interrupted: tuple[int, ...] = ()
 
@@ -477,11 +475,11 @@ NodeTaskEvent = NodeTaskReady | NodeTaskStarted | NodeTaskEnded
 
 
 Ran = tuple[int, int] | None
-"""Start and end of a set of processes, by the clocks of machines."""
+"""Start and end time of a set of processes, according to their machines' clocks."""
 
 
 def both_ran(span: Ran, other: Ran) -> Ran:
-    """Merge two spans: when the last processes of both started, and when the last ended.
+    """Merge the spans of two sets of processes into the latest start and the latest end.
 
     Examples
     --------
@@ -494,22 +492,22 @@ def both_ran(span: Ran, other: Ran) -> Ran:
 
 
 _UnixMs = Annotated[int, Meta(ge=0, le=8_640_000_000_000_000)]
-"""Unix time in ms, in the range of a JavaScript date."""
+"""Unix time in ms, within the range of a JavaScript date."""
 
 _Rank = Annotated[int, Meta(ge=0, le=10**7)]
 
 
 class UsagePoint(msgspec.Struct, frozen=True, array_like=True):
-    """Resource use of a node task up to an instant.
+    """Resource use of a node task at one point in time.
 
     Attributes
     ----------
     at_ms : int
-        Unix time, by the clock of its machine.
+        Unix time, according to the machine's clock.
     cpu_s : float
-        CPU time of all its processes since their start.
+        CPU time of all processes since their start.
     memory_bytes : int
-        Peak sampled memory of all processes together since the previous point.
+        Peak of the processes' total sampled memory since the previous point.
     """
 
     at_ms: _UnixMs
@@ -518,18 +516,18 @@ class UsagePoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Resource use of a node task over time; its user can write the file, so its sizes are limited.
+    """Resource use of a node task over time; lengths are limited because the job's user can write the file.
 
     Attributes
     ----------
     site, host : str
-        The site, and the host by its own name.
+        Names of the site and of the host.
     first_rank, last_rank, size : int
         First and last rank of the node task, and number of ranks of the whole job.
     start_ms : int
-        Start of its processes, Unix time by the clock of its machine; their use was 0 then.
+        Start of the processes, with zero use, in Unix time according to the machine's clock.
     points : tuple of UsagePoint
-        Ascending by time; at most 120, plus the newest sample.
+        In ascending order of time; at most 120 points, plus the newest sample.
     """
 
     site: Annotated[str, Meta(max_length=200)]
@@ -542,7 +540,7 @@ class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:
-    """Return the total use of several processes: the sums, and the longest wall time.
+    """Return the total resource use of several processes: sums, except for the wall time, which is the longest.
 
     Examples
     --------
@@ -559,14 +557,14 @@ def total_usage(parts: tuple[Used, ...]) -> Used:
 
 
 def python_scalar(value: Any) -> Any:
-    """Convert a numpy scalar to the Python type; return any other value unchanged."""
+    """Convert a numpy scalar to its Python type; return any other value unchanged."""
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def json_problem(value: object, *, most_depth: int = 32) -> str | None:
-    """Return which part of a value does not survive a JSON round trip or is nested too deeply, or None.
+    """Describe the part of a value that does not survive a JSON round trip or is nested too deeply; None if valid.
 
-    A tuple may come back as a list.
+    Tuples are allowed, although they come back as lists.
 
     Examples
     --------
@@ -590,7 +588,7 @@ def json_problem(value: object, *, most_depth: int = 32) -> str | None:
 
 
 def nested_values(values: Any) -> Iterator[tuple[Any, int]]:
-    """Yield a value and all values nested in it, with their depths, without recursion."""
+    """Yield a value and all values nested in it, each with its depth, without recursion."""
     waiting = [(values, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -603,7 +601,7 @@ def nested_values(values: Any) -> Iterator[tuple[Any, int]]:
 
 
 def launch_problem(launch: Launch) -> str | None:
-    """Return why no machine could run a launch, in one line, or ``None``.
+    """Return the one-line reason why no machine could run a launch, or ``None``.
 
     Examples
     --------
@@ -662,22 +660,22 @@ def _number_problem(launch: Launch) -> str | None:
 
 
 class SplitCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of splitting a job over several sites, by the network model at the time of its placement.
+    """The cost of splitting a job over several sites, according to the network model when the job was placed.
 
     Attributes
     ----------
     whole_ms, length_ms : int
-        Wall time limit on one site, and on these sites.
+        The job's wall time limit on a single site, and on the chosen sites.
     factor : float
-        Slowdown factor of its work.
+        Slowdown factor of the job's work.
     latency_ms : float, optional
-        Largest one-way latency between two of its sites; None: the grid has no network model.
+        Largest one-way latency between two of the job's sites; None: the grid has no network model.
     bandwidth_bps : float, optional
-        Smallest bandwidth between two of its sites; None: the grid has no network model.
+        Smallest bandwidth between two of the job's sites; None: the grid has no network model.
     communication : str
         The assumed communication, and its source; empty if the grid has no network model.
     text : str
-        All of this in one line, for people.
+        The whole cost as one readable line.
     """
 
     whole_ms: int
@@ -690,23 +688,23 @@ class SplitCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs with which a job shares its nodes, and the cost of that (docs/sharing.md, "On machines").
+    """The jobs with which a job shares its nodes, and the resulting slowdown (docs/sharing.md, "On machines").
 
     Attributes
     ----------
     beside : tuple of int
-        The jobs that have shared its nodes so far, in the order of their first contact.
+        The jobs that have shared nodes with the job so far, in the order in which they first did.
     now : tuple of int
-        The jobs that share its nodes now; empty once it has ended.
+        The jobs that are currently sharing its nodes; empty once the job has ended.
     slowdown : float
-        Expected slowdown factor by the site's table: the current one, or over the whole run once the job has ended.
+        Slowdown factor expected from the site's table: the current one, or that of the whole run once it has ended.
     real : float, optional
-        Measured slowdown factor, relative to such jobs without sharing. None before its end, and if no such job has run
-        alone.
+        Measured slowdown factor, relative to similar jobs that ran alone. None until the job has ended, or if no
+        similar job has run alone.
     alone_ms, alone_runs : int
-        Geometric mean of the run times of such jobs without sharing, and the number of these runs.
+        Geometric mean of the run times of similar jobs that ran alone, and the number of these runs.
     text : str
-        The expectation in one line, for people.
+        The expected slowdown as one readable line.
     """
 
     beside: tuple[int, ...]

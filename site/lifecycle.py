@@ -1,7 +1,7 @@
-"""The states of jobs, of a site's parts of grid jobs, and of the ends of runs, as tables.
+"""State tables for jobs, for a site's parts of grid jobs, and for how a job's run ends.
 
-A state and a cause give the next state. `Lifecycle.change` is the only code in ``site/`` and ``grid/`` that changes the
-state of a record. The tables of the grid's own records are in ``grid/lifecycle.py``; docs/states.md has the diagrams.
+A state and a cause determine the next state. `Lifecycle.change` is the only code in ``site/`` and ``grid/`` that
+changes a record's state. The tables for the grid's own records are in ``grid/lifecycle.py``; see also docs/states.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 from gridweave.errors import GridweaveError
 
 KEEP_MOVES = 2_000
-"""How many moves a `Lifecycle` remembers, over all its records."""
+"""How many state changes a `Lifecycle` remembers, in total for all its records."""
 
 JobState = Literal["held", "waiting", "starting", "running", "ending", "ended", "refused"]
 JobCause = Literal[
@@ -41,13 +41,13 @@ class StateTable(Generic[S, C]):
     Attributes
     ----------
     record : str
-        The kind of record that has these states, for messages.
+        The kind of record that has these states, for error messages.
     states, causes : mapping to str
-        What each state and each cause means.
+        The meaning of each state and cause.
     first : mapping from cause to state
         The first state of a record.
     rows : mapping from state to mapping from cause to state
-        The next state, for each cause that is possible in a state. A cause that changes nothing leads back to its own
+        The next state for each cause that is possible in a state. A cause that changes nothing leads back to the same
         state. A state without causes is final.
     """
 
@@ -68,7 +68,7 @@ class StateTable(Generic[S, C]):
         return tuple(state for state, row in self.rows.items() if row)
 
     def after(self, state: str, cause: C) -> S | None:
-        """Return the next state, or None if the cause is impossible; a new record has the state ''."""
+        """Return the next state, or None if the cause is impossible; the state of a new record is ''."""
         if not state:
             return self.first.get(cause)
         return self.rows.get(cast("S", state), {}).get(cause)
@@ -110,7 +110,7 @@ JOB: Final = StateTable[JobState, JobCause](
             "hold": "held",
             "place": "starting",
             "delegate": "waiting",
-            "run": "running",  # at the grid, of a delegated job
+            "run": "running",  # at the grid, for a delegated job
             "stop": "waiting",  # the site whose queue has the job is asked to remove it
             "retry": "waiting",
             "end": "ended",
@@ -134,7 +134,7 @@ JOB: Final = StateTable[JobState, JobCause](
             "end": "ended",
         },
         "ending": {
-            # Reports of decisions from before the job was stopped.
+            # Late reports of decisions made before the job was stopped.
             "place": "ending",
             "delegate": "ending",
             "run": "ending",
@@ -149,13 +149,13 @@ JOB: Final = StateTable[JobState, JobCause](
 )
 
 OPEN, OVER = JOB.open, JOB.over
-"""The states of jobs that are not over, and of those that are."""
+"""The states of jobs that are not over, and the states of jobs that are."""
 
 WITHOUT_NODES: Final[tuple[JobState, ...]] = ("held", "waiting")
 """The states in which a job has no nodes yet."""
 
 PENDING: Final[tuple[JobState, ...]] = ("waiting", "starting")
-"""The states in which a job has entered the queue and has not started to run."""
+"""The states in which a job has entered the queue but is not running yet."""
 
 PLACED: Final[tuple[JobState, ...]] = ("starting", "running", "ending")
 """The states in which a job may have nodes."""
@@ -204,10 +204,10 @@ PART: Final = StateTable[PartState, PartCause](
 )
 
 LEASED: Final = (WAITING, RESERVED)
-"""The states in which a part has a lease, which ends unless the grid renews it or commits the nodes."""
+"""The states in which a part has a lease, which expires unless the grid renews it or commits the nodes."""
 
 GRANTED: Final = (RESERVED, COMMITTED)
-"""The states in which a part has nodes and has not started."""
+"""The states in which a part has nodes but has not started."""
 
 STARTED: Final = (RUNNING, EVICTED)
 """The states in which a part may have processes."""
@@ -238,7 +238,7 @@ RUN_END: Final = StateTable[RunEnd, RunEndCause](
         "kill": "cancelled",
         "cancel": "cancelled",
     },
-    # The first cause counts, unless the user cancels the job.
+    # The first cause determines the end, unless the user cancels the job.
     rows={
         "lost": {**dict.fromkeys(_OTHER_CAUSES, "lost"), "cancel": "cancelled"},
         "limit": {**dict.fromkeys(_OTHER_CAUSES, "limit"), "cancel": "cancelled"},
@@ -248,7 +248,7 @@ RUN_END: Final = StateTable[RunEnd, RunEndCause](
 
 
 class TransitionError(GridweaveError):
-    """A change of state that the table does not allow: a bug in gridweave.
+    """A state change that the table does not allow: a bug in gridweave.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ class TransitionError(GridweaveError):
     possible : sequence of str
         The states in which the cause is possible.
     history : sequence of (str, str)
-        The cause and the state of each earlier move, oldest first, as far as they are known.
+        The cause and new state of each remembered earlier change, oldest first.
     """
 
     def __init__(
@@ -281,15 +281,15 @@ class TransitionError(GridweaveError):
 
 
 class _Stateful(Protocol):
-    """A record with a state, of type `Any` because each kind of record has its own type of state."""
+    """A record with a state; the state's type is `Any` because it depends on the kind of record."""
 
     state: Any
 
 
 class Lifecycle(Generic[S, C]):
-    """Changes the states of the records of one owner by a table, and remembers the last moves for error messages.
+    """Changes the states of one owner's records by a table, and remembers the last changes for error messages.
 
-    The moves are not part of the owner's state, so they are lost at a restart.
+    The remembered changes are not part of the owner's state, so a restart loses them.
 
     Examples
     --------
@@ -307,11 +307,11 @@ reserved; history: reserve: reserved, start: running
     def __init__(self, table: StateTable[S, C]) -> None:
         self.table = table
         self._rows: Mapping[Any, Mapping[C, S]] = table.rows
-        # Job, cause and state of each move, in one flat sequence, so that a move creates no lasting object.
+        # Job, cause and new state of each change, in one flat sequence, so that a change creates no lasting object.
         self._moves: deque[Any] = deque(maxlen=3 * KEEP_MOVES)
 
     def begin(self, job_id: int, cause: C) -> S:
-        """Return the first state of a new record."""
+        """Return the first state of a new record; raise TransitionError if the cause cannot create a record."""
         state = self.table.first.get(cause)
         if state is None:
             raise TransitionError(self.table.record, job_id, "new", cause, (), self.history(job_id))
@@ -319,12 +319,12 @@ reserved; history: reserve: reserved, start: running
         return state
 
     def change(self, job_id: int, record: _Stateful, cause: C) -> bool:
-        """Change a record to its next state; return whether the state is different.
+        """Move a record to its next state; return whether the state changed.
 
         Raises
         ------
         TransitionError
-            If the table does not have the cause in this state. The record is unchanged.
+            If the cause is impossible in the current state. The record stays unchanged.
         """
         before = record.state
         row = self._rows.get(before)
@@ -339,6 +339,6 @@ reserved; history: reserve: reserved, start: running
         return True
 
     def history(self, job_id: int) -> tuple[tuple[str, str], ...]:
-        """Return the cause and the state of each remembered move of a job, oldest first."""
+        """Return the cause and new state of each remembered change of a job, oldest first."""
         moves = iter(self._moves)
         return tuple((cause, state) for moved, cause, state in zip(moves, moves, moves, strict=True) if moved == job_id)

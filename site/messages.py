@@ -1,11 +1,11 @@
-"""Define the messages of a site: events and reports in the past tense, commands and requests in the imperative.
+"""Define a site's messages; events and reports have names in the past tense, commands and requests in the imperative.
 
-The first part has the events and commands of the scheduler. The second part is the site contract: the requests of a
-meta-scheduler to a site with any discipline, and the answers. Requests and answers arrive in order and exactly once
-(`gridweave.site.channel`). When the grid places a job again, it increments the attempt number, so a late message about
-an earlier attempt never affects the current one. The rules are in docs/contract.md.
+The first part contains the scheduler's events and commands. The second part is the site contract: the requests that a
+meta-scheduler sends to a site with any discipline, and the answers. Requests and answers arrive in order and exactly
+once (`gridweave.site.channel`). When the grid places a job again, it increments the attempt number, so a late message
+about an earlier attempt never affects the current one. The rules are in docs/contract.md.
 
-The last part has the further messages of a live site, and those between the site and its machines, with their encoding.
+The last part contains the other messages of a live site, and the messages to and from its machines with their encoding.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JobSubmitted(msgspec.Struct, frozen=True, tag="JobSubmitted", gc=False):
     """A user, or the grid, has submitted a job to this site."""
 
     job: Job
-    # whether to refuse the job, rather than queue it, if it cannot start in this scheduling pass
+    # Whether to refuse the job instead of queueing it if it cannot start in this scheduling pass.
     now_or_never: bool = False
 
 
@@ -54,8 +54,8 @@ class JobFinished(msgspec.Struct, frozen=True, tag="JobFinished", gc=False):
     """A job has left its nodes, because it ended or was killed."""
 
     job_id: int
-    succeeded: bool = True  # False if it was killed, failed or was lost
-    ended_ms: int | None = None  # when its processes ended, perhaps long ago; None: now
+    succeeded: bool = True  # False if the job failed, was killed or was lost
+    ended_ms: int | None = None  # when the job's processes ended, possibly long ago; None: now
 
 
 class JobCancelled(msgspec.Struct, frozen=True, tag="JobCancelled", gc=False):
@@ -65,7 +65,7 @@ class JobCancelled(msgspec.Struct, frozen=True, tag="JobCancelled", gc=False):
 
 
 class ReservationRequested(msgspec.Struct, frozen=True, tag="ReservationRequested", gc=False):
-    """A user has requested nodes at a fixed time (Streit, section 3.1: a Fix-Time request)."""
+    """A user has requested nodes for a fixed time (Streit, section 3.1: a Fix-Time request)."""
 
     reservation_id: int
     start_ms: int
@@ -88,7 +88,7 @@ def check_reservation(request: ReservationRequested) -> None:
 
 
 class ReservationCancelled(msgspec.Struct, frozen=True, tag="ReservationCancelled", gc=False):
-    """A user has cancelled a reservation, before its start or while it lasts."""
+    """A user has cancelled a reservation before its start or during it."""
 
     reservation_id: int
 
@@ -97,39 +97,39 @@ AskState = Literal["waiting", "ready", "over", "refused", "cancelled"]
 
 
 class RequestStatus(msgspec.Struct, frozen=True, gc=False):
-    """The state of the request that a site made to its batch system for the nodes of a job."""
+    """The state of a site's request to its batch system for the nodes of a job."""
 
     job_id: int
     ask: int  # the number of the request
-    # ``ready``: all nodes are available and wait for the job; ``over``: the nodes were returned or lost, or never came;
-    # ``refused``: the batch system will never provide them; ``cancelled``: somebody cancelled the request in the batch
+    # ``ready``: all nodes are available for the job; ``over``: the nodes were returned, lost, or never provided;
+    # ``refused``: the batch system will never provide the nodes; ``cancelled``: the request was cancelled in the batch
     # system.
     state: AskState
     start_ms: int | None = None  # when the batch system expects to provide the nodes
     reason: str = ""
-    # Whether the batch system has considered the request and given it no nodes yet; before that, its start is unknown.
+    # Whether the batch system has considered the request but not granted it yet; until then, its start is unknown.
     is_put_off: bool = False
 
 
 class BatchSnapshot(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
-    """The state of the batch system has been read."""
+    """The site has read the state of its batch system."""
 
     nodes: int  # nodes in service
     longest_ms: int | None  # the batch system's longest wall time limit; None: no limit
-    free_from: tuple[tuple[int, int], ...]  # (instant, number of nodes expected to be free from then on), ascending
+    free_from: tuple[tuple[int, int], ...]  # (time, number of nodes expected to be free from that time), ascending
     asks: tuple[RequestStatus, ...] = ()
-    problem: str = ""  # why the batch system does not answer; empty if it does
+    problem: str = ""  # why the batch system does not answer; empty if it answers
 
 
 class DisciplineEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited"):
-    """An operator has edited what the discipline has learned."""
+    """An operator has edited data that the discipline has learned."""
 
-    # Plain data that only the discipline understands (`Discipline.edit`). Journals have it as ``times``.
+    # Plain data that only the discipline understands (`Discipline.edit`). In journals, the field is called ``times``.
     changes: Any = msgspec.field(name="times")
 
 
 DirectEvent = BatchSnapshot | DisciplineEdited
-"""Events that are not part of the contract: `ContractCore` passes them to the nodes or the discipline unread."""
+"""Events outside the contract: `ContractCore` passes them to the nodes or the discipline without reading them."""
 
 Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | DirectEvent
 """The events of a `SiteCore`."""
@@ -139,14 +139,14 @@ class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_
     """Start a job on these nodes now."""
 
     job_id: int
-    # Where jobs get fractions of nodes, a node is listed once for each task on it.
+    # If jobs get fractions of nodes, a node is listed once for each task on it.
     nodes: NodeIntervals
-    # The job's hardware threads, numbered across its nodes, where nodes are shared; empty: all threads of its nodes.
+    # The job's hardware threads, numbered across its nodes, if nodes are shared; empty: all threads of its nodes.
     threads: NodeIntervals = ()
 
 
 class ChangeRate(msgspec.Struct, frozen=True, tag="ChangeRate", gc=False):
-    """Expect a running job to progress at another rate, because the jobs on its nodes have changed."""
+    """Expect a running job to progress at a different rate, because other jobs on its nodes have changed."""
 
     job_id: int
     rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`, the rate of every job at its start
@@ -164,20 +164,20 @@ class EvictJob(msgspec.Struct, frozen=True, tag="EvictJob", gc=False):
     """Remove a running job from its nodes now and put it back in the queue."""
 
     job_id: int
-    keeps_work: bool  # whether it continues from its checkpoint; otherwise it starts again from zero
-    by: int  # the job that gets some or all of its nodes
-    reason: str  # in one line
+    keeps_work: bool  # whether the job will continue from its checkpoint; otherwise it will start from the beginning
+    by: int  # the job that gets some or all of the nodes
+    reason: str  # one line
 
 
 class RequeueJob(msgspec.Struct, frozen=True, tag="RequeueJob", gc=False):
-    """Have a running job write a checkpoint and end; its end is then reported as lost, and it runs again."""
+    """Make a running job write a checkpoint and end; it is then reported as lost, and runs again."""
 
     job_id: int
     reason: str
 
 
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False, repr_omit_defaults=True):
-    """End a running job; its nodes are free when its end is reported."""
+    """End a running job; its nodes become free when its end is reported."""
 
     job_id: int
     reason: str
@@ -185,13 +185,13 @@ class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False, repr_omit_de
 
 
 class OpenFragment(msgspec.Struct, frozen=True, tag="OpenFragment", gc=False):
-    """Let the ranks of a fragment, which wait at their gate, start."""
+    """Open the gate at which a fragment's ranks are waiting, so that they start."""
 
     job_id: int
 
 
 class RefuseJob(msgspec.Struct, frozen=True, tag="RefuseJob", gc=False):
-    """Notify the user that the site does not run a job, and why."""
+    """Notify the user that the site will not run a job, and why."""
 
     job_id: int
     reason: str
@@ -205,7 +205,7 @@ class AcceptReservation(msgspec.Struct, frozen=True, tag="AcceptReservation", gc
 
 
 class RefuseReservation(msgspec.Struct, frozen=True, tag="RefuseReservation", gc=False):
-    """Notify the user that the nodes are not free at that time, and when they are; ``None``: never."""
+    """Notify the user that the nodes are not free at the requested time; `earliest_start_ms` is ``None`` for never."""
 
     reservation_id: int
     reason: str
@@ -213,7 +213,7 @@ class RefuseReservation(msgspec.Struct, frozen=True, tag="RefuseReservation", gc
 
 
 class OpenReservation(msgspec.Struct, frozen=True, tag="OpenReservation", gc=False):
-    """Give these nodes to the holder of a reservation now."""
+    """Give these nodes to a reservation's holder now."""
 
     reservation_id: int
     nodes: NodeIntervals
@@ -249,49 +249,49 @@ class OfAttempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
-    """Ask for the earliest start of ``width`` nodes for ``length_ms``, if requested now."""
+    """Ask for the earliest time at which ``width`` nodes would be free for ``length_ms`` if requested now."""
 
     quote_id: int
     width: int
     length_ms: int
-    # The job's needs on its nodes; a site whose nodes are shared then answers whether the job could share some.
+    # The job's needs on its nodes; if given, a site with shared nodes answers whether the job could share some nodes.
     resources: Resources | None = None
     job_id: int | None = None
-    user: str = ""  # the job's user; filled in where user names are available
-    # The job itself; the answer then has its expected run time, and the times at which nodes become free.
+    user: str = ""  # the job's user; set if user names are available
+    # The job itself; if given, the answer has its expected run time, and the times at which nodes become free.
     job: Job | None = None
-    wants_ready: bool = True  # whether the answer to a request with a job includes the times at which nodes become free
+    wants_ready: bool = True  # if ``job`` is given: whether to answer with the times at which nodes become free
     assumed: Resources | None = None  # see `Job`
 
 
 class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False, repr_omit_defaults=True):
-    """Ask for the nodes of a fragment of a job; refused if they are not free now."""
+    """Request the nodes of a job's fragment; the site refuses if they are not free now, unless ``ahead`` is true."""
 
     width: int  # number of nodes of the fragment
     length_ms: int  # wall time limit, from the start of the fragment
-    # The agreed start, at which the lease ends unless the nodes were committed. None: this is the only fragment, so no
-    # start has to be agreed on, and it starts as soon as it is granted.
+    # The agreed start, at which the lease ends unless the nodes have been committed. None: this is the only fragment,
+    # so it starts as soon as the nodes are granted.
     start_ms: int | None = None
-    # The job itself, if the site needs more than its width. If the grid omits it, a live site adds it from the job's
-    # description.
+    # The job itself, if the site needs more than its width. If the grid omits the job, a live site adds it from the
+    # job's description.
     job: Job | None = None
     evictions: int = 0  # number of earlier evictions of the job
-    # Whether the fragment may wait in the site's queue. It then keeps the nodes that it gets until all other sites have
-    # theirs; ``start_ms`` is the end of that lease, unless it is renewed.
+    # Whether the fragment may wait in the site's queue. If so, it keeps its nodes until all other sites have theirs;
+    # ``start_ms`` is the end of this lease, unless the lease is renewed.
     ahead: bool = False
-    # Start now on nodes of other jobs if the slowdown is at most this factor; None: use free nodes only.
+    # Start now on other jobs' nodes if the slowdown factor is at most this; None: use only free nodes.
     beside: float | None = None
 
 
 class CommitNodes(OfAttempt, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
-    """Start the fragment at the agreed time; all sites have reserved their nodes."""
+    """Start the fragment at the agreed time, because all sites have reserved their nodes."""
 
-    rendezvous: str = ""  # where the ranks of a live job connect to each other; see `Launch`
+    rendezvous: str = ""  # the address at which the ranks of a live job connect to each other; see `Launch`
     start_ms: int | None = None  # the agreed start, if the nodes were reserved ahead
 
 
 class ReleaseNodes(OfAttempt, frozen=True, tag="ReleaseNodes", gc=False):
-    """Release the reserved nodes; another site did not grant its fragment."""
+    """Release the reserved nodes, because another site did not grant its fragment."""
 
 
 class EnqueueJob(msgspec.Struct, frozen=True, tag="EnqueueJob", gc=False):
@@ -299,20 +299,20 @@ class EnqueueJob(msgspec.Struct, frozen=True, tag="EnqueueJob", gc=False):
 
     job: Job
     attempt: int
-    # The site withdraws the job if it still waits after this instant and the lease was not renewed.
+    # The site withdraws the job if it is still waiting at this time and the lease has not been renewed.
     lease_until_ms: int
 
 
 class WithdrawJob(OfAttempt, frozen=True, tag="WithdrawJob", gc=False):
-    """Remove a delegated job from the site's queue; no effect if the job has already started."""
+    """Remove a delegated job from the site's queue; has no effect if the job has already started."""
 
 
 class CancelJob(OfAttempt, frozen=True, tag="CancelJob", gc=False):
-    """Cancel a job at this site, whether it waits, has reserved nodes, or runs."""
+    """Cancel a job at this site, whether it is waiting, has reserved nodes, or is running."""
 
 
 class RenewLeases(msgspec.Struct, frozen=True, tag="RenewLeases", gc=False):
-    """Extend the leases of the waiting delegated jobs to this instant at least."""
+    """Extend the leases of all waiting delegated jobs at least to this time."""
 
     until_ms: int
 
@@ -342,9 +342,8 @@ Request = (
 Cause = Literal["", "user", "job", "never"]
 """Cause of a refusal.
 
-``user``: the site accepts no job of that user; ``never``: the site can never run this job; ``job``: the site had
-accepted the job and gives it up, because its batch system cancelled it. Empty: the current load or state of the site,
-which can change.
+``user``: the site accepts no jobs of this user; ``never``: the site can never run this job; ``job``: the site had
+accepted the job, but its batch system cancelled it. Empty: the current load or state of the site, which can change.
 """
 
 
@@ -352,32 +351,32 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     """The answer to `RequestQuote`."""
 
     quote_id: int
-    free: int  # nodes that the grid can have now for this length
-    start_ms: int | None  # the earliest start by estimates; None: no start, because of ``reason``
+    free: int  # number of nodes that the grid could get now for this length
+    start_ms: int | None  # the earliest start according to the estimates; None: no start, because of ``reason``
     reason: str = ""
-    # On nodes of other jobs: the time from now until the job ends, in multiples of its length; None: it cannot share.
+    # On other jobs' nodes: the time from now until the job ends, in multiples of its length; None: it cannot share.
     slowdown: float | None = None
     cause: Cause = ""
     takes_parts: bool = True  # whether the site accepts fragments of multi-site jobs
-    # Nodes for this length that the site has requested from its batch system and that no waiting job there needs, and
+    # Number of nodes for this length that the site has requested from its batch system and no waiting job needs, and
     # when the last of them is expected.
     coming: int = 0
     coming_ms: int | None = None
-    # Only for a request with a job: its expected run time, its number of nodes, the (instant, number of nodes) pairs at
-    # which nodes become idle if ``wants_ready``, and how many jobs of the site's own users wait.
+    # Only for a request with a job: its expected run time, its number of nodes, when how many nodes become idle as
+    # (time, number) pairs if ``wants_ready``, and the number of waiting jobs of the site's own users.
     length_ms: int | None = None
     nodes: int | None = None
     ready: tuple[tuple[int, int], ...] = ()
     queued: int = 0
-    evicts: bool = False  # whether it would start now by evicting other jobs
-    beside: tuple[int, ...] = ()  # the jobs on the nodes that it could share
-    shared_ms: int | None = None  # when it would start on nodes of other jobs; None: now
+    evicts: bool = False  # whether the job would start now by evicting other jobs
+    beside: tuple[int, ...] = ()  # the jobs with which the job could share nodes
+    shared_ms: int | None = None  # when the job would start on other jobs' nodes; None: now
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
     """The nodes are reserved, at most until the agreed start."""
 
-    # Where the ranks of a live job can connect to each other (see `Launch`), if the first rank is at this site.
+    # The address at which the ranks of a live job can connect (see `Launch`), if the first rank is at this site.
     rendezvous: str = ""
 
 
@@ -389,13 +388,13 @@ class Refused(OfAttempt, frozen=True, tag="Refused", gc=False):
 
 
 class LeaseEnded(OfAttempt, frozen=True, tag="LeaseEnded", gc=False, repr_omit_defaults=True):
-    """Reserved nodes were released, not committed in time, or given to another job; the fragment ends."""
+    """A fragment has ended because its reserved nodes were released, not committed in time, or given to another job."""
 
     evicted: str = ""  # for an eviction: which job gets the nodes, and why
 
 
 class Enqueued(OfAttempt, frozen=True, tag="Enqueued", gc=False, repr_omit_defaults=True):
-    """A delegated job did not start at once and waits in the site's queue; sent again if its start moves later.
+    """A delegated job did not start at once and is waiting in the site's queue; sent again if its start is delayed.
 
     If a batch system provides the nodes, the expected start is known only after the batch system has considered the
     job.
@@ -405,7 +404,7 @@ class Enqueued(OfAttempt, frozen=True, tag="Enqueued", gc=False, repr_omit_defau
 
 
 class Withdrawn(OfAttempt, frozen=True, tag="Withdrawn", gc=False):
-    """A delegated job was withdrawn or cancelled, or its lease has ended; it does not wait here any more."""
+    """A delegated job is no longer waiting at the site: it was withdrawn or cancelled, or its lease has ended."""
 
 
 class Started(OfAttempt, frozen=True, tag="Started", gc=False):
@@ -433,19 +432,19 @@ class TakesUsers(msgspec.Struct, frozen=True, tag="TakesUsers"):
 class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
     """The capacity that the grid can use at the site has changed, for a reason other than the grid's own jobs."""
 
-    # How many nodes of the grid's share are unavailable even if the grid used none. Negative where grid jobs share
-    # nodes and so occupy fewer nodes than the sum of their widths.
+    # How many nodes of the grid's share would be unavailable even if the grid used none. Negative if grid jobs share
+    # nodes and therefore occupy fewer nodes than the sum of their widths.
     others: int
-    free: int  # nodes that a grid job can have now
-    closed: str = ""  # why the site accepts no new grid jobs, e.g. it is drained; empty if it does
+    free: int  # number of nodes that a grid job can get now
+    closed: str = ""  # why the site accepts no new grid jobs, e.g. it is drained; empty if it accepts them
     longest_ms: int | None = None  # the longest estimate that the site accepts; None: no limit
 
 
 class RunsLate(OfAttempt, frozen=True, tag="RunsLate", gc=False):
-    """A fragment runs beyond its estimated end because it was slowed; sent again whenever its rate changes."""
+    """A fragment is running beyond its estimated end because it was slowed; sent again whenever its rate changes."""
 
-    left: int  # remaining work by the estimate (`gridweave.site.kernels.work`) at ``since_ms``
-    rate: int  # rate since then, in units of `gridweave.site.kernels.work.RATE_ONE`
+    left: int  # remaining work at ``since_ms`` according to the estimate (`gridweave.site.kernels.work`)
+    rate: int  # rate since ``since_ms``, in units of `gridweave.site.kernels.work.RATE_ONE`
     since_ms: int
 
 
@@ -461,7 +460,7 @@ class ToGrid(msgspec.Struct, frozen=True, tag="ToGrid", gc=False):
 class SiteShut(msgspec.Struct, frozen=True, tag="SiteShut", gc=False):
     """The site cannot start jobs now; it accepts no new grid jobs until `SiteOpened`."""
 
-    reason: str  # in one line; also sent to the grid
+    reason: str  # one line; also sent to the grid
 
 
 class SiteOpened(msgspec.Struct, frozen=True, tag="SiteOpened", gc=False):
@@ -469,17 +468,17 @@ class SiteOpened(msgspec.Struct, frozen=True, tag="SiteOpened", gc=False):
 
 
 class FragmentReady(OfAttempt, frozen=True, tag="FragmentReady", gc=False):
-    """All ranks of a fragment, on all machines of the site, wait at their gate."""
+    """All ranks of a fragment, on all machines of the site, are waiting at their gate."""
 
 
 class OpenGate(OfAttempt, frozen=True, tag="OpenGate", gc=False):
-    """Let the ranks of a fragment start; the ranks of all other fragments are ready, too."""
+    """Let the ranks of a fragment start, because the ranks of all fragments are ready."""
 
-    by_ms: int  # deadline: the other fragments give up after it
+    by_ms: int  # deadline after which the other fragments give up
 
 
 class FragmentOpened(OfAttempt, frozen=True, tag="FragmentOpened", gc=False):
-    """All ranks of a fragment have started to run."""
+    """All ranks of a fragment have started running."""
 
 
 class FragmentEnding(OfAttempt, frozen=True, tag="FragmentEnding", gc=False):
@@ -487,13 +486,13 @@ class FragmentEnding(OfAttempt, frozen=True, tag="FragmentEnding", gc=False):
 
 
 class NodesShared(OfAttempt, frozen=True, tag="NodesShared"):
-    """The jobs that share nodes with this job have changed; sent a last time when the job has ended."""
+    """The set of jobs that share nodes with this job has changed; sent for the last time when the job has ended."""
 
     sharing: NodeSharing
 
 
 class FragmentsMet(OfAttempt, frozen=True, tag="FragmentsMet", gc=False):
-    """All fragments of a job have started and connected to each other; the job runs."""
+    """All fragments of a job have started and connected to each other, so the job is running."""
 
 
 class KillFragment(OfAttempt, frozen=True, tag="KillFragment", gc=False):
@@ -501,32 +500,32 @@ class KillFragment(OfAttempt, frozen=True, tag="KillFragment", gc=False):
 
 
 class SignalFragment(OfAttempt, frozen=True, tag="SignalFragment", gc=False):
-    """Send a signal to the ranks of a fragment, if they run."""
+    """Send a signal to the ranks of a fragment; do nothing if the fragment is not running."""
 
     signal: SignalName
 
 
 class RequeueFragment(OfAttempt, frozen=True, tag="RequeueFragment", gc=False):
-    """Have the ranks of a fragment write a checkpoint and exit; the fragment is then lost and the job runs again."""
+    """Make the ranks of a fragment write a checkpoint and exit; the fragment is then lost, and the job runs again."""
 
-    reason: str  # in one line
+    reason: str  # one line
 
 
 class RateMeasured(OfAttempt, frozen=True, tag="RateMeasured", gc=False):
-    """The fragments of a job progress at another rate, because the links or their load have changed."""
+    """The fragments of a job progress at a different rate, because the links or their load have changed."""
 
     rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; 0: no progress
-    # Remaining work by the estimate, if it does not follow from the rates sent so far: the job has entered another
-    # phase, e.g. from transferring data to computing.
+    # Remaining work according to the estimate, if it does not follow from the rates sent so far, because the job has
+    # changed its phase, e.g. from transferring data to computing.
     left: int | None = None
 
 
 class SiteRestarted(msgspec.Struct, frozen=True, tag="SiteRestarted", gc=False):
-    """The site has failed and restarted: running jobs are lost, waiting jobs still wait."""
+    """The site has failed and restarted: running jobs are lost, and waiting jobs are still waiting."""
 
 
 LOCAL = "127.0.0.1"
-"""Address of a machine that has not reported a host."""
+"""The address assumed for a machine that has not reported its host."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -540,7 +539,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # unique within the site
     nodes: int  # number of the site's nodes on this machine, >= 1
-    ports: tuple[int, int] = (0, 0)  # half-open range of ports for the rendezvous of ranks; empty: none
+    ports: tuple[int, int] = (0, 0)  # half-open range of rendezvous ports; empty range: no ports
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -559,11 +558,11 @@ class UserSubmitted(msgspec.Struct, frozen=True, tag="UserSubmitted"):
     key: str
     request: JobRequest
     origin: str = ""  # the user and the request, for the job's history
-    past: tuple[Past, ...] = ()  # state of ended jobs that it depends on, from the journal
+    past: tuple[Past, ...] = ()  # the ended jobs on which the job depends, from the journal
 
 
 class JobAction(msgspec.Struct, frozen=True, tag="Wish"):
-    """A user's action on jobs of a site or of the grid."""
+    """A user's action on jobs of a site or the grid."""
 
     kind: ActionKind
     job_ids: tuple[int, ...]
@@ -572,7 +571,7 @@ class JobAction(msgspec.Struct, frozen=True, tag="Wish"):
 
     @property
     def why_requeued(self) -> str:
-        """The reason for the history of a job that a user requeues."""
+        """The reason to record in the history of a job that a user requeues."""
         return "requeued on request" + (f", by {self.origin}" if self.origin else "")
 
 
@@ -585,7 +584,7 @@ class OfRun(msgspec.Struct, frozen=True):
 
 
 class RunReady(OfRun, frozen=True, tag="RunReady"):
-    """The ranks of a job on a machine wait at their gate."""
+    """The ranks of a job on a machine are waiting at their gate."""
 
 
 class RunStarted(OfRun, frozen=True, tag="RunStarted"):
@@ -593,38 +592,38 @@ class RunStarted(OfRun, frozen=True, tag="RunStarted"):
 
 
 class RunEnded(OfRun, frozen=True, tag="RunEnded"):
-    """No process of a job is left on a machine."""
+    """All processes of a job on a machine have ended."""
 
-    outcome: Outcome  # ``lost``: for an unknown reason
+    outcome: Outcome  # see `gridweave.site.launch.Outcome`
     reason: str = ""
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
-    has_run: bool = True  # False if it certainly never ran
-    # Of a packed array: the tasks that ended.
+    has_run: bool = True  # False if the job certainly never ran
+    # For a packed array: the ended tasks.
     array_tasks: tuple[ArrayTask, ...] = msgspec.field(default=(), name="elements")
-    interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
-    ran_ms: Ran = None  # first and last instant of its processes; None: none ran, or unknown
+    interrupted: tuple[int, ...] = ()  # for a packed array: indexes of the tasks that started but did not end
+    ran_ms: Ran = None  # start and end of the processes; None: no process ran, or unknown
 
 
 class RunDelayed(OfRun, frozen=True, tag="RunDelayed"):
-    """A machine cannot start its ranks of a job now; it starts them if asked again when it has capacity."""
+    """A machine cannot start its ranks of a job now; the site must repeat the order once the machine has capacity."""
 
     reason: str
 
 
 class MachineReady(msgspec.Struct, frozen=True, tag="MachineReady"):
-    """A machine that could start nothing can start jobs again."""
+    """A machine that was unable to start jobs can start jobs again."""
 
     machine: str
 
 
 class MachineJoined(msgspec.Struct, frozen=True, tag="MachineJoined"):
-    """A machine has connected or reconnected; the site then confirms the machine's runs (`ConfirmRun`)."""
+    """A machine has connected or reconnected; the site then checks which jobs the machine still has (`ConfirmRun`)."""
 
     machine: str
-    host: str  # its address for other machines
-    users: AcceptedUsers = ANYONE  # the users whose jobs it accepts
-    secret: str = ""  # source of the keys for the rendezvous of ranks on this machine; empty: no keys
+    host: str  # the machine's address for other machines
+    users: AcceptedUsers = ANYONE  # the users whose jobs the machine accepts
+    secret: str = ""  # secret from which rendezvous keys are derived if rank 0 is on this machine; empty: no keys
 
 
 class MachineTakes(msgspec.Struct, frozen=True, tag="MachineTakes"):
@@ -684,49 +683,49 @@ SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | Fragmen
 
 
 class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
-    """Have a machine start its ranks of a job; all times are by the site's clock."""
+    """Make a machine start its ranks of a job; all times are by the site's clock."""
 
     machine: str
     launch: Launch  # hardware threads are numbered from 0 on each node
-    slots: tuple[int, ...]  # the node of each rank, numbered from 0 on the machine
+    slots: tuple[int, ...]  # each rank's node, numbered from 0 on the machine
 
 
 class ConfirmRun(OfRun, frozen=True, tag="ConfirmRun"):
-    """Have a reconnected machine report whether it still has this run."""
+    """Make a reconnected machine report whether it still has this attempt of a job."""
 
 
 class EndRun(OfRun, frozen=True, tag="EndRun", repr_omit_defaults=True):
-    """Have a machine end its ranks of a job."""
+    """Make a machine end its ranks of a job."""
 
     reason: str
     at_once: bool = False  # whether to skip the grace period
-    saves: bool = False  # whether to send the checkpoint signal in place of TERM
+    saves: bool = False  # whether to send the checkpoint signal instead of TERM
 
 
 class OpenRun(OfRun, frozen=True, tag="OpenRun"):
-    """Have a machine let its ranks of a job, which wait at their gate, start."""
+    """Make a machine open the gate at which its ranks of a job are waiting."""
 
 
 class KeepRun(OfRun, frozen=True, tag="KeepRun"):
-    """Have a machine keep its ranks running past ``alone_ms``: the grid is being notified that the fragment runs."""
+    """Make a machine keep its ranks running past ``alone_ms``, because all ranks of the fragment have started."""
 
 
 class PaceRun(OfRun, frozen=True, tag="PaceRun", repr_omit_defaults=True):
-    """Have a machine pause, resume or slow its ranks of a job."""
+    """Make a machine pause, resume or slow its ranks of a job."""
 
     runs: bool
-    at_ms: int = 0  # when, the same instant on all machines of the job; in the past: now
-    speed: float = 1.0  # fraction of full speed while it is not paused
+    at_ms: int = 0  # time of the change, the same on all machines of the job; a past time means now
+    speed: float = 1.0  # fraction of full speed while the job is not paused
 
 
 class SignalRun(OfRun, frozen=True, tag="SignalRun"):
-    """Have a machine send a signal to its ranks of a job; a disconnected machine never sends it."""
+    """Make a machine send a signal to its ranks of a job; the signal is lost if the machine is disconnected."""
 
     signal: SignalName
 
 
 class CheckCapacity(msgspec.Struct, frozen=True, tag="LookForRoom"):
-    """Have a machine that could start nothing report when it can."""
+    """Make a machine that was unable to start jobs report once it can."""
 
     machine: str
 

@@ -1,4 +1,4 @@
-"""Define the scheduling policy of a site as its operator configures it, check it, and convert it for compiled code."""
+"""Define and check a site's scheduling policy as its operator configures it, and convert it for compiled code."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ DAY_MS = 24 * 3600 * 1000
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 BACKFILLS = {"queue": ("easy", "none", "conservative", "slack"), "planning": ("easy", "none")}
-"""The backfilling methods of each discipline, the default first."""
+"""The backfilling methods of each discipline; the first is the default."""
 
 CHOICES = ("first-fit", "best-fit")
 
 DEFAULT_SLACK = 0.5
 
 MAX_SLACK = 10_000
-"""Keeps the product of slack and estimate within int64."""
+"""Largest slack; it keeps the product of slack and estimate within int64."""
 
 MAX_CAP = 10**9
 
 MAX_LIMITS = 62
-"""Most limits of a site: one bit of an int64 each."""
+"""Largest number of limits at a site; each limit is a bit of an int64."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,10 +41,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes
     ----------
     days : tuple of int
-        Days on which the window opens, Monday is 0.
+        Days on which the window opens; Monday is 0.
     from_ms, to_ms : int
-        Milliseconds since midnight; ``to_ms`` is exclusive. If it is not after ``from_ms``, the window ends on the next
-        day.
+        Start and end of the window in ms since midnight; ``to_ms`` is exclusive. If ``to_ms`` is not after ``from_ms``,
+        the window ends on the next day.
     """
 
     days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
@@ -63,21 +63,21 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """A restriction on some jobs at a planning site (docs/disciplines.md, "Limits"; Streit, section 3.1.2).
 
-    It applies to jobs that are wider than `wider_than`, longer than `longer_than_ms`, and of this user, where these are
-    set. Exactly one of `window`, `max_nodes` and `max_jobs` is set.
+    The limit applies to jobs that are wider than `wider_than`, longer than `longer_than_ms`, and submitted by `user`;
+    conditions that are not set are ignored. Exactly one of `window`, `max_nodes` and `max_jobs` must be set.
 
     Attributes
     ----------
     wider_than : int
-        Number of nodes.
+        Number of nodes that the jobs exceed.
     longer_than_ms : int
-        Estimate.
+        Estimate that the jobs exceed.
     window : Window, optional
-        Such jobs do not start within the window.
+        The affected jobs do not start within this window.
     max_nodes : int, optional
-        Most nodes that all such jobs hold together at any time.
+        Largest total number of nodes that the affected jobs may have at any time.
     max_jobs : int, optional
-        Most such jobs that run at any time.
+        Largest number of affected jobs that may run at any time.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The limit as short text in the syntax of the command line; any two limits differ in it.
+        """The limit in the syntax of the command line; different limits have different labels.
 
         Examples
         --------
@@ -135,7 +135,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     def applies_to(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Return whether the limit applies to a job, or to each of several; a limit for one user needs ``user``."""
+        """Return whether the limit applies to a job, or to each job of an array; a user's limit requires ``user``."""
         wide = np.asarray(width) > self.wider_than
         long = np.asarray(estimate_ms) > self.longer_than_ms
         whose = self.user is None or (user is not None and np.asarray(user) == self.user)
@@ -143,7 +143,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduling policy of a site.
+    """A site's scheduling policy.
 
     Attributes
     ----------
@@ -152,16 +152,16 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     order : str
         A name in `gridweave.site.kernels.order.ORDERS`.
     backfill : str
-        For a queue ``easy``, ``none``, ``conservative`` or ``slack``; for planning ``easy`` (implicit) or ``none``.
+        For a queue: ``easy``, ``none``, ``conservative`` or ``slack``; for planning: ``easy`` (implicit) or ``none``.
     choice : str
-        How to choose a backfill candidate: ``first-fit`` or ``best-fit`` (EASY and slack).
+        How to choose a job for backfilling: ``first-fit`` or ``best-fit`` (with EASY and slack).
     slack : float
-        For ``slack``: how far a head can be delayed, as a fraction of its estimate, >= 0.
+        For ``slack``: how long the job at the head of the queue can be delayed, as a fraction of its estimate, >= 0.
     aging_ms : float
         For the order ``priority``: the waiting time in ms that raises the priority by one level, > 0; infinite: no
         aging.
     limits : tuple of Limit
-        For planning.
+        Limits on jobs; only for planning.
 
     Raises
     ------
@@ -200,7 +200,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name of the policy in tables and plots; two policies that schedule differently have different labels.
+        """The policy's name in tables and plots; policies that schedule differently have different labels.
 
         Examples
         --------
@@ -226,17 +226,17 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_promises(self) -> bool:
-        """Whether a promised start can only become earlier, unless another job moves ahead in the queue."""
+        """Whether promised starts are never delayed, unless another job moves ahead in the queue."""
         return self.discipline == "queue" and (self.backfill != "slack" or self.slack == 0)
 
     @property
     def codes(self) -> QueueCodes:
-        """The policy of a queue without promises, in the form for compiled code."""
+        """The policy of a queue without promised starts, in the form used by compiled code."""
         slack = float(self.slack) if self.backfill == "slack" else 0.0
         return QueueCodes(self.backfill != "none", self.choice == "best-fit", slack)
 
     def rules(self, plan: Plan | None, limits: LimitArrays | None) -> SiteRules:
-        """Return the rules of this policy for compiled code; a plan is needed if it `makes_plan`."""
+        """Return this policy's rules for compiled code; ``plan`` is required if `makes_plan` is true."""
         if plan is None:
             return QueueRules(self.codes)
         if limits is None:
@@ -244,7 +244,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return PlanRules(plan, limits, self.backfill != "none")
 
     def profile_totals(self, nodes: int) -> npt.NDArray[np.int64]:
-        """Return the capacity of each availability profile of a plan: the nodes, then the cap of each limit."""
+        """Return the capacity of each availability profile in a plan: the nodes, then the cap of each limit."""
         caps = [limit.max_nodes or limit.max_jobs or 0 for limit in self.limits if limit.window is None]
         return np.array([nodes, *caps], np.int64)
 
@@ -254,7 +254,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return any(limit.window is not None for limit in self.limits)
 
     def limit_arrays(self, *, week: WeekClock = FROM_MONDAY) -> LimitArrays | None:
-        """Return the limits in the form for compiled code; None for a queue, which has no limits."""
+        """Return the limits in the form used by compiled code; None for a queue, which has no limits."""
         if self.discipline != "planning":
             return None
         windows = [
@@ -278,14 +278,14 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def limit_masks(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
     ) -> npt.NDArray[np.int64]:
-        """Return which limits apply to a job, or to each of several, as bit masks."""
+        """Return which limits apply to a job, or to each job of an array, as bit masks."""
         masks = np.zeros(np.shape(width), np.int64)
         for k, limit in enumerate(self.limits):
             masks |= np.int64(1 << k) * limit.applies_to(width=width, estimate_ms=estimate_ms, user=user)
         return masks
 
     def why_never(self, nodes: int, *, width: int, limits: int) -> str | None:
-        """Return why a job could never start on a site, or None; ``limits`` is the bit mask of its limits."""
+        """Return why a job could never start at a site, or None; ``limits`` is the bit mask of the job's limits."""
         if width > nodes:
             return f"it needs {width} nodes and the site has {nodes}"
         for k, limit in enumerate(self.limits):
@@ -308,7 +308,7 @@ def _time_of_day(of_day_ms: int) -> str:
 
 
 def window_spans(window: Window) -> list[tuple[int, int]]:
-    """Return a window as spans of the week, split at the end of the week."""
+    """Return a window as (start, end) spans in ms since the start of the week, split at the end of the week."""
     spans = []
     for day in sorted(set(window.days)):
         start_ms = day * DAY_MS + window.from_ms

@@ -1,4 +1,4 @@
-"""Define the queries that sites and the grid answer, without importing their schedulers."""
+"""Define the queries that sites and the grid answer; this module does not import their schedulers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals
 from gridweave.site.lifecycle import JobState
 
 MOST_LISTED = 1_000
-"""Most jobs on one page."""
+"""Largest number of jobs on one page."""
 
 JobId = Annotated[int, Meta(ge=1, le=2**62)]
 Instant = Annotated[int, Meta(ge=0, le=2**62)]
@@ -20,26 +20,26 @@ Answers = Annotated[int, Meta(ge=1, le=MOST_LISTED)]
 
 
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The conditions of a search for jobs; the result has the newest first.
+    """The conditions of a search for jobs, which returns the newest jobs first.
 
     Attributes
     ----------
     own : str
-        Search the jobs of this site's own users; empty: the jobs of the grid.
+        Search the jobs of this site's own users; empty: the grid's jobs.
     job : tuple of int
-        Only these jobs, wherever they were submitted; `own` is then ignored; empty: all jobs.
+        Only these jobs, wherever they were submitted (`own` is ignored); empty: all jobs.
     user, name, array, site : str, optional
         Only jobs with this user, name or array, or with a fragment at this site.
     state : tuple of str
-        Only jobs in one of these states; empty: all.
+        Only jobs in one of these states; empty: jobs in any state.
     outcome : tuple of str
-        Only ended jobs with one of these outcomes; empty: all.
+        Only ended jobs with one of these outcomes; empty: all jobs.
     follows : int, optional
-        Only jobs that depend on this job; of the ended ones, only the newest.
+        Only jobs that depend on this job; of the ended jobs, only the newest.
     since_ms, until_ms : int, optional
-        Only jobs that existed between these instants: submitted before the second and not ended before the first.
+        Only jobs that existed in this time span: submitted before `until_ms`, and not ended before `since_ms`.
     below : int, optional
-        Only jobs with smaller ids, for the next page.
+        Only jobs with smaller ids; used to get the next page.
     """
 
     own: str = ""
@@ -58,12 +58,12 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of jobs, the newest first.
+    """A page of jobs, newest first.
 
     Attributes
     ----------
     below : int, optional
-        The value of `JobQuery.below` for the next page; None: this is the last page.
+        The value of `JobQuery.below` for the next page; None if this is the last page.
     """
 
     jobs: list[JobRecord]
@@ -71,7 +71,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def matches(record: JobRecord, query: JobQuery) -> bool:
-    """Whether a job meets all conditions of a query except those on its id."""
+    """Whether a job meets all conditions of a query except those on job ids."""
     request = record.request
     array = None if request.array is None else request.array.name
     return (
@@ -88,29 +88,29 @@ def matches(record: JobRecord, query: JobQuery) -> bool:
 
 
 def page_of(records: Mapping[int, JobRecord], query: JobQuery) -> JobPage:
-    """Return the page of a query from the matching jobs; it has a next page if more jobs were found."""
+    """Return the requested page of the matching jobs; it refers to a next page if there are more jobs."""
     numbers = sorted((job_id for job_id in records if query.below is None or job_id < query.below), reverse=True)
     page = [records[job_id] for job_id in numbers[: query.limit]]
     return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > query.limit else None)
 
 
 class LinkStatus(msgspec.Struct, frozen=True):
-    """State of a connection since this end started.
+    """State of a connection since the reporting end started.
 
     Attributes
     ----------
     site : str
-        The site that the connection belongs to.
+        The site to which the connection belongs.
     url : str
         Address of the other end.
     answered, failed : int
-        Number of requests that were answered, and that failed or were refused.
+        Numbers of requests that were answered, and of requests that failed or were refused.
     answered_ms : int
-        Unix time of the last answer; 0: none yet.
+        Unix time of the last answer; 0: no answer yet.
     seconds : float
         Duration of the last answered request.
     problem : str
-        What was wrong with the last request; empty if it succeeded.
+        Why the last request failed; empty if it succeeded.
     """
 
     site: str
@@ -123,7 +123,7 @@ class LinkStatus(msgspec.Struct, frozen=True):
 
 
 class LoggedFault(msgspec.Struct, frozen=True):
-    """A warning or an error in the log of a component.
+    """A warning or error in a component's log.
 
     Attributes
     ----------
@@ -143,9 +143,9 @@ class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     here : bool
-        Whether the agent of the machine answers.
+        Whether the machine's agent answers.
     problem : str
-        Why the machine can start nothing now; empty if it has reported no problem.
+        Why the machine cannot start jobs now; empty if it has reported no problem.
     """
 
     name: str
@@ -161,9 +161,9 @@ class BusyNodes(msgspec.Struct, frozen=True):
     Attributes
     ----------
     job_id : int
-        0 for users who may not see the job.
+        The job's id; 0 for users who may not see the job.
     nodes : tuple of (int, int)
-        Half-open intervals of node numbers at the site; the numbers of each machine are consecutive.
+        Half-open intervals of node numbers at the site; each machine's nodes are numbered consecutively.
     """
 
     job_id: int
@@ -171,14 +171,14 @@ class BusyNodes(msgspec.Struct, frozen=True):
 
 
 class JobProgress(msgspec.Struct, frozen=True):
-    """Progress of a running job at a site whose limits count work, not wall time.
+    """Progress of a running job at a site whose time limits count work instead of wall time.
 
     Attributes
     ----------
     speed : float
-        Current fraction of full speed; 0: paused.
+        Current speed as a fraction of full speed; 0: paused.
     worked_ms : int
-        Work done so far, as run time at full speed.
+        Work done so far, expressed as run time at full speed.
     """
 
     job_id: int
@@ -192,11 +192,11 @@ class KeptNodes(msgspec.Struct, frozen=True):
     Attributes
     ----------
     kind : str
-        ``reservation``: an advance reservation; ``lease``: for a multi-site job until its agreed start.
+        ``reservation``: an advance reservation; ``lease``: nodes held for a multi-site job until its agreed start.
     number : int
-        Id of the reservation or the job; 0 for users who may not see the job.
+        Id of the reservation or job; 0 for users who may not see the job.
     start_ms, end_ms : int
-        Start of the reservation or the job, and its latest end.
+        Start and latest possible end of the reservation or job.
     """
 
     kind: Literal["reservation", "lease"]
@@ -212,31 +212,31 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     answers : bool
-        Whether the site answers; if not, the other fields have the last known values.
+        Whether the site answers; if not, the other fields contain the last known values.
     nodes, for_grid, free : int
-        Total nodes, nodes of the grid's share, and free nodes.
+        Numbers of all nodes, of nodes in the grid's share, and of free nodes.
     waiting, running : int
-        Number of jobs at the site, of the grid and of its own users.
+        Numbers of waiting and running jobs at the site, including those of its own users.
     draining : bool
-        Whether it accepts no new grid jobs because an operator drains it.
+        Whether the site accepts no new grid jobs because an operator is draining it.
     policy : str
-        Scheduling policy in words, different for any two policies; empty: unknown.
+        Scheduling policy in words; different policies have different texts; empty: unknown.
     paused : tuple of int
-        Paused jobs: they wait for their time slice, or for other jobs to end.
+        Jobs that are paused until their next time slice, or until other jobs end.
     busy : tuple of BusyNodes
         Running jobs and their nodes.
     progress : tuple of JobProgress
-        Progress of the running jobs, if limits count work.
+        Progress of the running jobs, if time limits count work.
     uplink : LinkStatus, optional
-        The site's connection to the grid as the site reports it, if it uses HTTP.
+        The site's connection to the grid as reported by the site, if it uses HTTP.
     kept : tuple of KeptNodes
-        Its reservations and leases.
+        The site's reservations and leases.
     users : str
-        Accepted users in words; only shown to operators.
+        Accepted users in words; shown only to operators.
     problem : str
-        Why the site does not work or answer now; empty if it does.
+        Why the site does not work or answer now; empty if there is no problem.
     fault : LoggedFault, optional
-        Last warning or error in its log, for a day; only shown to operators.
+        Last warning or error in the site's log, shown for a day and only to operators.
     """
 
     name: str
@@ -260,14 +260,14 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """Result of giving up a machine: done, or refused with a reason in words."""
+    """Result of a request to give up a machine: accepted, or refused with a reason in words."""
 
     refused: Literal["", "unknown-machine", "machine-answers"] = ""
     reason: str = ""
 
 
 class SiteNames(msgspec.Struct, frozen=True):
-    """A site of the grid: name, nodes of the grid's share, machines, and why it is disconnected."""
+    """A site of the grid: its name, number of nodes in the grid's share, machines, and connection problem."""
 
     name: str
     for_grid: int
@@ -284,16 +284,16 @@ EventKind = Literal[
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a job, as sent to subscribers.
+    """An event in a job's history, as sent to subscribers.
 
     Attributes
     ----------
     number : int
-        Ascending; a subscriber that reconnects asks for the events after the last number it has.
+        Ascending number; a subscriber that reconnects requests the events after the last number it has received.
     kind, detail : str
-        As in the history of the job.
+        As in the job's history.
     user, name : str
-        User and name of the job.
+        The job's user and name.
     """
 
     number: int
@@ -311,9 +311,9 @@ class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     events : list of JobEvent
-        Ascending by number.
+        In ascending order of their numbers.
     last : int
-        The number for the next request; an event with this number need not exist.
+        The number to use in the next request; there may be no event with this number.
     """
 
     events: list[JobEvent]
@@ -329,11 +329,11 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_ms: int
     submit_ms: int
     state: JobState = "waiting"
-    # Start, placement and reason of the wait, if requested and known.
+    # Expected start, expected placement and reason for waiting, if requested and known.
     start_ms: int | None = None
     places: tuple[tuple[str, int], ...] = ()
     reason: str = ""
-    waits_at: str = ""  # the site whose own queue has it
+    waits_at: str = ""  # the site in whose own queue the job is waiting
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -346,9 +346,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     jobs : list of QueuedJob
         The first waiting jobs.
     problem : str
-        Why the grid or the site accepts no jobs now; empty if it does.
+        Why the grid or site accepts no jobs now; empty if it accepts jobs.
     fault : LoggedFault, optional
-        Last warning or error in its log, for a day; only shown to operators.
+        Last warning or error in the grid's or site's log, shown for a day and only to operators.
     """
 
     waiting: int = 0

@@ -1,7 +1,7 @@
-"""Define quotas: what the jobs of a user or an account may request and use, as the operator configures it.
+"""Define quotas: the operator's limits on what the jobs of a user or account may request and use.
 
-A job that exceeds a limit on one job (time limit, priority, nodes) or on waiting jobs is refused. A job that exceeds a
-limit on admitted jobs or on node-hours in a window waits. docs/quotas.md has the rules.
+A job that exceeds a limit per job (time limit, priority, nodes) or a limit on waiting jobs is refused. A job that
+exceeds a limit on admitted jobs or on node-hours in a window has to wait. docs/quotas.md has the rules.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ HOUR_MS = 3_600_000
 USUAL_WINDOW_HOURS = 720.0
 
 MOST_NODE_S = 10**12
-"""Most node-seconds that a job counts with (30,000 node-years), so that sums fit 64-bit integers."""
+"""Cap on the node-seconds counted for a job (30,000 node-years), so that sums fit into 64-bit integers."""
 
 MOST_HOURS = MAX_TIME_MS / HOUR_MS
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The quota of one user or account; None: no limit.
+    """The quota of a user or account; None: no limit.
 
     Attributes
     ----------
@@ -34,15 +34,15 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     priority : float, optional
         Highest priority of a job.
     nodes : int, optional
-        Most nodes of a job.
+        Largest number of nodes of a job.
     waiting_jobs : int, optional
-        Jobs that have not started, wherever they wait.
+        Largest number of jobs that have not started, wherever they are waiting.
     running_jobs, running_nodes : int, optional
-        Jobs that are queued or running, and the sum of their nodes.
+        Largest number of jobs that are queued or running, and of the nodes of all these jobs.
     node_hours : float, optional
-        Node-hours in the window: the real use of ended jobs, and the most that queued and running jobs can use.
+        Node-hours in the window: actual use of ended jobs, plus the most that queued and running jobs can use.
     window_hours : float, optional
-        Length of the window; None: 720.
+        Length of the window; None: 720 hours.
 
     Raises
     ------
@@ -73,7 +73,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise OptionError("priority", f"is {self.priority}; expected {expected}")
 
     def over(self, usual: Quota) -> Quota:
-        """Return this quota with the usual values for the fields that are None.
+        """Return this quota with the values of ``usual`` in the fields that are None.
 
         Examples
         --------
@@ -91,12 +91,12 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def limit_ms(self) -> int:
-        """`limit_hours` in ms; only meaningful if it is set."""
+        """`limit_hours` in ms; meaningful only if `limit_hours` is set."""
         return math.floor((self.limit_hours or 0.0) * HOUR_MS)
 
     @property
     def node_s(self) -> int:
-        """`node_hours` in node-seconds; only meaningful if it is set."""
+        """`node_hours` in node-seconds; meaningful only if `node_hours` is set."""
         return math.floor((self.node_hours or 0.0) * 3600)
 
     @property
@@ -109,7 +109,7 @@ NO_QUOTA = Quota()
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The quotas of a grid, or of a site for its own users: defaults per user and account, and exceptions by name."""
+    """Quotas of a grid, or of a site for its own users: defaults for each user and account, and exceptions by name."""
 
     each_user: Quota = NO_QUOTA
     each_account: Quota = NO_QUOTA
@@ -134,13 +134,13 @@ NO_QUOTAS = Quotas()
 
 
 class QuotasChanged(msgspec.Struct, frozen=True, tag="MaximaSet"):
-    """The operator has changed the quotas; they apply to new jobs and to jobs that wait for a quota."""
+    """The operator has changed the quotas, which apply to new jobs and to jobs that are waiting because of a quota."""
 
     quotas: Quotas = msgspec.field(name="maxima")
 
 
 def node_s_of(nodes: int, span_ms: int) -> int:
-    """Return the node-seconds of a job, rounded up; at most `MOST_NODE_S`.
+    """Return a job's node-seconds, rounded up; at most `MOST_NODE_S`.
 
     Examples
     --------
@@ -151,9 +151,9 @@ def node_s_of(nodes: int, span_ms: int) -> int:
 
 
 def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> str | None:
-    """Return which limit a submitted job exceeds, by how much, and what would be accepted; None: no limit.
+    """Describe which limit a submitted job exceeds, by how much, and what would be accepted; None if it exceeds none.
 
-    ``whose`` is the holder of the quota in words, and ``unstarted`` the number of its jobs that have not started.
+    ``whose`` is the quota's user or account in words; ``unstarted`` is the number of jobs that have not started.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> s
 
 
 def hours_text(node_s: int) -> str:
-    """Return node-seconds in hours, with three digits below 1,000 hours.
+    """Format node-seconds as node-hours, with three significant digits below 1,000 hours.
 
     Examples
     --------

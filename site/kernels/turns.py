@@ -1,9 +1,9 @@
-"""Time slices: a job that shares its nodes in time works in some slices of a cycle and is paused in the others.
+"""Time slices: a job that time-shares its nodes runs in some slices of a cycle and is paused in the others.
 
-Between two decisions the cycle repeats, so a job's progress and its end follow by arithmetic from at most two cycles,
-whatever the number of slices. Results are exact, in whole milliseconds.
+Between two scheduling decisions the cycle repeats, so a job's progress and end time can be computed from at most two
+cycles, whatever the number of slices. Results are exact, in whole milliseconds.
 
-A job that also worked in the slice before loses no time. A resumed job loses the cost of the switch at the beginning of
+A job that was also running in the previous slice loses no time. A resumed job loses the switch cost at the beginning of
 its slice. A job that was moved pays for the move before it makes progress.
 """
 
@@ -25,7 +25,7 @@ class Cycle(NamedTuple):
     slice_ms : int
         Length of a slice.
     switch_ms : int
-        Time that a job loses when it is resumed; less than a slice.
+        Time that a job loses when it is resumed; shorter than a slice.
     """
 
     n_turns: Int
@@ -34,14 +34,14 @@ class Cycle(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """The progress of a job.
+    """A job's progress through its time slices.
 
     Attributes
     ----------
     elapsed_ms : int
         Time since the first slice began.
     gained_ms : int
-        Time that the job worked or paid for moves.
+        Time that the job spent working or paying for moves.
     switch_left_ms : int
         Remaining cost of the last switch.
     works : int
@@ -61,21 +61,21 @@ def walk_turns(job: Record, cycle: Cycle, until_ms: Int, need_ms: Int) -> Walked
     Parameters
     ----------
     job : record
-        A record with the int64 fields ``turns`` (bit k is set if the job works in slice k of each cycle), ``works`` (1
-        if it worked right before the first slice), ``switch_left_ms`` (remaining cost of its switch at that time) and
-        ``is_fresh`` (1 if it has never worked: its first slice is a start and costs no switch).
+        A record with the int64 fields ``turns`` (bit k is set if the job runs in slice k of each cycle), ``works`` (1
+        if it was running right before the first slice), ``switch_left_ms`` (remaining switch cost at that time) and
+        ``is_fresh`` (1 if it has never run, so that its first slice costs no switch).
     cycle : Cycle
     until_ms : int
-        Time limit from the beginning of the first slice; `NEVER_MS` for none, allowed only if the job has a slice.
+        Time limit from the start of the first slice; `NEVER_MS`: no limit, allowed only if the job has a slice.
     need_ms : int
-        Work limit, at least 1; `NEVER_MS` for none.
+        Work limit, at least 1; `NEVER_MS`: no limit.
     """
     n_turns, slice_ms, switch_ms = cycle
     elapsed_ms = gained_ms = turn = 0
     works, left_ms, fresh = job.works, job.switch_left_ms, job.is_fresh
     while True:
         if turn == n_turns:
-            # All cycles after the first are equal.
+            # All cycles after the first are identical.
             turn = 0
             each_ms = gain_of_cycle(job.turns, cycle)
             cycles = (until_ms - elapsed_ms) // (n_turns * slice_ms)
@@ -103,7 +103,7 @@ def walk_turns(job: Record, cycle: Cycle, until_ms: Int, need_ms: Int) -> Walked
 
 @kernel_part
 def gain_of_cycle(turns: Int, cycle: Cycle) -> Int:
-    """Return the work (ms) that a job gains in each cycle after the first."""
+    """Return the progress (ms) that a job makes in each cycle after the first."""
     gained_ms = 0
     before = (turns >> (cycle.n_turns - 1)) & 1
     for turn in range(cycle.n_turns):
@@ -116,19 +116,19 @@ def gain_of_cycle(turns: Int, cycle: Cycle) -> Int:
 
 @kernel_part
 def done_in_turns_ms(job: Record, cycle: Cycle, need_ms: Int) -> Int:
-    """Return the time from the beginning of the first slice at which a job has gained ``need_ms``; see `walk_turns`."""
+    """Return when a job has gained ``need_ms``, in ms since the start of the first slice; see `walk_turns`."""
     return walk_turns(job, cycle, NEVER_MS, need_ms).elapsed_ms
 
 
 @kernel_part
 def turn_at(elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return the number of the slice in progress just before ``elapsed_ms``, counted over all cycles."""
+    """Return the index of the slice in progress just before ``elapsed_ms``, counting from the first cycle."""
     return (elapsed_ms - 1) // cycle.slice_ms
 
 
 @kernel_part
 def time_of_turn_ms(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return the total time (ms) of one slice of the cycle, over all cycles so far."""
+    """Return how long (ms) a slice of the cycle has lasted so far, summed over all cycles."""
     slices, part_ms = divmod(elapsed_ms, cycle.slice_ms)
     cycles, rest = divmod(slices, cycle.n_turns)
     time_ms = cycles * cycle.slice_ms
@@ -141,7 +141,7 @@ def time_of_turn_ms(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
 
 @kernel_part
 def times_of_turn(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return how many times a slice of the cycle has begun."""
+    """Return in how many cycles a slice has begun."""
     begun = (elapsed_ms + cycle.slice_ms - 1) // cycle.slice_ms
     cycles, rest = divmod(begun, cycle.n_turns)
     return cycles + 1 if turn < rest else cycles

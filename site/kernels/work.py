@@ -1,4 +1,4 @@
-"""Running work: the one mechanism for slowing, pausing, moving and resuming running jobs.
+"""Progress of running jobs: the one mechanism for slowing, pausing, moving and resuming them.
 
 A job's work is its length in milliseconds at rate 1, in fixed point with 16 binary digits. A running job has a rate, an
 integer multiple of 2**-16 (`RATE_ONE` is rate 1; rate 0 pauses the job). Work progresses in whole milliseconds without
@@ -8,9 +8,9 @@ rounded to the nearest 2**-16, and a job ends at the first whole millisecond at 
 The longest time (``MAX_TIME_MS``, 10**14) is less than 2**63 of these units, so it fits into 64 bits; with more binary
 digits it would not. A slowdown of 1.3 is exact to one part in a hundred thousand.
 
-Running jobs are in a table of `WORK`, and their ends in a heap (`Ends`): earliest first, ties by job id. When a job's
-rate changes, its end moves within the heap; a paused job has no end in the heap. If rates never change, pass None
-instead of the table.
+Running jobs are rows of a `WORK` table, and their end times are in a heap (`Ends`): earliest first, ties by job id.
+When a job's rate changes, its end time moves within the heap; a paused job is not in the heap. If rates never change,
+pass None instead of the table.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def work_of(length_ms: Int) -> Int:
 
 @kernel_part
 def rate_of(slowdown: float) -> Int:
-    """Return the rate of a job that takes ``slowdown`` (at least 1.0) times as long; the rate is at least 2**-16."""
+    """Return the rate of a job that runs ``slowdown`` (at least 1.0) times as long; the rate is at least 2**-16."""
     return max(1, round(RATE_ONE / slowdown))
 
 
 @kernel_part
 def work_left(left: Int, rate: Int, since_ms: Int, now_ms: Int) -> Int:
-    """Return the remaining work now, if ``left`` remained at ``since_ms`` and the job ran at this rate since."""
+    """Return the remaining work now, if ``left`` remained at ``since_ms`` and the job has run at this rate since."""
     return max(0, left - rate * (now_ms - since_ms))
 
 
 @kernel_part
 def work_done_ms(left: Int, rate: Int, now_ms: Int) -> Int:
-    """Return the first millisecond at which the remaining work is done at this rate; NEVER_MS if it never is."""
+    """Return the first millisecond at which the remaining work is done at this rate, or NEVER_MS."""
     if left <= 0:
         return now_ms
     if rate == 0:
@@ -59,9 +59,9 @@ def work_done_ms(left: Int, rate: Int, now_ms: Int) -> Int:
 
 @kernel_part
 def late_end_ms(left: Int, rate: Int, now_ms: Int) -> Int:
-    """Return the new expected end of a job that is late: it continues at its rate, or at rate 1 if it is paused.
+    """Return the new expected end of a late job, assuming that it continues at its rate, or at rate 1 if it is paused.
 
-    ``left`` is its remaining work by its estimate (docs/grid.md, "Late ends").
+    ``left`` is the job's remaining work according to its estimate (docs/grid.md, "Late ends").
     """
     return work_done_ms(left, rate if rate > 0 else RATE_ONE, now_ms)
 
@@ -70,20 +70,20 @@ WORK = np.dtype(
     [(name, np.int64) for name in ("left", "rate", "since_ms", "end_ms", "job_id", "place")],
     align=True,
 )
-"""A running job: the work ``left`` at ``since_ms``, its ``rate`` since then, and its ``end_ms`` at that rate
-(`NEVER_MS` if it is paused). ``place`` is the index of its end in the heap, or `NOT_THERE`."""
+"""A running job: the work ``left`` at ``since_ms``, its ``rate`` since then, and its end time ``end_ms`` at that rate
+(`NEVER_MS` if it is paused). ``place`` is its index in the heap of end times, or `NOT_THERE`."""
 
 END = np.dtype([("end_ms", np.int64), ("job_id", np.int64), ("row", np.int64)], align=True)
-"""An end in the heap, with the row of its job."""
+"""An end time in the heap, with the job's row."""
 
 NOT_RUNNING = np.int64(-1)
-"""The rate of a job that has not started or has ended."""
+"""The rate of a job that has not started yet or has ended."""
 
 NOT_THERE = np.int64(-1)
 
 
 class Ends(NamedTuple):
-    """A heap of the ends of running jobs.
+    """A heap of the end times of running jobs.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ def no_ends(capacity: int) -> Ends:
 
 
 NOT_YET = np.int64(-1)
-"""The start or end of a simulated job that has not started or ended."""
+"""The start or end time of a simulated job that has not started or ended yet."""
 
 _CLOCK = np.dtype(
     [(name, np.int64) for name in ("submitted", "cancelled", "changed", "woken_ms", "stirred")], align=True
@@ -115,11 +115,11 @@ class RunArrays(NamedTuple):
     Attributes
     ----------
     clock : numpy.ndarray of records, shape (1,)
-        The progress of the simulation: number of jobs ``submitted``, of cancellations handled (``cancelled``) and of
-        node changes applied (``changed``); ``woken_ms``, the time of another change that needs a pass (`NEVER_MS` for
-        none); and ``stirred``, whether flows have started or ended since links were last shared.
+        The progress of the simulation: the numbers of jobs ``submitted``, cancellations handled (``cancelled``) and
+        node changes applied (``changed``); ``woken_ms``, when another change needs a scheduling pass (`NEVER_MS`: no
+        such change); and ``stirred``, whether flows have started or ended since links were last shared.
     run_ms : numpy.ndarray of int64, shape (n,)
-        Run times on one site, which sites and the grid cannot see.
+        Actual run times on one site, which sites and the grid cannot see.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         Filled in by the simulation; `NOT_YET` at first.
     ends : Ends
@@ -133,7 +133,7 @@ class RunArrays(NamedTuple):
 
 
 def new_run(run_ms: npt.NDArray[np.int64], capacity: int) -> RunArrays:
-    """Return a simulation at its beginning, with capacity for the ends of this number of jobs."""
+    """Return a new simulation whose heap has capacity for the end times of this number of jobs."""
     start_ms, end_ms = np.full((2, len(run_ms)), NOT_YET)
     clock = np.zeros(1, _CLOCK)
     clock["woken_ms"] = NEVER_MS
@@ -141,7 +141,7 @@ def new_run(run_ms: npt.NDArray[np.int64], capacity: int) -> RunArrays:
 
 
 def no_work(rows: int) -> npt.NDArray[np.void]:
-    """Return a table of `WORK` with this number of rows, in which no job runs."""
+    """Return a `WORK` table with this number of rows and no running jobs."""
     work = np.zeros(rows, WORK)
     work["rate"], work["end_ms"], work["place"] = NOT_RUNNING, NEVER_MS, NOT_THERE
     return work
@@ -149,7 +149,7 @@ def no_work(rows: int) -> npt.NDArray[np.void]:
 
 @kernel_part
 def set_rate(job: Any, rate: Int, now_ms: Int) -> None:
-    """Change the rate of a job, 0 to pause it, and update its end.
+    """Change the rate of a job (0 pauses it), and update its end time.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def set_rate(job: Any, rate: Int, now_ms: Int) -> None:
 
 @kernel
 def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, rate: Int, now_ms: Int) -> None:
-    """Start the job of a row, or continue it with a new amount of work.
+    """Start the job in a row, or continue it with a new amount of work.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, ra
     work : numpy.ndarray of WORK
     row : int
     job_id : int
-        Breaks ties between equal ends.
+        Breaks ties between equal end times.
     left : int
         Remaining work (`work_of`).
     rate, now_ms : int
@@ -189,7 +189,7 @@ def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, ra
 
 @kernel
 def expect_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, now_ms: Int, end_ms: Int) -> None:
-    """Start or continue the job of a row that works in time slices, with an end computed by the caller.
+    """Start or continue a row's job, which runs in time slices, with an end time computed by the caller.
 
     Parameters
     ----------
@@ -213,14 +213,14 @@ def expect_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, n
 
 @kernel
 def change_rate(ends: Ends, work: WorkTable, row: Int, rate: Int, now_ms: Int) -> None:
-    """Change the rate of the job of a row, 0 to pause it, and move its end in the heap."""
+    """Change the rate of the job in a row (0 pauses it), and move its end time in the heap."""
     set_rate(work[row], rate, now_ms)
     place_end(ends, work, row)
 
 
 @kernel
 def stop_work(ends: Ends, work: WorkTable, row: Int) -> None:
-    """Stop the job of a row, at its end or before, and remove its end from the heap."""
+    """Stop the job in a row, at its end or earlier, and remove its end time from the heap."""
     work[row].rate = NOT_RUNNING
     work[row].end_ms = NEVER_MS
     place_end(ends, work, row)
@@ -228,7 +228,7 @@ def stop_work(ends: Ends, work: WorkTable, row: Int) -> None:
 
 @kernel
 def place_end(ends: Ends, work: WorkTable, row: Int) -> None:
-    """Update the heap with the end of a row."""
+    """Insert a row's end time into the heap, move it if the row is already there, or remove it if it is `NEVER_MS`."""
     job = work[row]
     if job.place != NOT_THERE:
         take_end(ends, work, job.place)
@@ -238,20 +238,20 @@ def place_end(ends: Ends, work: WorkTable, row: Int) -> None:
 
 @kernel_part
 def first_end_ms(ends: Ends) -> Int:
-    """Return the earliest end, or `NEVER_MS`."""
+    """Return the earliest end time, or `NEVER_MS` if the heap is empty."""
     return ends.heap[0].end_ms if ends.size[0] > 0 else NEVER_MS
 
 
 @kernel_part
 def push_end(ends: Ends, work: WorkTable | None, end_ms: Int, job_id: Int, row: Int) -> None:
-    """Insert an end into the heap; ``work`` is None if rates never change."""
+    """Insert an end time into the heap; ``work`` is None if rates never change."""
     ends.size[0] += 1
     _sift_up(ends.heap, work, ends.size[0] - 1, end_ms, job_id, row)
 
 
 @kernel_part
 def pop_end(ends: Ends, work: WorkTable | None) -> Int:
-    """Remove the first end from the heap; return its row. ``work`` is None if rates never change."""
+    """Remove the earliest end time from the heap; return its row. ``work`` is None if rates never change."""
     row = ends.heap[0].row
     take_end(ends, work, 0)
     return row
@@ -259,10 +259,10 @@ def pop_end(ends: Ends, work: WorkTable | None) -> Int:
 
 @kernel_part
 def take_end(ends: Ends, work: WorkTable | None, hole: Int) -> None:
-    """Remove the end at index ``hole`` from the heap.
+    """Remove the entry at index ``hole`` from the heap.
 
-    The hole moves down to a leaf along the smaller children, and the last end moves up from there. The last end nearly
-    always belongs near the leaves, so this needs fewer comparisons than sifting it down.
+    The hole moves down to a leaf along the smaller children, and the last entry moves up from there. The last entry
+    nearly always belongs near the leaves, so this needs fewer comparisons than sifting it down.
     """
     heap = ends.heap
     if work is not None:
@@ -285,7 +285,7 @@ def take_end(ends: Ends, work: WorkTable | None, hole: Int) -> None:
 def _sift_up(
     heap: npt.NDArray[np.void], work: WorkTable | None, child: Int, end_ms: Int, job_id: Int, row: Int
 ) -> None:
-    """Insert an end on the path from index ``child`` up to the root."""
+    """Insert an end time on the path from index ``child`` up to the root."""
     while child > 0:
         parent = (child - 1) >> 1
         if not _before(end_ms, job_id, heap[parent]):
@@ -301,13 +301,13 @@ def _sift_up(
 
 @kernel_part
 def _before(end_ms: Int, job_id: Int, other: Any) -> bool:
-    """Whether an end comes before another: earlier, or at the same time with the smaller job id."""
+    """Whether an end time precedes another heap entry; ties by job id."""
     return end_ms < other.end_ms or (end_ms == other.end_ms and job_id < other.job_id)
 
 
 @kernel_part
 def _move(heap: npt.NDArray[np.void], work: WorkTable | None, origin: Int, target: Int) -> None:
-    """Move an entry of the heap to another index."""
+    """Move a heap entry to another index."""
     heap[target].end_ms = heap[origin].end_ms
     heap[target].job_id = heap[origin].job_id
     heap[target].row = heap[origin].row

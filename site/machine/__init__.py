@@ -1,1 +1,1 @@
-"""Real processes on one machine: node tasks that outlive the process that started them (docs/live-processes.md)."""
+"""Run real processes on a machine, as node tasks that outlive the process that starts them (docs/live-processes.md)."""

@@ -1,4 +1,4 @@
-"""The Unix users of the launcher: map the user of a job to an account, by a table or by the same name."""
+"""Map the user of a job to a Unix account for the launcher, from a table or by the same name."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import msgspec
 from gridweave.errors import GridweaveError
 
 LEAST_UID = 1000
-"""The smallest uid of ordinary users; the rule of the same name never yields a system account below it."""
+"""The smallest uid of ordinary users; a system account below it is used only if the table names it."""
 
 
 MOST_LISTED = 32_000
-"""Largest total size of the user names that are listed to the service [bytes]."""
+"""The list of user names is sent to the service only if it is shorter than this [characters of JSON]."""
 
 
 class DeniedError(GridweaveError):
-    """The launcher refuses a request; the message is one line."""
+    """The launcher denied a request; the message is one line."""
 
 
 class LauncherFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class LauncherFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Settings(NamedTuple):
-    """The launcher's file, the account of the service, and the control groups for jobs."""
+    """The launcher's configuration file, the service's account, and the control groups for jobs."""
 
     path: str
     file: LauncherFile
@@ -49,16 +49,16 @@ class Settings(NamedTuple):
 
     @property
     def visible_settings(self) -> dict[str, Any]:
-        """The settings that the service may see: its own account and the accepted users, as far as they can be listed.
+        """The settings that the service may see: its own account and, if possible, the accepted users.
 
-        They cannot be listed under the rule of the same name, or if the table is too long for one packet.
+        The users cannot be listed if they are matched by name, or if the table is too long for one packet.
         """
         users = sorted(self.file.users)
         is_listed = not self.file.same_name and len(json.dumps(users)) < MOST_LISTED
         return {"service": self.service.pw_name, "users": users if is_listed else [], "anyone": not is_listed}
 
     def account(self, user: str) -> pwd.struct_passwd:
-        """Return the account for the user of a job, from the table or by the same name, or raise DeniedError."""
+        """Return the account for a job's user, from the table or by the same name; raise DeniedError if not allowed."""
         name = self.file.users.get(user) or (user if self.file.same_name else "")
         if not name:
             raise DeniedError(f"user {user!r} has no Unix account on this machine; add one to [users] in {self.path}")
@@ -69,7 +69,7 @@ class Settings(NamedTuple):
 
 
 def account_of(name: str, whose: str) -> pwd.struct_passwd:
-    """Look up a Unix account of this machine; raise DeniedError if it does not exist."""
+    """Look up a Unix account on this machine; raise DeniedError if it does not exist."""
     try:
         return pwd.getpwnam(name)
     except (KeyError, ValueError):
@@ -77,7 +77,7 @@ def account_of(name: str, whose: str) -> pwd.struct_passwd:
 
 
 def ordinary_account(name: str, whose: str, service_uid: int) -> pwd.struct_passwd:
-    """Look up a Unix account of this machine; raise DeniedError for root and for the service's own account."""
+    """Look up a Unix account on this machine; raise DeniedError for root and for the service's own account."""
     account = account_of(name, whose)
     if account.pw_uid == 0 or account.pw_gid == 0:
         raise DeniedError(f"{whose}: is mapped to {name!r}, which is root here; map it to an ordinary account")
@@ -87,7 +87,7 @@ def ordinary_account(name: str, whose: str, service_uid: int) -> pwd.struct_pass
 
 
 def read_settings(path: str) -> Settings:
-    """Read the launcher's file, and create its control groups in a subprocess that ends before the first request."""
+    """Read the launcher's configuration, and create its control groups in a subprocess before the first request."""
     with open(path, "rb") as opened:
         _check_roots(path, os.fstat(opened.fileno()))
         try:
@@ -109,7 +109,7 @@ def read_settings(path: str) -> Settings:
 
 
 def _check_roots(path: str, file: os.stat_result) -> None:
-    """Refuse a file that anyone but root could have written or replaced."""
+    """Reject a file that anyone but root could have written or replaced."""
     folder = os.path.dirname(os.path.realpath(path))
     parents = [(path, file)]
     while True:

@@ -1,4 +1,4 @@
-"""The agent of a machine: execute the site's orders, and repeat reports until the site has received them."""
+"""The agent of a machine: executes the site's orders, and resends reports until the site has received them."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ from gridweave.site.messages import (
 logger = logging.getLogger("gridweave.live")
 
 RESULT, USAGE_OVER_TIME = "result", "usage"
-"""Names used like streams: the return value of a callable, and the resource use over time (`UsageCurve`)."""
+"""Names read like output streams: a callable's return value, and the resource use over time (`UsageCurve`)."""
 
 MOST_OUTPUT = 4 << 20
 """Largest amount of output returned by one request [bytes]."""
 
 LOOK_AT_USERS_S = 30.0
-"""Interval of asking the launcher for its accepted users [s]."""
+"""Interval between requests to the launcher for its accepted users [s]."""
 
 SYSFS = Path("/sys/devices/system/cpu")
 
@@ -89,37 +89,37 @@ _MOST_REPORTS = 1_000
 
 
 def written_path(folder: Path, own: Path, rank: int, stream: str) -> Path:
-    """Return the file of a stream, `RESULT` or `USAGE_OVER_TIME`; ``own`` is the user's part of the folder."""
+    """Return the file of an output stream, `RESULT` or `USAGE_OVER_TIME`; ``own`` is the user's subfolder."""
     if stream == RESULT:
         return result_path(own, rank)
     return folder / USAGE if stream == USAGE_OVER_TIME else output_path(folder, rank, stream)
 
 
 class OutputRead(msgspec.Struct, frozen=True):
-    """A part of the output of a rank."""
+    """A part of a rank's output."""
 
-    is_here: bool  # whether the rank is on this machine and its folder still exists
+    is_here: bool  # whether the rank belongs to this machine and its folder still exists
     data: bytes
     size: int  # size of the whole output after reading this part
     removal: Removal | None = None  # when and why the machine removed the output, if it did
 
 
 class AgentDriver:
-    """Runs node tasks on a machine for its site.
+    """Runs node tasks on a machine on behalf of its site.
 
     Parameters
     ----------
     report : callable
-        Sends encoded reports to the site. It returns once they are durable there, and raises if that is not certain.
+        Sends encoded reports to the site. Returns once the site has stored them, and raises if that is not certain.
     cores : sequence of Cores
         The hardware threads of each core, for each node. Ranks on a node without an entry are not pinned.
     secret : str
-        Source of the keys by which the ranks of a job recognize each other; empty: no keys.
+        Secret from which the keys are derived with which a job's ranks authenticate each other; empty: no keys.
 
     Notes
     -----
     Orders may arrive twice, late or never. `Runner` starts a node task at most once. A late order to an earlier agent
-    process could start a task that has been forgotten since, so a site's orders are bound to one agent process.
+    process could start a task that has since been forgotten, so a site's orders are bound to one agent process.
     """
 
     def __init__(
@@ -145,16 +145,16 @@ class AgentDriver:
         self._report, self._cores = report, tuple(cores)
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
-        # Tasks that could not be started because the disk is full, and have been reported as delayed.
+        # Tasks that cannot be started for now, e.g. because the disk is full, and have been reported as delayed.
         self._delayed: set[Key] = set()
-        # The last pace of tasks that have not started yet.
+        # The last pace ordered for tasks that have not started yet.
         self._paces: dict[Key, PaceRun] = {}
-        # Started parts of split jobs that the site has not confirmed yet, and the cancellations of such parts.
+        # Started parts of split jobs that the site has not confirmed yet, and pending cancellations of these parts.
         self._unheard: set[Key] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Lock the folder and adopt the tasks that run there."""
+        """Lock the folder, adopt its running tasks, and announce this machine to the site."""
         await self.runner.open()
         await self.runner.adopt()
         if not self._rules.launcher:
@@ -183,7 +183,7 @@ class AgentDriver:
                 task.cancel()
 
     async def _asked_users(self) -> AcceptedUsers | None:
-        """Return the accepted users, from the launcher if there is one; None if it does not answer."""
+        """Return the accepted users, from the launcher if there is one; None if the launcher does not answer."""
         if not self._rules.launcher:
             return self._rules.users
         try:
@@ -193,13 +193,13 @@ class AgentDriver:
             return None
 
     async def _ask_launcher(self) -> AcceptedUsers:
-        """Return the users accepted by the launcher, and record the control groups that it has for jobs."""
+        """Return the users accepted by the launcher, and record its control groups for jobs."""
         answer = await asyncio.to_thread(ask_launcher, self._rules.launcher, {"do": "hello"})
         self._groups = dict(answer["groups"])
         return AcceptedUsers(anyone=answer.get("anyone", True), names=tuple(answer.get("users", ())), is_mapped=True)
 
     async def _watch_users(self) -> None:
-        """Report a change of the accepted users; a restart of the launcher may change control groups, too."""
+        """Report changes to the accepted users; each check also updates the launcher's control groups."""
         while True:
             await asyncio.sleep(LOOK_AT_USERS_S)
             users = await self._asked_users()
@@ -208,7 +208,7 @@ class AgentDriver:
                 self._say(MachineTakes(self.name, users))
 
     async def order(self, data: bytes) -> None:
-        """Execute encoded orders."""
+        """Decode and execute the site's orders for this machine."""
         for order in ORDERS.decode(data):
             if order.machine != self.name:
                 logger.error("an order for machine %s arrived at machine %s", order.machine, self.name)
@@ -232,7 +232,7 @@ class AgentDriver:
                 await self._start(order)
 
     async def _start(self, order: StartRun) -> None:
-        """Start a node task; if the disk is full, report a delay, and the site will repeat the order."""
+        """Start a node task; if that is impossible for now, report a delay, and the site will repeat the order."""
         key = order.launch.job_id, order.launch.attempt
         refusal = self._rules.refusal(order.launch.user)
         try:
@@ -274,20 +274,20 @@ class AgentDriver:
         return msgspec.structs.replace(node, cpus=part.cpu * cpus, memory_bytes=int(part.memory * memory_bytes))
 
     def _check_capacity(self) -> None:
-        """Report that the machine is ready, if its disk has space again."""
+        """Report that the machine is ready if its disk has space again."""
         if self.runner.disk_problem(trial=True) is None:
             self._delayed.clear()
             self._say(MachineReady(self.name))
 
     async def _pace(self, order: PaceRun) -> None:
-        """Pause, resume or slow a node task; a task whose start has not arrived yet will begin at this pace."""
+        """Pause, resume or slow a node task; a task whose start order has not arrived yet will start at this pace."""
         key = order.job_id, order.attempt
         if not self.runner.knows(*key):
             self._paces[key] = order
         await self.runner.pace(*key, runs=order.runs, at_unix_ms=order.at_ms, speed=order.speed)
 
     async def _confirm(self, order: ConfirmRun) -> None:
-        """Report whether a node task is here; if not, make sure that a late order cannot start it."""
+        """Report whether this machine has a node task; if not, make sure that a late order cannot start it."""
         if self.runner.knows(order.job_id, order.attempt):
             is_at_gate = self.runner.is_at_gate(order.job_id, order.attempt)
             self._say((RunReady if is_at_gate else RunStarted)(self.name, order.job_id, order.attempt))
@@ -298,7 +298,7 @@ class AgentDriver:
         await self.runner.cancel(order.job_id, order.attempt, reason)
 
     def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a part of the output of a rank, and whether it is a rank of this machine."""
+        """Return a part of a rank's output, and whether the rank belongs to this machine."""
         data = self.output(job_id, attempt, rank, stream, offset, limit)
         folder = task_folder(self.runner.root, (job_id, attempt))
         launch = read_launch(folder)
@@ -325,11 +325,11 @@ class AgentDriver:
             await self.runner.cancel(*key, "the grid is being shut down")
 
     async def close(self) -> None:
-        """Stop watching the tasks, which continue to run."""
+        """Stop watching the tasks; they keep running."""
         await self.runner.close()
 
     def _pinned(self, order: StartRun) -> Launch:
-        """Replace the site's thread numbers in a launch by those of the operating system."""
+        """Replace the site's thread numbers in a launch with the operating system's."""
         launch = order.launch
         if not self._cores or launch.part is not None:
             ranks = tuple(msgspec.structs.replace(rank, threads=None) for rank in launch.ranks)
@@ -360,7 +360,7 @@ class AgentDriver:
             self._say(_report_of(self.name, event))
 
     def _watch(self, key: Key, alone_ms: int) -> None:
-        """Cancel a started task of a split job if the site does not confirm in time that its whole part has started."""
+        """Cancel a started task of a split job if the site does not confirm in time that all of its ranks started."""
 
         def late() -> None:
             if key in self._unheard:
@@ -375,14 +375,14 @@ class AgentDriver:
         asyncio.get_running_loop().call_later(alone_ms / 1000, late)
 
     async def _send_reports(self) -> None:
-        """Send the queued reports, and repeat until the site has received them."""
+        """Send the queued reports, retrying until the site has received them."""
         pause_s = _FIRST_PAUSE_S
         while self._queue:
             part = [self._queue[number] for number in range(min(len(self._queue), _MOST_REPORTS))]
             try:
                 await self._report(ENCODER.encode(part))
             except Exception as error:
-                # After any error the site may or may not have the reports; it ignores repeated ones.
+                # After an error, the site may or may not have the reports; it ignores repeated reports.
                 logger.info("%s cannot reach its site, trying again: %s", self.name, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -399,7 +399,7 @@ def _report_of(agent: str, event: NodeTaskEvent) -> Report:
         return RunReady(agent, event.job_id, event.attempt)
     if isinstance(event, NodeTaskStarted):
         return RunStarted(agent, event.job_id, event.attempt)
-    # A lost task may have run.
+    # A lost task may have run without reporting it.
     has_run = event.started_ms is not None or event.outcome == "lost"
     key = event.job_id, event.attempt
     report = RunEnded(agent, *key, event.outcome, event.reason, event.ranks, event.usage, has_run)
@@ -408,7 +408,7 @@ def _report_of(agent: str, event: NodeTaskEvent) -> Report:
 
 
 def own_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that jobs running as the service inherit: those in `PASSED` and `PASSED_FROM`.
+    """Return the variables that jobs running as the service's user inherit, by `PASSED` and `PASSED_FROM`.
 
     Examples
     --------
@@ -423,20 +423,20 @@ Cores = tuple[tuple[int, ...], ...]
 
 
 def lane_threads(cores: Cores, lanes: tuple[int, int], lane: int) -> tuple[int, ...]:
-    """Return the hardware threads of a node that carry one thread of the site's model.
+    """Return the hardware threads of a node that correspond to one thread of the site's model.
 
-    The cores of the node are divided among the cores of the model. The model's first thread of a core gets the first
-    sibling of each hardware core, the second thread the second, and so on. If the hardware has fewer threads per core,
-    the model's threads are virtual: they divide the cores among themselves, and share a core if there is no other.
+    The node's cores are divided among the model's cores. The first thread of a model core gets the first sibling of
+    each of its hardware cores, the second thread the second sibling, and so on. If the hardware has fewer threads per
+    core, the model's threads divide the hardware threads among themselves, and share one if there are too few.
 
     Parameters
     ----------
     cores : tuple of tuple of int
         Hardware cores of the node.
     lanes : (int, int)
-        Cores of a node and threads of a core in the site's model.
+        Cores per node and threads per core in the site's model.
     lane : int
-        Number of the thread in the model, from 0, core by core.
+        Number of the model's thread, counted from 0, core by core.
 
     Examples
     --------
@@ -461,7 +461,7 @@ def lane_threads(cores: Cores, lanes: tuple[int, int], lane: int) -> tuple[int, 
 def node_cores(nodes: int, sysfs: Path = SYSFS) -> tuple[Cores, ...]:
     """Divide the cores that this process may use among nodes, without splitting a core.
 
-    The result is empty if there are fewer cores than nodes, or if the kernel shows no cores, as in some containers.
+    The result is empty if there are fewer cores than nodes, or if the kernel lists no cores, as in some containers.
     """
     try:
         cores = usable_cores(sysfs)
@@ -475,7 +475,7 @@ def node_cores(nodes: int, sysfs: Path = SYSFS) -> tuple[Cores, ...]:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Read a list of hardware threads as the kernel writes it.
+    """Parse a list of hardware threads in the kernel's format.
 
     Examples
     --------
@@ -495,15 +495,15 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
     """Return the hardware threads of each core, sorted by first thread.
 
-    Threads that are offline are missing, because the kernel shows no topology for them. A thread without a list of
-    siblings counts as a core of its own.
+    Offline threads are missing because the kernel lists no topology for them. A thread without a list of siblings
+    counts as a separate core.
     """
     cores: set[tuple[int, ...]] = set()
     for folder in sysfs.glob("cpu[0-9]*"):
         number = folder.name.removeprefix("cpu")
         if not number.isdecimal() or not (folder / "topology").is_dir():
             continue
-        # Newer kernels call the file core_cpus_list, and still have the older name, too.
+        # Newer kernels call the file core_cpus_list, but keep the older name as well.
         for name in ("thread_siblings_list", "core_cpus_list"):
             if (folder / "topology" / name).is_file():
                 cores.add(parse_cpu_list((folder / "topology" / name).read_text(encoding="ascii")))
@@ -516,7 +516,7 @@ def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
 
 
 def usable_cores(sysfs: Path = SYSFS, allowed: set[int] | None = None) -> tuple[tuple[int, ...], ...]:
-    """Return the hardware threads of each core that this process may use, within its container or cpuset."""
+    """Return the hardware threads of each core, limited to those that this process's container or cpuset allows."""
     may = os.sched_getaffinity(0) if allowed is None else allowed
     kept = (tuple(thread for thread in core if thread in may) for core in thread_siblings(sysfs))
     return tuple(core for core in kept if core)

@@ -1,11 +1,11 @@
-"""The tasks of a packed array on a machine: each rank draws task after task from a shared counter.
+"""Run the tasks of a packed array on a machine: each rank draws one task after another from a shared counter.
 
 A rank of a packed job does not execute the command itself. It draws the index of a task, runs the command in a child
 process, waits, records the result, and draws the next index. (If a Python callable is mapped over items, a single
-Python process calls it with many items: `gridweave.site.launch.Call.each`.)
+Python process calls it with many items: `gridweave.site.launch.Call.per_item`.)
 
-Next to the counter is a file with a line for each ended task. A task that was drawn and has no line was interrupted
-when its rank was killed.
+Next to the counter is a file with one line per ended task. A drawn task without a line was interrupted when its rank
+was killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gridweave.site.machine.folders import read_regular
 
 COUNTER = "elements.next"
 ENDED = "elements.json"
-"""One line of JSON for each ended array task."""
+"""The file with one line of JSON per ended array task."""
 
 INDEX_VARIABLE = "GRIDWEAVE_ARRAY_INDEX"
 
@@ -44,7 +44,7 @@ _FIRST_OWN_DESCRIPTOR = 3
 
 
 class Packed(NamedTuple):
-    """The array tasks that a rank of a packed array draws from."""
+    """The array tasks from which a rank of a packed array draws."""
 
     folder: str  # writable by the user
     array_tasks: Ranges
@@ -52,7 +52,7 @@ class Packed(NamedTuple):
 
 
 class SharedTasks:
-    """A rank's access to the shared array tasks of a node task; all ranks use the same folder."""
+    """A rank's access to the array tasks shared by all ranks of a node task; all ranks use the same folder."""
 
     def __init__(self, folder: Path, array_tasks: Ranges) -> None:
         self._indexes = list(indexes_of(array_tasks))
@@ -61,7 +61,7 @@ class SharedTasks:
         self._ended = os.open(folder / ENDED, flags | os.O_APPEND, 0o640)
 
     def draw(self) -> int | None:
-        """Return the index of an array task that no other rank draws, or None if none is left."""
+        """Draw the next array task, which no other rank gets; return its index, or None if no task is left."""
         fcntl.lockf(self._counter, fcntl.LOCK_EX)
         try:
             number = _number(os.pread(self._counter, _NUMBER_BYTES, 0))
@@ -73,23 +73,23 @@ class SharedTasks:
         return self._indexes[number]
 
     def write_down(self, element: ArrayTask) -> None:
-        """Record an ended array task; raise OSError if the disk is full."""
+        """Append an ended array task to the file; raise OSError if the disk is full."""
         line = msgspec.json.encode(element) + b"\n"
         if os.write(self._ended, line) != len(line):
             raise OSError(28, "No space left on device")
 
 
 def ended_tasks(folder: Path, array_tasks: Ranges) -> tuple[ArrayTask, ...]:
-    """Return the ended array tasks of a node task, each once, by index.
+    """Return a node task's ended array tasks without duplicates, sorted by index.
 
-    A user may have written into the file, so entries with unknown indexes are ignored.
+    Entries with unknown indexes are ignored, because the user can write to the file.
     """
     lines = read_regular(folder / ENDED, limit=_MOST_LINE_BYTES * (count_of(array_tasks) + 1)).splitlines()
     indexes = set(indexes_of(array_tasks)) if lines else set()
     ended: dict[int, ArrayTask] = {}
     decoder = msgspec.json.Decoder(ArrayTask)
     for line in lines:
-        with contextlib.suppress(msgspec.DecodeError):  # a full disk cut the line off, so the task runs again
+        with contextlib.suppress(msgspec.DecodeError):  # a full disk truncated the line, so the task will run again
             element = decoder.decode(line)
             if element.index in indexes:
                 ended.setdefault(element.index, element)
@@ -97,7 +97,7 @@ def ended_tasks(folder: Path, array_tasks: Ranges) -> tuple[ArrayTask, ...]:
 
 
 def interrupted_tasks(folder: Path, array_tasks: Ranges, ended: tuple[ArrayTask, ...]) -> tuple[int, ...]:
-    """Return the indexes of the array tasks that were drawn and have not ended, once the node task has ended."""
+    """Return the indexes of the array tasks that were drawn but did not end; call it once the node task has ended."""
     number = min(_number(read_regular(folder / COUNTER, limit=_NUMBER_BYTES)), count_of(array_tasks))
     done = {element.index for element in ended}
     return tuple(index for index in itertools.islice(indexes_of(array_tasks), number) if index not in done)
@@ -108,9 +108,9 @@ def _number(data: bytes) -> int:
 
 
 class _Stream:
-    """Standard output or error of the running array task: an unnamed file, copied to the rank's output at the end.
+    """Standard output or error of the running array task, as an unnamed file; copied to the rank's output at the end.
 
-    This way the position of each array task within the rank's output is known.
+    The copy gives each array task a known position in the rank's output.
     """
 
     def __init__(self, folder: Path, target: int, limit_bytes: int) -> None:
@@ -122,15 +122,15 @@ class _Stream:
         self._target, self._limit_bytes, self._written = target, limit_bytes, 0
 
     def cut(self) -> None:
-        """Truncate the file to the limit, to free disk space."""
+        """Truncate the file to the size limit, to free disk space."""
         if os.fstat(self.descriptor).st_size > self._limit_bytes:
             os.ftruncate(self.descriptor, self._limit_bytes)
 
     def hand_on(self) -> tuple[int, int]:
-        """Move the contents to the rank's output; return their position there and their size."""
+        """Move the contents to the rank's output; return their position in that output and their size."""
         size = min(os.fstat(self.descriptor).st_size, self._limit_bytes)
         place, moved = self._written, 0
-        # Processes that the array task has left behind may truncate the file in the meantime.
+        # Processes left behind by the array task may truncate the file in the meantime.
         while moved < size and (data := os.pread(self.descriptor, min(_CHUNK, size - moved), moved)):
             while data:
                 count = os.write(self._target, data)
@@ -153,16 +153,16 @@ def _cut_now_and_then(streams: list[_Stream]) -> None:
 def run_array_tasks(
     packed: Packed, rank: int, program: str, command: tuple[str, ...], environment: Mapping[str, str]
 ) -> int:
-    """Run array tasks one after the other until none is left; return the exit code of the rank.
+    """Run array tasks one after another until none is left; return the rank's exit code.
 
-    The rank's process calls this after redirecting its output, instead of executing its program.
+    The rank's process calls this function instead of executing its program, after redirecting its output.
 
     Parameters
     ----------
     rank : int
-        Number of the rank in the job.
+        The rank's number within the job.
     program, command : str, tuple of str
-        The file to execute, and its arguments including the program's name.
+        The file to execute, and its arguments, starting with the program's name.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def run_array_tasks(
     actions = [(os.POSIX_SPAWN_DUP2, stream.descriptor, number) for number, stream in enumerate(streams, start=1)]
 
     def run() -> tuple[int, float, int]:
-        """Run an array task; return its exit code, its processor time [s] and its peak memory [KiB]."""
+        """Run an array task; return its exit code, CPU time [s] and peak memory [KiB]."""
         try:
             pid = os.posix_spawn(program, command, own, file_actions=actions)
         except OSError as error:

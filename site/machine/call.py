@@ -1,8 +1,8 @@
 """Run a Python callable as a rank: ``python -m gridweave.site.machine.call FILE FOLDER RANK``.
 
-FILE holds the call. The return value goes into ``result-RANK.json`` in FOLDER. If the callable raises, the traceback
-goes into ``error-RANK.txt`` and to standard error, and the exit code is 1. If the callable is mapped over items, the
-result file has a line for each finished item, and ``error-RANK.txt`` names the first item that raised.
+FILE contains the call. The return value goes into ``result-RANK.json`` in FOLDER. If the callable raises an exception,
+the traceback goes into ``error-RANK.txt`` and to standard error, and the exit code is 1. If the callable is mapped over
+items, the result file has one line per finished item, and ``error-RANK.txt`` names the first item that failed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gridweave.site.launch import Call, ItemEnd, json_problem, python_scalar
 from gridweave.site.machine.folders import error_path, result_path, write_whole
 
 UNUSABLE = 126
-"""Exit code if the callable cannot be found, the same as a shell's for a command."""
+"""Exit code if the callable cannot be used; a shell uses the same code for a command that it cannot execute."""
 
 _MOST_DEPTH = 200
 """Largest nesting depth of lists and objects in a return value."""
 
 _MOST_ERROR = 500
 _MOST_TRACE = 4_000
-"""Number of characters kept of an item's error, and of its traceback from the end."""
+"""Maximum lengths of an item's error, cut at the end, and of its traceback, cut at the beginning [characters]."""
 
 
 def find_callable(name: str) -> Callable[..., Any]:
-    """Import a callable by its name, ``module:function``."""
+    """Import a callable by its name, ``module:function``; raise InputError if that is impossible."""
     module_name, _, path = name.partition(":")
     try:
         target: Any = importlib.import_module(module_name)
@@ -55,7 +55,7 @@ def find_callable(name: str) -> Callable[..., Any]:
 
 
 def run_call(folder: Path, rank: int, call: Call, limit_bytes: int, *, size: int = 1) -> int:
-    """Call a callable, write its result, and return the exit code; `UNUSABLE` if the callable cannot be found.
+    """Call a callable, write its result, and return the exit code, which is `UNUSABLE` if it cannot be found.
 
     Parameters
     ----------
@@ -84,10 +84,10 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int, *, size: int
 def _call_with_each(
     folder: Path, rank: int, function: Callable[..., Any], call: Call, limit_bytes: int, size: int
 ) -> int:
-    """Call a callable with one item after the other, writing the result of each before the next.
+    """Call a callable with one item after another, and write each result before the next call.
 
-    After an item that raises, the rank continues with the next item, but only if it is the job's only rank: other
-    ranks may be waiting for this one.
+    If an item raises an exception, the rank continues with the next item only if it is the job's only rank, because
+    other ranks may be waiting for it.
     """
     raised: list[str] = []
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -117,7 +117,7 @@ def _called(
     limit_bytes: int,
     caught: type[Exception] | tuple[type[BaseException], ...],
 ) -> ItemEnd:
-    """Call a callable once; return its result as JSON, or its error."""
+    """Call a callable once; return its result as JSON, or the error."""
     try:
         result = function(*args, **call.kwargs)
     except caught as error:
@@ -140,13 +140,13 @@ def _called(
 
 def _fail(folder: Path, rank: int, text: str, code: int) -> int:
     print(text.rstrip(), file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError):  # standard error has it, too
+    with contextlib.suppress(OSError):  # the text is also on standard error
         write_whole(error_path(folder, rank), text.encode(errors="replace"), mode=0o640)
     return code
 
 
 def main(arguments: list[str]) -> int:
-    """Run the callable that a file describes, as a rank."""
+    """Run the call in a file as a rank; return the exit code."""
     file, folder, rank = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
     try:
         call, limit_bytes = msgspec.msgpack.decode(file.read_bytes(), type=tuple[Call, int])

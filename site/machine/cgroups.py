@@ -1,7 +1,7 @@
-"""Linux control groups: enforce the limits of a job, detect out-of-memory kills, pause a job, and kill all of it.
+"""Use Linux control groups to enforce a job's limits, detect out-of-memory kills, and pause or kill all its processes.
 
-Version 2 is used for the controllers that it has, and version 1 for the others if it is mounted. For the kernel's file
-names see Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
+Controllers available in version 2 are used there, and the other controllers in version 1 if it is mounted. The kernel's
+file names are documented in Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gridweave.site.launch import Launch, Limits
 from gridweave.site.machine.processes import descendants, process_stat, send_signal
 
 CONTROLLERS = ("memory", "cpu", "pids")
-"""The controllers that limits need; any of them may be missing."""
+"""The controllers needed to enforce limits; any of them may be missing on a machine."""
 
 UNIFIED = "unified"
-"""A key used like a controller for the hierarchy of version 2, which can kill and pause a group."""
+"""Pseudo-controller that stands for the version 2 hierarchy, which can kill and pause a group."""
 
 FREEZER = "freezer"
-"""The controller of version 1 that pauses a group."""
+"""The version 1 controller that pauses a group."""
 
 _PERIOD_US = 100_000
 _ROUNDS = 1_000
@@ -39,12 +39,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class ControlGroup:
-    """One control group.
+    """A control group.
 
     Parameters
     ----------
     folders : mapping from str to str or Path
-        The folder of the group in each hierarchy, by controller.
+        The group's folder for each controller.
     """
 
     def __init__(self, folders: Mapping[str, str | Path]) -> None:
@@ -55,16 +55,16 @@ class ControlGroup:
 
     @property
     def can_pause(self) -> bool:
-        """Whether its processes can be paused."""
+        """Whether the group's processes can be paused."""
         return UNIFIED in self.folders or FREEZER in self.folders
 
     def add(self, pid: int) -> None:
-        """Move a process into the group; its future children follow."""
+        """Move a process into the group; its future children will also be in the group."""
         for folder in set(self.folders.values()):
             (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
 
     def limit(self, limits: Limits) -> None:
-        """Set the limits that the kernel enforces from now on; None removes a limit."""
+        """Set the limits that the kernel enforces; None removes a limit."""
         if "memory" in self.folders:
             self._limit_memory(limits.memory_bytes)
         if "cpu" in self.folders:
@@ -73,7 +73,7 @@ class ControlGroup:
             self._write("pids", "pids.max", "max" if limits.processes is None else str(limits.processes))
 
     def limit_cpus(self, cpus: float | None) -> None:
-        """Set how much processor time the group may use, in processors, even while its processes run."""
+        """Limit the group's CPU time [CPUs]; this also works while its processes are running."""
         quota = None if cpus is None else max(1_000, round(cpus * _PERIOD_US))
         if self._is_2("cpu"):
             self._write("cpu", "cpu.max", f"{'max' if quota is None else quota} {_PERIOD_US}")
@@ -88,13 +88,13 @@ class ControlGroup:
             self._write("memory", "memory.oom.group", "1", optional=True)
             return
         text = str(-1 if limit_bytes is None else limit_bytes)
-        # The kernel refuses a limit with swap that is below the limit without swap.
+        # The kernel rejects a limit for memory plus swap below the limit for memory alone.
         self._write("memory", "memory.memsw.limit_in_bytes", "-1", optional=True)
         self._write("memory", "memory.limit_in_bytes", text)
         self._write("memory", "memory.memsw.limit_in_bytes", text, optional=True)
 
     def oom_kills(self) -> int:
-        """Return how many processes of the group the kernel has killed because the memory limit was reached."""
+        """Return how many of the group's processes the kernel has killed because the memory limit was reached."""
         folder = self.folders.get("memory")
         if folder is None:
             return 0
@@ -106,7 +106,7 @@ class ControlGroup:
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
     def pids(self) -> list[int]:
-        """Return the process ids of the group, sorted."""
+        """Return the sorted ids of the group's processes."""
         pids: set[int] = set()
         for folder in self.folders.values():
             with contextlib.suppress(FileNotFoundError):
@@ -125,7 +125,7 @@ class ControlGroup:
                     self.add(pid)
 
     def freeze(self, *, frozen: bool) -> None:
-        """Request a pause of all processes, or their continuation; the kernel takes a moment."""
+        """Request that all processes be paused or resumed, which takes the kernel a moment."""
         if UNIFIED in self.folders:
             self._write(UNIFIED, "cgroup.freeze", str(int(frozen)))
         elif FREEZER in self.folders:
@@ -138,7 +138,7 @@ class ControlGroup:
         return (self.folders[FREEZER] / "freezer.state").read_text(encoding="ascii").strip() == "FROZEN"
 
     def stop(self) -> bool:
-        """Pause all processes and return True; if not all of them can be paused, pause none and return False."""
+        """Pause all processes; if that takes too long, resume them all and return False."""
         self.freeze(frozen=True)
         until_s = time.monotonic() + _FREEZE_S
         while not self.is_frozen():
@@ -155,7 +155,7 @@ class ControlGroup:
             self._write(UNIFIED, "cgroup.kill", "1")
             return
         self.freeze(frozen=False)
-        # The limit on processes stops a job that forks faster than this loop kills.
+        # A job that forks faster than this loop kills is stopped by its limit on processes.
         for _ in range(_ROUNDS):
             stats = [stat for stat in map(process_stat, self.pids()) if stat is not None and stat.state not in "ZX"]
             if not stats:
@@ -164,7 +164,7 @@ class ControlGroup:
                 send_signal(stat, signal.SIGKILL)
 
     def remove(self) -> bool:
-        """Remove the group; return False if processes of it remain after a short wait."""
+        """Remove the group; return False if it still has processes after a short wait."""
         until_s = time.monotonic() + _REMOVE_S
         for folder in dict.fromkeys(self.folders.values()):
             while True:
@@ -191,12 +191,12 @@ class ControlGroup:
 
 
 class Cgroups:
-    """The control groups of a runner: one parent group, and below it a group for each job.
+    """A runner's control groups: a parent group with a subgroup for each node task.
 
     Parameters
     ----------
     parent : ControlGroup
-        The parent group. This process must be able to create folders in it.
+        The parent group, in which this process must be able to create folders.
     """
 
     def __init__(self, parent: ControlGroup) -> None:
@@ -204,11 +204,11 @@ class Cgroups:
 
     @property
     def paths(self) -> dict[str, str]:
-        """The folders of the parent group by controller, as for `ControlGroup`."""
+        """The parent group's folder for each controller, as expected by `ControlGroup`."""
         return {controller: str(folder) for controller, folder in self.parent.folders.items()}
 
     def make(self, name: str, limits: Limits) -> ControlGroup:
-        """Create the group of a job with its limits; if it exists, only set the limits."""
+        """Create a job's group and set its limits; if the group exists, only set the limits."""
         group = self.group(name)
         for folder in dict.fromkeys(group.folders.values()):
             folder.mkdir(mode=0o755, exist_ok=True)
@@ -216,7 +216,7 @@ class Cgroups:
         return group
 
     def make_freezer(self, name: str) -> ControlGroup | None:
-        """Create a group without limits, for pausing a job; None if that is impossible."""
+        """Create a group without limits, used only to pause a job; return None if that is impossible."""
         folders = {name: self.parent.folders[name] for name in (UNIFIED, FREEZER) if name in self.parent.folders}
         try:
             return Cgroups(ControlGroup(folders)).make(name, Limits()) if folders else None
@@ -224,14 +224,14 @@ class Cgroups:
             return None
 
     def group(self, name: str) -> ControlGroup:
-        """Return the group of a job, which may not exist yet."""
+        """Return a job's group, which may not exist yet; raise InputError for an invalid name."""
         if not _NAME.fullmatch(name):
             raise InputError(f"control group is {name!r}; expected letters, digits, '-', '_' and '.'")
         return ControlGroup({controller: folder / name for controller, folder in self.parent.folders.items()})
 
 
 def missing_groups(launch: Launch) -> str | None:
-    """Return why the limits of a launch cannot be enforced, or None."""
+    """Return the reason why a launch's limits cannot be enforced, or None."""
     needed = () if launch.limits is None else launch.limits.controllers
     lacking = [controller for controller in needed if controller not in launch.groups]
     if not lacking:
@@ -241,7 +241,7 @@ def missing_groups(launch: Launch) -> str | None:
 
 
 def parts_problem(groups: Mapping[str, str]) -> str | None:
-    """Return why these control groups, by controller, cannot enforce fractions of nodes, or None if they can."""
+    """Return the reason why control groups, given by controller, cannot enforce fractions of nodes, or None."""
     lacking = [controller for controller in ("cpu", "memory") if controller not in groups]
     lacking += [] if ControlGroup(groups).can_pause else [FREEZER]
     if not lacking:
@@ -252,14 +252,14 @@ def parts_problem(groups: Mapping[str, str]) -> str | None:
 
 
 def group_name(folder: Path) -> str:
-    """Return the name of a node task's group, which is different for each runner on a machine."""
+    """Return the name of a node task's group, which differs between the runners on a machine."""
     return f"{zlib.crc32(os.fsencode(folder.parent)):08x}-{folder.name}"
 
 
 def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
-    """Return the folder of a process's group for each controller, and whether it is version 2.
+    """Return the folder of a process's group for each controller, and whether the controller is in version 2.
 
-    ``root`` is the folder of the process below /proc.
+    ``root`` is the process's folder in /proc.
     """
     own: dict[str, str] = {}
     for line in map(os.fsdecode, Path(root, "cgroup").read_bytes().splitlines()):
@@ -284,7 +284,7 @@ def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
 
 
 def around_of(controller: str, root: str = "/proc/self") -> dict[str, Path]:
-    """Return the folder of this process's group for a controller, as for `ControlGroup`; empty if unknown."""
+    """Return the folder of a process's group for a controller, as expected by `ControlGroup`; empty if unknown."""
     with contextlib.suppress(OSError, ValueError):
         group = mounted(root).get(controller)
         return {} if group is None else {controller: group[0]}
@@ -292,15 +292,14 @@ def around_of(controller: str, root: str = "/proc/self") -> dict[str, Path]:
 
 
 def memory_problem(nodes: Mapping[str, tuple[int, int | None]], machine_bytes: int | None = None) -> str | None:
-    """Return why the memory limits of the nodes on this machine exceed its memory, or None.
+    """Return an error message if the memory limits of a machine's nodes add up to more than its memory, or None.
 
     Parameters
     ----------
     nodes : mapping from str to tuple of int
-        By name of site or machine, the number of its nodes and the memory limit of a job on each [bytes]; None for no
-        limit.
+        For each site or machine name, the number of nodes and a job's memory limit per node [bytes] (None: no limit).
     machine_bytes : int, optional
-        Memory of the machine; by default of this one.
+        The machine's memory; by default that of this machine.
 
     Examples
     --------
@@ -317,17 +316,17 @@ def memory_problem(nodes: Mapping[str, tuple[int, int | None]], machine_bytes: i
 
 
 def machine_memory_bytes(root: str = "/proc/self") -> int:
-    """Return the memory available on this machine, or the limit of the container that this process runs in."""
+    """Return this machine's memory [bytes], or the memory limit of this process's container if that is smaller."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for folder in around_of("memory", root).values():
         for name in ("memory.max", "memory.limit_in_bytes"):
-            with contextlib.suppress(OSError, ValueError):  # the file may hold "max"
+            with contextlib.suppress(OSError, ValueError):  # the file may contain "max"
                 memory_bytes = min(memory_bytes, int((folder / name).read_text(encoding="ascii")))
     return memory_bytes
 
 
 def _below(mount: str, inside: str, path: str) -> Path:
-    """Return the folder of the group ``path``, if the folder ``inside`` of the hierarchy is mounted at ``mount``."""
+    """Return the folder of the group ``path`` if the hierarchy's folder ``inside`` is mounted at ``mount``."""
     relative = os.path.relpath(path, inside)
     return Path(mount) if relative.startswith("..") else Path(mount, relative)
 
@@ -338,21 +337,21 @@ def open_cgroups(
     owner: tuple[int, int] | None = None,
     controllers: Collection[str] = CONTROLLERS,
 ) -> Cgroups:
-    """Create the group of a runner below the group of this process, with the controllers that are available.
+    """Create a runner's parent group as a subgroup of this process's group, with the available controllers.
 
     Parameters
     ----------
     name : str
-        Name of the group; the group of an earlier run is used again.
+        Name of the group; if it exists, it is reused.
     owner : tuple of int, optional
         The uid and gid of another user who may create groups in it.
     controllers : collection of str
-        The controllers needed. With none, jobs can still be paused and killed.
+        The controllers needed. If empty, jobs can still be paused and killed.
 
     Returns
     -------
     Cgroups
-        Controllers that this process may not use are missing.
+        Excludes controllers that this process may not use.
     """
     folders: dict[str, Path] = {}
     for controller, (own, is_2) in mounted().items():
@@ -370,14 +369,14 @@ def open_cgroups(
             if os.access(folder, os.W_OK):
                 folders[controller] = folder
     if UNIFIED in folders and FREEZER in folders:
-        # Version 2 can pause, too. Groups of an earlier run without version 2 may keep the folder from being removed.
+        # Version 2 can pause, too. The folder cannot be removed if an earlier run without version 2 left groups in it.
         with contextlib.suppress(OSError):
             folders.pop(FREEZER).rmdir()
     return Cgroups(ControlGroup(folders))
 
 
 def _pass_on(folder: Path, controller: str) -> None:
-    """Enable a controller for the groups in a folder of version 2, after moving its own processes into a subgroup."""
+    """Enable a version 2 controller for a group's subgroups; if necessary, move its processes into a subgroup first."""
     control = folder / "cgroup.subtree_control"
     if controller in control.read_text(encoding="ascii").split():
         return
@@ -399,6 +398,6 @@ def _hand_over(folder: Path, owner: tuple[int, int]) -> None:
 
 
 if __name__ == "__main__":
-    # The launcher calls this: create the group with this name, for a uid and a gid.
+    # The launcher runs this to create the group with a given name, owned by a uid and gid.
     groups = open_cgroups(sys.argv[1], owner=(int(sys.argv[2]), int(sys.argv[3])))
     print(json.dumps(groups.paths))

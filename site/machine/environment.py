@@ -1,4 +1,4 @@
-"""The command and environment of a rank, and the rendezvous port of its job."""
+"""Determine a rank's command and environment, and reserve its job's rendezvous port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridweave.site.machine.folders import CALL, rate_path, user_folder
 from gridweave.site.machine.processes import TOKEN_VARIABLE
 
 SOCKET_VARIABLE = "GRIDWEAVE_RENDEZVOUS_FD"
-"""If a job sets this variable, rank 0 inherits the listening rendezvous socket, as this file descriptor."""
+"""If a job sets this variable, rank 0 inherits the rendezvous socket, and the variable contains its descriptor."""
 
 FIRST_DESCRIPTOR = 3
 """The first file descriptor after standard input, output and error."""
@@ -29,11 +29,11 @@ _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 """A packet filter with one instruction (BPF_RET) that drops everything."""
 
 _PORT_AGAIN_S, _PORT_S = 0.05, 10.0
-"""How often and how long to retry a port that is in use: a job that has just ended may have used it."""
+"""Interval and total time of retries while a port is in use; a job that has just ended may have used it."""
 
 OF_ALLOCATION = ("SLURM_JOB_ID", "SLURM_JOBID")
-"""The number of the Slurm allocation that the service runs in. A script must see it: with gridweave's job number in its
-place, ``scancel $SLURM_JOB_ID`` would cancel another user's Slurm job."""
+"""The id of the Slurm allocation in which the service runs. Scripts must see this id: if it were gridweave's job id,
+``scancel $SLURM_JOB_ID`` would cancel another user's Slurm job."""
 
 PASSED = frozenset(
     (
@@ -43,23 +43,23 @@ PASSED = frozenset(
         *("MODULEPATH", "MODULESHOME", "LOADEDMODULES", "_LMFILES_"),
         *("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR"),
-        "GRIDWEAVE_LOCAL_GRID",  # `gridweave down` finds all processes of a grid by it
+        "GRIDWEAVE_LOCAL_GRID",  # `gridweave down` uses it to find all processes of a grid
     )
 )
 PASSED_FROM = ("LC_", "XDG_", "LMOD_")
-"""Variables, and prefixes of variables, that a job running as the service inherits: search paths and locale.
+"""Prefixes of variables that, like `PASSED`, jobs running as the service's user inherit: search paths and locale.
 
-All others are withheld, because the environment of the service may hold keys and passwords."""
+Other variables are withheld, because the service's environment may contain keys and passwords."""
 
 ALLOWED = ("LANG", "LC_", "TZ", *OF_ALLOCATION)
-"""Prefixes of the variables that a job of another user inherits from the service."""
+"""Prefixes of the variables that jobs running as other users inherit from the service."""
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-"""The search path of jobs of other users."""
+"""The search path of jobs running as other users."""
 
 
 def rank_command(launch: Launch, folder: Path, rank: Rank) -> tuple[str, ...]:
-    """Return the command that a rank executes: the job's command, or a Python process that calls the callable."""
+    """Return the command that a rank executes: the job's command, or one that runs Python to call the callable."""
     if launch.call is None:
         return launch.argv
     own = user_folder(folder, launcher=launch.launcher)
@@ -69,10 +69,10 @@ def rank_command(launch: Launch, folder: Path, rank: Rank) -> tuple[str, ...]:
 def rank_environment(
     launch: Launch, folder: Path, rank: Rank, local_rank: int, token: str, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of a rank.
+    """Return a rank's environment.
 
-    Later variables override earlier ones: the machine's (only the `ALLOWED` ones for a job of another user), those that
-    PyTorch and others look for, the job's own, and those of gridweave.
+    Later variables override earlier ones: the machine's (only the `ALLOWED` ones if the job runs as another user),
+    those that PyTorch and similar libraries read, the job's, and gridweave's own.
     """
     size = launch.size if launch.size is not None else len(launch.ranks)
     meeting = meeting_of(launch.rendezvous)
@@ -104,30 +104,30 @@ def rank_environment(
 
 
 def working_directory(launch: Launch, folder: Path) -> str:
-    """Return the working directory of the ranks."""
+    """Return the ranks' working directory."""
     return launch.working_directory if launch.working_directory is not None else str(folder / "work")
 
 
 def takes_socket(launch: Launch, rank: Rank) -> bool:
-    """Whether a rank inherits the rendezvous socket: rank 0 of a job that asks for it."""
+    """Whether a rank inherits the rendezvous socket: only rank 0 does, and only if its job requests the socket."""
     is_requested = SOCKET_VARIABLE in launch.environment and launch.array_tasks is None
     return is_requested and rank.rank == 0 and meeting_of(launch.rendezvous) is not None
 
 
 def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
-    """Listen on the job's rendezvous port on the machine of rank 0, so that no other program can take it.
+    """Listen on the job's rendezvous port if rank 0 is on this machine, so that no other program can take the port.
 
-    If the port is in use, a job that runs only on this machine gets another port.
+    If the port is in use, a job with all its ranks on this machine gets another port.
 
     Returns
     -------
     tuple
-        The socket, or None if no socket is needed; and the launch with the final rendezvous address.
+        The socket (None if no socket is needed) and the launch with the final rendezvous address.
 
     Raises
     ------
     UnavailableError
-        If another program listens on the port and the job has ranks on other machines, which would connect to it.
+        If the port stays in use by another program, and the job has ranks on other machines, which would connect to it.
     """
     meeting = meeting_of(launch.rendezvous)
     rank = next((rank for rank in launch.ranks if rank.rank == 0), None)
@@ -151,10 +151,10 @@ def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
 
 
 def _listening(port: int, *, is_handed: bool) -> socket.socket:
-    """Return a socket that listens on all addresses of this machine, including IPv6 if available.
+    """Return a socket that listens on all of this machine's addresses, including IPv6 if available.
 
-    Unless rank 0 inherits the socket, it drops all packets. Ranks that connect too early repeat their attempt, as TCP
-    does after 1 s.
+    Unless rank 0 inherits the socket, the socket drops all packets, so that TCP retries after 1 s if a rank connects
+    too early.
     """
     if socket.has_dualstack_ipv6():
         try:

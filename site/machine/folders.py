@@ -1,4 +1,4 @@
-"""The folder of a node task: its files, written so that a reader never sees half a file."""
+"""Read and write the files in a node task's folder; readers never see a partially written file."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ USAGE = "usage.json"
 JOBS = "jobs"
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The error numbers of a full disk or quota."""
+"""The error numbers for a full disk or an exhausted quota."""
 
 MIN_FREE_BYTES = 1 << 20
-"""Free disk space needed to start a node task: for its records and a little output."""
+"""Free disk space needed to start a node task, for its records and a little output."""
 
 _TRIAL_BYTES = 1 << 16
 
 Key = tuple[int, int]
-"""A job's id and the attempt."""
+"""The job id and attempt of a node task."""
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ _NAME = re.compile(r"(\d+)\.(\d+)")
 
 
 def check_way(root: Path) -> None:
-    """Raise InputError if users of jobs cannot reach the folder."""
+    """Raise InputError if the permissions of a parent folder prevent the jobs' users from reaching a folder."""
     for folder in root.parents:
         if not folder.stat().st_mode & stat.S_IXOTH:
             problem = f"{folder} is closed to other users, but their jobs run below it"
@@ -64,12 +64,12 @@ def check_way(root: Path) -> None:
 
 
 def task_folder(root: Path, key: Key) -> Path:
-    """Return the folder of a node task below the folder of a runner."""
+    """Return a node task's folder within the runner's folder."""
     return root / JOBS / f"{key[0]}.{key[1]}"
 
 
 def task_key(folder: Path) -> Key | None:
-    """Return the key in the name of a node task's folder, or None for another folder."""
+    """Return the key in a node task's folder name, or None if the folder is not a node task's."""
     match = _NAME.fullmatch(folder.name)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -80,19 +80,19 @@ def result_path(folder: Path, rank: int) -> Path:
 
 
 def error_path(folder: Path, rank: int) -> Path:
-    """Return the file with the traceback of a rank's callable, or with the reason why it could not be called."""
+    """Return the file with the traceback of a rank's callable, or the reason why the callable could not be called."""
     return folder / f"error-{rank}.txt"
 
 
 def user_folder(folder: Path, *, launcher: str) -> Path:
-    """Return the part of a node task's folder that its user may write; without a launcher the whole folder."""
+    """Return the part of a node task's folder that its user can write to; without a launcher, the whole folder."""
     return folder / "own" if launcher else folder
 
 
 def read_regular(path: Path, offset: int = 0, limit: int = 1 << 20) -> bytes:
-    """Read a part of a file that a user may have created; empty for a missing file, a link, a pipe or a device.
+    """Read a part of a file that a user may have created; return b"" for a missing file, a link, a pipe or a device.
 
-    A file with a second hard link is also treated as missing, because it might be one of ours.
+    A file with a second hard link is also treated as missing, because the link may point to a file of the service.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -108,19 +108,19 @@ def read_regular(path: Path, offset: int = 0, limit: int = 1 << 20) -> bytes:
 
 
 def file_mode(folder: Path) -> int:
-    """Return the mode of new files in a folder: private, or readable by the group if the flag `SHARED` is set."""
+    """Return the mode of new files in a folder: private, or readable by its group if the flag `SHARED` is set."""
     return 0o640 if (folder / SHARED).exists() else 0o600
 
 
 def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
-    """Write a file atomically, by default with the mode of the folder's files.
+    """Write a file atomically, by default with the mode from `file_mode`.
 
-    The file is not synced to disk: a power failure that loses it also ends the processes that it describes.
+    The file is not synced to disk, because a power failure that loses it also ends the processes that it describes.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     mode = file_mode(path.parent) if mode is None else mode
     try:
-        # A file that an earlier process has left would keep its own mode, and its other names.
+        # A file left by an earlier process would keep its mode and its other hard links.
         temporary.unlink(missing_ok=True)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             file.write(data)
@@ -132,7 +132,7 @@ def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 
 def disk_problem(root: Path, *, trial: bool = False) -> str | None:
-    """Return why the disk is too full for another node task, or None; ``trial`` writes a file, to detect a quota."""
+    """Return why the disk cannot take another node task, or None; ``trial`` writes a file to detect a full quota."""
     try:
         disk = os.statvfs(root)
         free_bytes = disk.f_bavail * disk.f_frsize
@@ -150,7 +150,7 @@ def disk_problem(root: Path, *, trial: bool = False) -> str | None:
 
 
 def take_signal(folder: Path) -> int | None:
-    """Return and clear the signal to send to the ranks of a node task; None if no signal was requested."""
+    """Return and clear the signal requested for the ranks of a node task; None if no signal was requested."""
     try:
         name = (folder / SIGNAL).read_bytes().decode("ascii")
         (folder / SIGNAL).unlink()
@@ -160,7 +160,7 @@ def take_signal(folder: Path) -> int | None:
 
 
 def write_cancel(folder: Path, reason: str) -> bool:
-    """Request the end of a node task by a file in its folder; return whether this is the first request, which stays."""
+    """Request a node task's cancellation by writing a file; return False if an earlier request exists, which stays."""
     temporary = folder / f".{CANCEL}.{os.getpid()}"
     temporary.touch(mode=0o600)
     temporary.write_text(reason, encoding="utf-8")
@@ -174,12 +174,12 @@ def write_cancel(folder: Path, reason: str) -> bool:
 
 
 def one_line(reason: str) -> str:
-    """Join the lines of a reason for a cancellation."""
+    """Return the reason for a cancellation in one line."""
     return " ".join(reason.split()) or "cancelled"
 
 
 def read_cancel(folder: Path) -> str | None:
-    """Return the reason for a requested end in one line, or ``None`` if no end was requested."""
+    """Return the one-line reason for the cancel request, or ``None`` if there is no request."""
     try:
         return one_line((folder / CANCEL).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
@@ -187,30 +187,30 @@ def read_cancel(folder: Path) -> str | None:
 
 
 def read_cancel_time(folder: Path) -> tuple[int, bool]:
-    """Return when the end of a node task was first requested (Unix time in ms), and whether it must end at once."""
+    """Return when cancellation was first requested (Unix time in ms), and whether the node task must end at once."""
     at_ms = []
     for sign in (CANCEL_NOW, CANCEL):
         with contextlib.suppress(OSError):
             at_ms.append((folder / sign).stat().st_mtime_ns // 1_000_000)
-    # On a full disk there is no file; the task then ends by the signal alone, now.
+    # If the disk is full, there is no file; the signal alone then ends the task, now.
     return min(at_ms, default=0), (folder / CANCEL_NOW).exists()
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """A request to run or pause a node task from a time on (Unix time in ms); the last request counts."""
+    """A request to run or pause a node task from a given time (Unix time in ms); the last request counts."""
 
     runs: bool
     at_unix_ms: int = 0
-    speed: float = 1.0  # fraction of its full speed while it runs
+    speed: float = 1.0  # fraction of full speed while the node task is running
 
 
 def write_pace(folder: Path, pace: Pace) -> None:
-    """Write a request to change the pace into the folder of a node task."""
+    """Write a pace request into a node task's folder."""
     write_whole(folder / PACE, msgspec.msgpack.encode(pace))
 
 
 def read_pace(folder: Path) -> Pace | None:
-    """Return the last requested pace, or None if there is no readable request."""
+    """Return the last pace request, or None if it is missing or unreadable."""
     try:
         return msgspec.msgpack.decode((folder / PACE).read_bytes(), type=Pace)
     except (OSError, msgspec.DecodeError):
@@ -218,13 +218,13 @@ def read_pace(folder: Path) -> Pace | None:
 
 
 def rate_path(own: Path, *, launcher: str) -> Path:
-    """Return the file with the rates of a node task; ``own`` is the user's part of its folder."""
+    """Return the file with a node task's rates; ``own`` is the user's part of the node task's folder."""
     return (own.parent if launcher else own) / RATE
 
 
 def note_rate(folder: Path, rate: float) -> None:
-    """Append a line to the rates of a node task: the present Unix time in ms, and the work done per ms from now on."""
-    # The flags guard against anything that a job running as the service may have put there.
+    """Append a line to a node task's file of rates: the current Unix time in ms, and the work per ms from now on."""
+    # The flags guard against links and pipes that a job running as the service may have put in place of the file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     handle = os.open(folder / RATE, flags, 0o644)  # readable by ranks that run as another user
     try:
@@ -239,7 +239,7 @@ def leave(folder: Path, sign: str) -> None:
 
 
 def close_folder(folder: Path, *, passes: bool = False, shared: bool = False) -> None:
-    """Set the access to a folder: private, passable for other users, or left shared with its group."""
+    """Make a folder private, or traversable by other users (``passes``), or keep it shared with its group."""
     if shared:
         # A chmod by a user outside the group would clear the setgid bit.
         leave(folder, SHARED)
@@ -248,7 +248,7 @@ def close_folder(folder: Path, *, passes: bool = False, shared: bool = False) ->
 
 
 def reserve(folder: Path, ranks: int) -> None:
-    """Allocate disk space for the final state, so that it can be written even if the job fills the disk."""
+    """Allocate disk space for the final state, so that the state can be written even if the job fills the disk."""
     handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, file_mode(folder))
     try:
         os.posix_fallocate(handle, 0, 4096 + 1024 * ranks)
@@ -260,14 +260,14 @@ def reserve(folder: Path, ranks: int) -> None:
 
 
 def write_state(folder: Path, state: NodeTaskState) -> None:
-    """Write the state of a node task; the final state goes into the reserved disk space, if any."""
+    """Write a node task's state; the final state goes into the reserved disk space, if any."""
     data = msgspec.msgpack.encode(state)
     if state.phase != "ended" or not _write_reserved(folder, data):
         write_whole(folder / STATE, data)
 
 
 def _write_reserved(folder: Path, data: bytes) -> bool:
-    """Write the state into the reserved file and rename it, which needs no disk space; return whether that worked."""
+    """Write the state into the reserved file and rename it, using no new disk space; return False without this file."""
     try:
         handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -282,17 +282,17 @@ def _write_reserved(folder: Path, data: bytes) -> bool:
 
 
 def write_usage(folder: Path, curve: UsageCurve) -> None:
-    """Write the resource use of a node task over time; nothing depends on this file."""
+    """Write a node task's resource use over time; nothing depends on this file."""
     write_whole(folder / USAGE, msgspec.json.encode(curve))
 
 
 def read_state(folder: Path) -> NodeTaskState | None:
-    """Return the state of a node task; None if it is missing, or unreadable after a power failure."""
+    """Return a node task's state; None if it is missing, or unreadable after a power failure."""
     return _read(folder / STATE, NodeTaskState)
 
 
 def read_launch(folder: Path) -> Launch | None:
-    """Return the launch of a node task; None if it is missing or unreadable."""
+    """Return a node task's launch; None if it is missing or unreadable."""
     return _read(folder / LAUNCH, Launch)
 
 
@@ -306,8 +306,8 @@ def _read(path: Path, kind: type[T]) -> T | None:
 def opened_folders(folder: Path, rights: int) -> Iterator[list[os.DirEntry[str]] | None]:
     """Yield the entries of a folder and of each folder below it, top down; None for a folder that cannot be read.
 
-    If this user owns a folder without having ``rights`` in it, they are granted first, so that users cannot hide files.
-    Links are not followed.
+    If this user owns a folder but lacks the permissions ``rights``, they are added first, so that jobs cannot hide
+    files. Links are not followed.
     """
     waiting = [os.fspath(folder)]
     while waiting:
@@ -337,7 +337,7 @@ def _open_to_owner(path: str, rights: int) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with everything below it, including folders that this user has made unreadable."""
+    """Remove a folder with everything below it, including folders that this user's jobs have made unreadable."""
     for _ in opened_folders(folder, stat.S_IRWXU):
         pass
     shutil.rmtree(folder, ignore_errors=True)

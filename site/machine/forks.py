@@ -1,4 +1,4 @@
-"""The runner's side of the fork server: request shims, and replace a server that is gone."""
+"""The runner's client of the fork server: requests shims, and replaces a server that has ended or does not answer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _WAKE = signal.SIGCONT
 _ATTEMPTS = 3
 
 ANSWER_S = 30.0
-"""A server that is silent for this long is replaced; a job of the same user may have stopped it."""
+"""A server that does not answer for this long is replaced; a job of the same user may have stopped it [s]."""
 
 OnShim = Callable[[Path, int | None, str], None]
 
 
 class Forks:
-    """Requests shims from the fork server of a machine, whose own errors go into ``forkserver.log``.
+    """Requests shims from a machine's fork server, which logs its own errors in ``forkserver.log``.
 
-    ``on_shim`` is called with the requested folder and a pidfd of its shim, or with None and the reason for the
-    failure.
+    ``on_shim`` is called with the requested folder, a pidfd of its shim and "", or with the folder, None and the reason
+    for the failure.
     """
 
     def __init__(self, root: Path, environment: Mapping[str, str], on_shim: OnShim) -> None:
@@ -40,7 +40,7 @@ class Forks:
         self._socket: socket.socket | None = None
         self._waiting: deque[bytes] = deque()
         self._asked: dict[bytes, None] = {}
-        self._server = -1  # a pidfd of the server, once it has sent one
+        self._server = -1  # a pidfd of the server, once the server has sent it
         self._in_vain = 0
         self._patience: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[int]] = set()
@@ -51,7 +51,7 @@ class Forks:
         self._send()
 
     async def close(self) -> None:
-        """Disconnect from the server, which ends when it has no shims left."""
+        """Disconnect from the server, which exits when it has no shims left."""
         if self._patience is not None:
             self._patience.cancel()
         self._drop_socket()
@@ -59,7 +59,7 @@ class Forks:
             await asyncio.wait(self._tasks)
 
     def open(self) -> None:
-        """Start a server."""
+        """Start a fork server and connect to it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
@@ -78,7 +78,7 @@ class Forks:
 
     def _start_server(self, requests: int) -> subprocess.Popen[bytes]:
         with open(os.open(self._root / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as log:
-            # -P prevents imports from the present directory.
+            # -P prevents imports from the current directory.
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "gridweave.site.machine.forkserver", "--serve", str(requests)],
                 pass_fds=[requests],
@@ -91,7 +91,7 @@ class Forks:
             )
 
     def _send(self) -> None:
-        """Send waiting requests, up to a bound of open requests that cannot fill the socket."""
+        """Send waiting requests, but keep the number of open requests too low to fill the socket."""
         while self._waiting and len(self._asked) < _AT_ONCE:
             if self._socket is None:
                 self.open()
@@ -106,7 +106,7 @@ class Forks:
         self._be_patient()
 
     def _be_patient(self) -> None:
-        """Replace the server if it does not answer in time; its shims continue."""
+        """Replace the server if it does not answer in time; its shims keep running."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -149,7 +149,7 @@ class Forks:
         self._on_shim(Path(os.fsdecode(request)), handle, reason)
 
     def _server_gone(self, error: OSError | None) -> None:
-        """Repeat the unanswered requests at a new server; a shim that already exists keeps its node task."""
+        """Queue the unanswered requests for a new server, or fail them after several attempts without any answer."""
         self._drop_socket()
         self._in_vain += 1
         self._waiting.extendleft(reversed(self._asked))
@@ -169,7 +169,7 @@ class Forks:
             self._socket.close()
             self._socket = None
         if self._server >= 0:
-            # Continue a server that a job has stopped, so that it notices the disconnect and ends.
+            # Resume a server that a job has stopped, so that it notices the disconnect and exits.
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._server, _WAKE)
             os.close(self._server)

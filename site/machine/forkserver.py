@@ -1,11 +1,11 @@
 """The fork server: a process with all modules loaded that forks shims and kills the orphans of killed shims.
 
-A shim is the small parent process of the ranks of one node task, and survives the process that started it. Starting a
-Python with its imports takes tens of milliseconds of a core; a fork takes one. The server is detached: it survives its
-runner as long as it has shims, but accepts no requests then. It is the subreaper of the shims, so a process that
-appears below it and is not a shim was orphaned by a killed shim, and the server kills it.
+A shim is the small parent process of a node task's ranks, and survives the process that started it. Starting Python
+with its imports takes tens of milliseconds of CPU time; a fork takes one. The server is detached: it outlives its
+runner as long as it has shims, but no longer accepts requests. It is the subreaper of the shims, so any child process
+that is not a shim was orphaned by a killed shim, and the server kills it.
 
-By hand, ``python -m gridweave.site.machine.forkserver FOLDER`` runs the shim of one node task.
+To run the shim of a single node task by hand, use ``python -m gridweave.site.machine.forkserver FOLDER``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_REQUEST_BYTES = 8192
 OK = b"+"
 FAILED = b"-"
 HELLO = b"!"
-"""The first packet from the server, with a pidfd of itself."""
+"""The server's first packet, sent with a pidfd of the server."""
 
 _FIRST_GUARD_S = 0.02
 _LAST_GUARD_S = 1.0
@@ -56,7 +56,7 @@ _LAST_GUARD_S = 1.0
 
 
 def warm_up() -> None:
-    """Run everything that is slow only the first time, so that forks of this process need not."""
+    """Run everything that is slow only the first time, so that it is fast in forks of this process."""
     boot_id()
     rank = Rank(0)
     launch = Launch(job_id=0, attempt=0, ranks=(rank,))
@@ -72,10 +72,10 @@ def warm_up() -> None:
 
 
 def supervise(folder: Path, base: Mapping[str, str]) -> None:
-    """Run the node task of a folder, unless another process is running it or it has run before.
+    """Run the node task in a folder, unless another process is running it or it has run before.
 
-    Only the holder of the folder's lock may run the task, and an existing state means that it has run. So a task runs
-    at most once, however often its start is requested. The lock is released when its holder ends.
+    Only the process that holds the folder's lock may run the task, and an existing state means that the task has run.
+    So a task runs at most once, however often its start is requested. The lock is released when its holder exits.
     """
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -91,7 +91,7 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
 
 
 def _supervisor_of(folder: Path, base: Mapping[str, str]) -> Supervisor:
-    """Return a supervisor for the node task of a folder; for an unreadable task, one that reports its failure."""
+    """Return a supervisor for the node task in a folder; if the task is unreadable, the supervisor reports failure."""
     launch = read_launch(folder)
     if launch is not None and (launch.job_id, launch.attempt) == task_key(folder):
         return Supervisor(folder, launch, base)
@@ -107,7 +107,7 @@ def _privately(path: str, flags: int) -> int:
 
 
 def supervise_and_exit(folder: Path, base: Mapping[str, str]) -> None:
-    """Run `supervise` and exit this process; an error of the shim itself goes into ``shim.log``."""
+    """Run `supervise` and exit this process; errors of the shim itself go into ``shim.log``."""
     status = 1
     try:
         supervise(folder, base)
@@ -123,7 +123,7 @@ def supervise_and_exit(folder: Path, base: Mapping[str, str]) -> None:
 
 
 class ForkServer:
-    """Forks shims on request of the runner, and kills the orphans of killed shims."""
+    """Forks shims when the runner requests them, and kills the orphans of killed shims."""
 
     def __init__(self) -> None:
         self.requests: socket.socket | None = None
@@ -136,7 +136,7 @@ class ForkServer:
     def run(self, requests: socket.socket) -> None:
         """Serve until the runner has disconnected and no shim is left.
 
-        Each packet from the runner is the path of a folder. The answer is `OK` and that path, with a pidfd of the shim;
+        Each packet from the runner is the path of a folder. The answer is `OK` and the path, with a pidfd of the shim;
         or `FAILED`, the reason, a NUL character and the path.
         """
         self.requests = requests
@@ -170,7 +170,7 @@ class ForkServer:
             self.requests.close()
             self.requests = None
             return
-        # Block signals, so that the shim does not miss one before it has its handlers; it unblocks them itself.
+        # Block signals, so that the shim misses none before it has installed its handlers; the shim unblocks them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
         pid = -1
         try:
@@ -184,14 +184,14 @@ class ForkServer:
         if pid == 0:
             self._be_shim(Path(os.fsdecode(request)))
         self.shims.add(pid)
-        handle = os.pidfd_open(pid)  # the pid is still the shim's, even if it has ended, because nobody has waited
+        handle = os.pidfd_open(pid)  # even if the shim has ended, the pid is still its own until it is waited for
         try:
             self._answer(OK + request, handle)
         finally:
             os.close(handle)
 
     def _be_shim(self, folder: Path) -> None:
-        """Become the shim, after dropping everything of the server except the loaded modules."""
+        """Turn this fork into the shim, after releasing the server's resources."""
         signal.set_wakeup_fd(-1)
         os.setsid()
         assert self.requests is not None
@@ -224,14 +224,14 @@ class ForkServer:
 
 
 def detach() -> None:
-    """Detach from the parent, so that ending its children, process group or session does not end this process."""
+    """Detach from the parent, so that killing its children, process group or session does not kill this process."""
     if os.fork():
         os._exit(0)
     os.setsid()
 
 
 def serve(number: int) -> None:
-    """Serve on the socket with this file descriptor."""
+    """Serve requests on the socket with this file descriptor."""
     requests = socket.socket(fileno=number)
     requests.set_inheritable(False)
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The ended node tasks whose folders a machine keeps, their sizes, and the times and reasons of removals."""
+"""Record the ended node tasks whose folders a machine keeps, their sizes, and when and why folders were removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridweave.site.machine.folders import Key, opened_folders
 KEPT = "kept.db"
 
 MOST_REMOVALS = 200_000
-"""Number of removals that a machine remembers; for older ones only the absence of the folder is known."""
+"""Number of removals that a machine remembers; for older removals, the time and reason are forgotten."""
 
 DAY_MS = 86_400_000
 
@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS removed_by_time ON removed (at_ms);
 
 
 class KeptNodeTask(NamedTuple):
-    """An ended node task whose end the site has recorded; ``size_bytes`` is the disk use of its folder."""
+    """A node task whose end the site has recorded; ``size_bytes`` is the disk use of its folder."""
 
     key: Key
     user: str
@@ -47,21 +47,21 @@ class KeptNodeTask(NamedTuple):
 
 
 class UserUse(NamedTuple):
-    """A user's number of registered node tasks and their total disk use."""
+    """The number of a user's registered node tasks, and their total disk use."""
 
     node_tasks: int
     size_bytes: int
 
 
 def excess(oldest_first: Iterable[KeptNodeTask], use: UserUse, limit_bytes: int) -> list[KeptNodeTask]:
-    """Return the oldest node tasks of a user that must be removed to meet the limit; the newest one always stays.
+    """Return a user's oldest node tasks that must be removed to meet the limit; the newest task is always kept.
 
     Parameters
     ----------
     oldest_first : iterable of KeptNodeTask
         The user's node tasks on the machine; read only as far as needed.
     use : UserUse
-        The user's total.
+        The user's totals.
 
     Examples
     --------
@@ -81,10 +81,10 @@ def excess(oldest_first: Iterable[KeptNodeTask], use: UserUse, limit_bytes: int)
 
 
 def folder_bytes(folder: Path) -> tuple[int, bool]:
-    """Return the disk use of a folder with everything below it, and whether all of it could be read.
+    """Return the disk use of a folder with everything below it, and whether everything could be read.
 
-    Each entry counts as at least one block (4 KiB), so that the limit also bounds the number of files. Folders that
-    this user has made unreadable are made readable. An unreadable folder counts without its contents.
+    Each entry counts as at least one block (4 KiB), so that the limit also bounds the number of files. Unreadable
+    folders of this user are made readable first; the contents of other unreadable folders are not counted.
     """
     total, is_whole = _BLOCK_BYTES, True
     for entries in opened_folders(folder, stat.S_IRUSR | stat.S_IXUSR):
@@ -96,16 +96,16 @@ def folder_bytes(folder: Path) -> tuple[int, bool]:
 
 
 class KeptNodeTasks:
-    """The register of a machine's ended node tasks, in a database in its folder.
+    """The register of a machine's ended node tasks, stored in a database.
 
     A task is registered once the site has recorded its end. The methods are thread-safe.
 
     Parameters
     ----------
     root : pathlib.Path
-        The folder of the register, used by only one process at a time.
+        The register's folder, which only one process may use at a time.
     where : str
-        The scope of the size limits, such as "on the machine", for messages.
+        The scope of the size limits for messages, such as "on the machine".
     """
 
     def __init__(self, root: Path, limits: OutputLimits, where: str = "on the machine") -> None:
@@ -114,13 +114,13 @@ class KeptNodeTasks:
         try:
             self._database = _opened(root / KEPT)
         except sqlite3.DatabaseError:
-            # The register is damaged: start an empty one. The tasks on the disk are reported and registered again.
+            # The register is damaged: start with an empty one. The tasks on disk will be reported and registered again.
             (root / KEPT).replace(root / f"{KEPT}.damaged")
             self._database = _opened(root / KEPT)
         self._uses = self._counted()
 
     def close(self) -> None:
-        """Close the database, once no other thread uses it."""
+        """Close the database as soon as no other thread is using it."""
         with self._lock:
             self._database.close()
 
@@ -135,26 +135,26 @@ class KeptNodeTasks:
             return bool(self._database.execute("SELECT 1 FROM kept WHERE job_id = ? AND attempt = ?", key).fetchone())
 
     def removal(self, key: Key) -> Removal | None:
-        """Return when and why the folder of a node task was removed, or None."""
+        """Return when and why a node task's folder was removed, or None if no removal is recorded."""
         with self._lock:
             query = "SELECT at_ms, reason FROM removed WHERE job_id = ? AND attempt = ?"
             row = self._database.execute(query, key).fetchone()
         return None if row is None else Removal(*row)
 
     def register(self, node_tasks: Iterable[KeptNodeTask], now_ms: int) -> list[Key]:
-        """Add node tasks; return those that must be removed now, which are already recorded as removed.
+        """Add node tasks; return the tasks whose folders must be removed now, already recorded as removed.
 
         Raises
         ------
         OSError
-            If the database cannot be written, for example on a full disk, or is closed. The register is unchanged then.
+            If the database is closed or cannot be written, e.g. because the disk is full. The register stays unchanged.
         """
         with self._lock:
             try:
                 with self._database:
                     return self._registered(node_tasks, now_ms)
             except sqlite3.Error as error:
-                with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
+                with contextlib.suppress(sqlite3.ProgrammingError):  # the database is closed
                     self._uses = self._counted()
                 raise OSError(f"{KEPT} cannot be written: {error}") from error
 
@@ -178,7 +178,7 @@ class KeptNodeTasks:
         return {user: UserUse(node_tasks, size_bytes) for user, node_tasks, size_bytes in uses}
 
     def _drop(self, key: Key) -> None:
-        """Remove a node task from the register, if it is registered."""
+        """Remove a node task from the register if it is registered."""
         where = "FROM kept WHERE job_id = ? AND attempt = ?"
         for user, size_bytes in self._database.execute(f"SELECT user, bytes {where}", key).fetchall():
             self._count(user, -1, -size_bytes)
@@ -211,7 +211,7 @@ class KeptNodeTasks:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    # SQLite creates its side files with the mode of the database.
+    # SQLite creates its side files with the database's mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     database = sqlite3.connect(path, check_same_thread=False)
     try:

@@ -1,11 +1,11 @@
-"""The launcher: the only part that runs as root. It starts ranks as other Unix users.
+"""The launcher starts ranks as other Unix users; it is the only component that runs as root.
 
-``python -P -m gridweave.site.machine.launcher FILE`` listens on a socket for the service of this machine; for FILE see
-docs/launchers.md. The launcher reads only that file, kernel files and the system's user database, never a file that a
-user can write. It passes the command of a rank on unread, to the process that has already become the user.
+``python -P -m gridweave.site.machine.launcher FILE`` listens on a socket for this machine's service; docs/launchers.md
+describes FILE. The launcher reads only FILE, kernel files and the system's user database, never a file that a user can
+write to. It does not read a rank's command, but passes it to the process that has already become the user.
 
-The launcher forks idle rank parents in advance. A rank parent serves one node task after the other, because forking a
-Python process costs several times the rest of the work for a task.
+The launcher forks idle rank parents in advance. Each of them serves one node task after another, because forking a
+Python process takes several times as long as the rest of the work for a task.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from gridweave.site.machine.usage import reap
 _KILL_AGAIN_S = 0.05
 _WAITING = 4
 _WAIT_S = 60
-"""The minimum number of idle rank parents, and the time after which an idle rank parent ends [s]."""
+"""The minimum number of idle rank parents, and the time after which an idle rank parent exits [s]."""
 
 _NUMBER = struct.Struct("i")
 _GROUP = re.compile(r"[0-9a-f]{8}-\d+\.\d+")
@@ -66,16 +66,16 @@ _INSIDE = (("mnt", _CLONE_NEWNS), ("ipc", CLONE_NEWIPC))
 
 
 class RankParent:
-    """The parent of the ranks of one node task: start them, report their ends, and kill all when the shim disconnects.
+    """The parent of a node task's ranks: starts them, reports when they end, and kills them if the shim disconnects.
 
-    ``news`` is a pipe to the launcher. The rank parent writes its pid when it starts to wait for a task, and the
-    negative pid when it has one.
+    ``news`` is a pipe to the launcher. The rank parent writes its pid when it starts waiting for a task, and its
+    negative pid when it gets one.
     """
 
     def __init__(self, listener: socket.socket, settings: Settings, news: int) -> None:
         self.listener, self.settings, self.news = listener, settings, news
         self.launcher = os.getppid()
-        # The machine's namespaces, to return to after a task.
+        # The machine's namespaces, to which the process returns after a task.
         self.outside = [(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), flag) for name, flag in _INSIDE]
         become_subreaper()
         self.reader = signal_pipe({signal.SIGCHLD})
@@ -86,7 +86,7 @@ class RankParent:
         self.group, self.own, self.is_inside, self.is_limited, self.listening = "", -1, False, False, False
 
     def run(self) -> None:
-        """Serve one node task after the other, until none arrives for a while or the launcher is gone."""
+        """Serve one node task after another, until no task arrives for a while or the launcher has ended."""
         while True:
             die_with_parent(self.launcher)  # only while idle
             try:
@@ -103,7 +103,7 @@ class RankParent:
                     os.write(self.news, _NUMBER.pack(os.getpid()))
 
     def serve_task(self) -> None:
-        """Serve one connection, until no process of the task is left."""
+        """Serve one connection until the shim has disconnected and all processes of the task have ended."""
         self.listening = True
         self.selector.register(self.connection, selectors.EVENT_READ)
         while not self.collect() or self.listening:
@@ -120,7 +120,7 @@ class RankParent:
                     self.job_group().freeze(frozen=False)  # processes frozen by version 1 cannot be killed
 
     def leave(self) -> None:
-        """Finish with a task: remove its empty folders, and return to the machine's namespaces."""
+        """Clean up after a task: remove its empty folders, and return to the machine's namespaces."""
         if self.own >= 0:
             for folder in ("work", "tmp"):
                 with contextlib.suppress(OSError):
@@ -172,12 +172,12 @@ class RankParent:
         return True
 
     def say(self, what: dict[str, Any]) -> None:
-        """Send a message to the shim; a lost shim is noticed by the end of the connection."""
+        """Send a message to the shim; ignore errors, because a lost shim is detected when the connection ends."""
         with contextlib.suppress(OSError):
             self.connection.send(json.dumps(what).encode())
 
     def keep(self, user: str, group: str, folders: list[int]) -> None:
-        """Take on a task: its user, its control group, and its folders (own, work and tmp, or only own)."""
+        """Accept a task with its user, its control group, and its folders (own, work and tmp, or only own)."""
         if group and not _GROUP.fullmatch(group):
             raise DeniedError(f"control group {group!r} is not a job's")
         self.account, self.group = self.settings.account(user), group
@@ -187,24 +187,24 @@ class RankParent:
             self.own = os.dup(folders[0])
         if len(folders) == 3:
             self.is_inside = True
-            # With a private namespace, System V and POSIX IPC objects vanish with the last process of the task.
+            # In a private namespace, System V and POSIX IPC objects are removed with the task's last process.
             self.separate(user, lambda: unshare(CLONE_NEWIPC))
             if self.settings.file.private_tmp:
                 self.separate(user, lambda: self.hide_others(folders[2]))
         self.say({"parent": os.getpid()})
 
     def separate(self, user: str, how: Callable[[], None]) -> None:
-        """Isolate this process and its descendants by a given step; log it if the kernel does not allow that."""
+        """Isolate this process and its descendants by calling ``how``; log an error if the kernel does not allow it."""
         try:
             how()
         except OSError as error:
             print(f"jobs of {user!r} are not fully isolated: {error}", file=sys.stderr, flush=True)
 
     def hide_others(self, folder: int) -> None:
-        """Give this process and its descendants a private /tmp, and hide the processes of other users."""
+        """Give this process and its descendants a private /tmp, and hide other users' processes from them."""
         place = os.readlink(f"/proc/self/fd/{folder}")
         unshare(_CLONE_NEWNS)
-        # Open the folder again inside the namespace, because a descriptor from outside cannot be mounted.
+        # Reopen the folder inside the namespace, because a descriptor from outside cannot be mounted.
         inside = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         if not os.path.sameopenfile(inside, folder):
             raise OSError(errno.ESTALE, f"{place} was replaced")
@@ -219,13 +219,13 @@ class RankParent:
         os.close(inside)
 
     def job_group(self) -> ControlGroup:
-        """Return the control group of the task: with limits in all hierarchies, otherwise in those where it exists."""
+        """Return the task's control group: for a task with limits, in all hierarchies; otherwise, where it exists."""
         parents = self.settings.groups if self.group else {}
         folders = {controller: f"{parent}/{self.group}" for controller, parent in parents.items()}
         return ControlGroup({name: path for name, path in folders.items() if self.is_limited or os.path.isdir(path)})
 
     def give(self, handle: int) -> None:
-        """Transfer a file or folder of the service to the user; refuse files of others and files with several links."""
+        """Transfer a file or folder of the service to the user; reject other users' files and files with hard links."""
         assert self.account is not None
         status = os.fstat(handle)
         is_folder = stat.S_ISDIR(status.st_mode)
@@ -236,7 +236,7 @@ class RankParent:
         os.fchmod(handle, 0o2750 if is_folder else 0o640)
 
     def start(self, handles: list[int]) -> None:
-        """Start a rank up to the gate; the handles are its `RankStart`, the gate, the report pipe and its output."""
+        """Start a rank, which waits at its gate; ``handles`` are its `RankStart`, gate, report pipe and output."""
         if self.account is None:
             raise DeniedError("the request for a rank came before the request with its user")
         what, gate, report, *output = handles
@@ -261,7 +261,7 @@ class RankParent:
             os._exit(NOT_STARTED)
 
     def collect(self) -> bool:
-        """Report ended processes; return whether none is left."""
+        """Report ended processes; return whether no process is left."""
         ended, nothing_left = reap()
         if ended:
             self.say({"ended": ended, "nothing_left": nothing_left})
@@ -269,7 +269,7 @@ class RankParent:
 
 
 def _become(account: pwd.struct_passwd, limits: dict[str, int]) -> None:
-    """Become a user irrevocably: limits, groups and ids, without gaining rights from setuid files."""
+    """Irrevocably adopt a user's limits, groups and ids, and disable the privileges of setuid files."""
     for name, value in {"core": 0, **limits}.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
     be_first_to_go()  # the user cannot lower the score again, because it was set with CAP_SYS_RESOURCE
@@ -286,7 +286,7 @@ def _become(account: pwd.struct_passwd, limits: dict[str, int]) -> None:
 
 
 def serve(settings: Settings) -> NoReturn:
-    """Listen for the service, have idle rank parents ready, and kill the orphans of killed rank parents."""
+    """Listen for the service, keep idle rank parents ready, and kill the orphans of killed rank parents."""
     listener = _listen(settings)
     become_subreaper()
     reader = signal_pipe({signal.SIGCHLD})
@@ -325,7 +325,7 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _fork_parent(listener: socket.socket, settings: Settings, news: int) -> int:
-    """Fork a rank parent and return its pid, or 0 if the machine cannot fork now."""
+    """Fork a rank parent and return its pid, or 0 if the fork failed."""
     try:
         pid = os.fork()
     except OSError as error:
@@ -354,7 +354,7 @@ def _collect(keepers: set[int]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve with the settings of a file, or exit with a one-line error."""
+    """Serve with the settings in a file; exit with a one-line message on an error."""
     try:
         if os.getuid() != 0:
             raise DeniedError("the launcher must run as root: only root can start processes as other users")

@@ -1,4 +1,4 @@
-"""The runner's view of node tasks: their starts, their deadlines, and the clean-up after them."""
+"""The runner's view of node tasks: their starts and deadlines, and the cleanup after them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gridweave.site.machine.starter import bytes_as_user, clear_as_user
 from gridweave.site.times import span_text
 
 SILENT_S = 5.0
-"""A supervisor is killed if it is silent for this long after its node task should have ended."""
+"""How long a supervisor may fail to respond before it is killed, once its node task should have ended [s]."""
 
 
 class LocalTask:
@@ -52,15 +52,15 @@ class LocalTask:
         self.ended = False
         self.grace_ms = 0
         self.paced_at_s = 0.0  # time of the next or last change of pace (Unix time)
-        self.since_s = 0.0  # no process of the task started before (Unix time)
-        # The timer for the next check of whether the task has ended on time; and the end if its shim was killed.
+        self.since_s = 0.0  # earliest possible start of the task's processes (Unix time)
+        # The timer for the next check that the task has ended on time, and its outcome if the runner killed its shim.
         self.look: asyncio.TimerHandle | None = None
         self.forced: tuple[Outcome, str] | None = None
 
     def wake(self, number: int = signal.SIGCHLD) -> None:
-        """Make the shim check its folder for requests, if the shim is known and alive.
+        """Make the shim check its folder for requests if the shim is known and alive.
 
-        The shim is also continued, because a job of the same user may have stopped it.
+        The shim is also resumed, because a job of the same user may have stopped it.
         """
         if self.shim is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -68,9 +68,9 @@ class LocalTask:
                 signal.pidfd_send_signal(self.shim, signal.SIGCONT)
 
     def due_ms(self) -> int | None:
-        """Return when KILL is due for the processes of the task (Unix time), or None if that is unknown.
+        """Return the Unix time at which the task's processes must be killed, or None if it is unknown.
 
-        After a cancellation this is the end of the grace period; otherwise the supervisor has recorded it.
+        This is the end of the grace period after a cancellation, or the supervisor's recorded time if that is earlier.
         """
         due = []
         if self.cancelled:
@@ -86,7 +86,7 @@ class LocalTask:
         try:
             leave(self.folder, ASK)
         except OSError:
-            return False  # a full disk prevents the request
+            return False  # the request could not be written because the disk is full
         self.wake()
         await asyncio.sleep(SILENT_S)
         return (self.folder / ASK).exists() and not self.ended
@@ -106,10 +106,10 @@ class LocalTask:
 
 @contextlib.contextmanager
 def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | None]:
-    """Lock a node task without a state, so that no shim starts it while its end is written; yield that end.
+    """Lock a node task without a state, so that no shim starts it while its outcome is written; yield the outcome.
 
-    Yields None if a shim holds the lock or the task has a state by now. ``failed`` is the reason why it could not be
-    started, if known.
+    Yields None if a shim holds the lock or the task already has a state. ``failed`` is the reason why the task could
+    not be started, if known.
     """
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -128,7 +128,7 @@ def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | 
 
 
 def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
-    """Return the end of a locked node task; None if it has a state after all."""
+    """Return the outcome of a locked node task and the reason, or None if the task has a readable state after all."""
     if (folder / STATE).exists():
         return None if read_state(folder) is not None else ("lost", "its state is damaged; it may have run")
     reason = read_cancel(folder)
@@ -140,7 +140,7 @@ def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
 
 
 async def end_strays(state: NodeTaskState) -> None:
-    """Kill the processes that a killed shim has left since the machine's last boot, and wait until they are gone."""
+    """Kill the processes left behind by a killed shim since the machine's last boot, and wait until they have ended."""
     while left := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
         for process in left:
             handle = open_process(process.pid, process.start_ticks)
@@ -152,13 +152,13 @@ async def end_strays(state: NodeTaskState) -> None:
             except ProcessLookupError:
                 pass
             except PermissionError:
-                return  # a setuid program of another user, which this process cannot kill
+                return  # another user's setuid program, which this process cannot kill
             finally:
                 os.close(handle)
 
 
 async def _readable(handle: int) -> None:
-    """Wait until a descriptor is readable; for a pidfd, until its process has ended."""
+    """Wait until a descriptor is readable; a pidfd is readable once its process has ended."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     loop.add_reader(handle, done.set_result, None)
@@ -169,7 +169,7 @@ async def _readable(handle: int) -> None:
 
 
 def remove_task(folder: Path) -> None:
-    """Remove the folder of a node task, including files of its user."""
+    """Remove a node task's folder, including the user's files."""
     launch = read_launch(folder)
     if launch is not None and launch.launcher and not _is_empty(user_folder(folder, launcher=launch.launcher)):
         with contextlib.suppress(GridweaveError, OSError):  # the next runner tries again
@@ -178,7 +178,7 @@ def remove_task(folder: Path) -> None:
 
 
 def task_bytes(folder: Path) -> int:
-    """Return the disk use of a node task's folder; files that the service cannot read are counted as their user."""
+    """Return the disk use of a node task's folder [bytes]; if necessary, the launcher measures it as the user."""
     size_bytes, is_whole = folder_bytes(folder)
     launch = None if is_whole else read_launch(folder)
     if launch is not None and launch.launcher:
@@ -198,7 +198,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def end_group(folder: Path) -> None:
-    """Kill the remaining processes in the control group of a node task, and remove the group."""
+    """Kill the remaining processes in a node task's control group, and remove the group."""
     launch = read_launch(folder)
     if launch is not None and launch.groups:
         with contextlib.suppress(OSError):  # the launcher kills processes of other users
@@ -208,7 +208,7 @@ def end_group(folder: Path) -> None:
 
 
 def packed_ends(folder: Path) -> tuple[tuple[ArrayTask, ...], tuple[int, ...]]:
-    """Return the ended array tasks of a packed array's node task, and the indexes of the interrupted ones."""
+    """Return the ended array tasks of a packed array's node task, and the indexes of the interrupted array tasks."""
     launch = read_launch(folder)
     if launch is None or launch.array_tasks is None:
         return (), ()
@@ -219,9 +219,9 @@ def packed_ends(folder: Path) -> tuple[tuple[ArrayTask, ...], tuple[int, ...]]:
 
 # -- IPC objects left behind -------------------------------------------------------------------------------------------
 
-# System V objects and POSIX queues outlive their processes, and the creator of a set of semaphores is unknown. So an
-# object counts as left behind if it was created while a node task ran, and no task that is running now can be its
-# creator.
+# System V objects and POSIX queues outlive their processes, and the creator of a semaphore set is unknown. So an object
+# counts as left behind if it was created while an ended node task was running, and no task that is still running can
+# have created it.
 
 SYSVIPC = Path("/proc/sysvipc")
 MQUEUE = Path("/dev/mqueue")
@@ -232,23 +232,23 @@ _IPC_RMID = 0
 
 
 class IpcObject(NamedTuple):
-    """A shared memory segment (``shm``), a set of semaphores (``sem``) or a message queue (``msg``, ``mqueue``)."""
+    """A shared memory segment (``shm``), a semaphore set (``sem``) or a message queue (``msg``, ``mqueue``)."""
 
     kind: str
-    name: int | str  # its number, or the name of a POSIX queue
-    made_s: int  # Unix time of its creation or of its owner's last change
-    is_used: bool  # whether a process is attached to it or its creator is alive
+    name: int | str  # the object's id, or the name of a POSIX queue
+    made_s: int  # Unix time of the object's creation or of the last change by its owner
+    is_used: bool  # whether a process is attached to the object, or its creator is alive
 
 
 class JobSpan(NamedTuple):
-    """The time in which a job ran (Unix time in seconds); ``end_s`` is None while it runs."""
+    """The time span in which a job ran (Unix time in seconds); ``end_s`` is None while the job is running."""
 
     start_s: float
     end_s: float | None
 
 
 def left_objects(objects: Iterable[IpcObject], jobs: Iterable[JobSpan]) -> list[IpcObject]:
-    """Return the objects that ended jobs of this user have left behind.
+    """Return the IPC objects that this user's ended jobs have left behind.
 
     Examples
     --------
@@ -270,7 +270,7 @@ def left_objects(objects: Iterable[IpcObject], jobs: Iterable[JobSpan]) -> list[
 
 
 def objects_of(uid: int, sysvipc: Path = SYSVIPC, mqueue: Path = MQUEUE) -> list[IpcObject]:
-    """Return the IPC objects of a user; POSIX queues only if their file system is mounted."""
+    """Return a user's IPC objects; POSIX queues are included only if their file system is mounted."""
     objects = []
     for kind, number in (("shm", "shmid"), ("sem", "semid"), ("msg", "msqid")):
         for row in _rows(sysvipc / kind):
@@ -287,7 +287,7 @@ def objects_of(uid: int, sysvipc: Path = SYSVIPC, mqueue: Path = MQUEUE) -> list
 
 
 def _rows(path: Path) -> Iterator[dict[str, int]]:
-    """Yield the rows of a kernel table; there are none if the kernel lacks System V IPC."""
+    """Yield the rows of a kernel table; yield none if the kernel lacks System V IPC."""
     with contextlib.suppress(OSError):
         head, *lines = path.read_text(encoding="ascii").splitlines()
         for line in lines:
@@ -295,14 +295,14 @@ def _rows(path: Path) -> Iterator[dict[str, int]]:
 
 
 def remove_left(jobs: Iterable[JobSpan]) -> None:
-    """Remove the IPC objects that ended jobs of this process's user have left on this machine."""
+    """Remove the IPC objects that ended jobs of this process's user have left behind on this machine."""
     for ipc in left_objects(objects_of(os.geteuid()), jobs):
         logger.info("removing %s %s, which a job left behind", ipc.kind, ipc.name)
         remove_object(ipc)
 
 
 def remove_object(ipc: IpcObject, mqueue: Path = MQUEUE) -> None:
-    """Remove an IPC object; ignore an object that is gone or belongs to another user now."""
+    """Remove an IPC object; do nothing if the object no longer exists or now belongs to another user."""
     with contextlib.suppress(OSError):
         if isinstance(ipc.name, str):
             os.unlink(mqueue / ipc.name)

@@ -1,4 +1,4 @@
-"""The output of a rank: copied from pipes into files up to a limit; the rest is dropped and never blocks the rank."""
+"""Copy a rank's output from pipes into files, up to a limit; further output is dropped and never blocks the rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STREAMS = ("out", "err")
 
 
 def output_path(folder: Path, rank: int, stream: str) -> Path:
-    """Return the file of a rank's standard output (``out``) or error (``err``); it exists once there is output."""
+    """Return the file of a rank's standard output (``out``) or error (``err``), which exists once there is output."""
     return folder / f"rank-{rank}.{stream}"
 
 
@@ -36,11 +36,11 @@ class _Stream:
 
 
 class RankOutput:
-    """Standard output and error of one rank, which share one limit.
+    """Standard output and error of a rank, which share one size limit.
 
-    A line that says that output was dropped is added beyond the limit. ``writers`` are the pipe ends for the rank (call
-    `close_writers` once it has them), and ``problem`` says why output is missing. ``give`` transfers a new file to its
-    user.
+    When output is dropped, a line that says so is added beyond the limit. ``writers`` are the pipe ends for the rank
+    (call `close_writers` once the rank has them), and ``problem`` is the reason why output is missing. ``give``
+    transfers a new file to the user.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class RankOutput:
 
     @property
     def readers(self) -> list[int]:
-        """The pipes to watch."""
+        """The read ends of the open pipes, for the caller to watch."""
         return list(self._streams)
 
     def close_writers(self) -> None:
-        """Close this process's write ends, so that a pipe ends when the rank closes it."""
+        """Close this process's write ends, so that a pipe reaches its end when the rank closes its own write end."""
         for writer in self.writers:
             os.close(writer)
         self.writers = []
 
     def pump(self, reader: int) -> bool:
-        """Copy a bounded amount from a pipe to its file; return whether the pipe is still open."""
+        """Copy a bounded amount of data from a pipe to its file; return whether the pipe is still open."""
         stream = self._streams[reader]
         moved = self._drop(stream) if stream.dropping else self._keep(stream)
         if moved:
@@ -81,7 +81,7 @@ class RankOutput:
         return False
 
     def finish(self) -> None:
-        """Copy the rest of the pipes and close everything, without waiting for processes that still hold the pipes."""
+        """Copy the remaining data and close everything, without waiting for processes that still have a pipe open."""
         self.close_writers()
         for reader in self.readers:
             os.set_blocking(reader, False)
@@ -96,7 +96,7 @@ class RankOutput:
             self._nowhere = -1
 
     def _keep(self, stream: _Stream) -> bool:
-        """Copy from the pipe to the file; return whether the pipe is open."""
+        """Copy data from the pipe to the file; return whether the pipe is still open."""
         for _ in range(_CHUNKS_PER_TURN):
             try:
                 data = os.read(stream.pipe, _CHUNK)
@@ -132,7 +132,7 @@ class RankOutput:
         return stream.file
 
     def _start_dropping(self, stream: _Stream) -> None:
-        """Stop keeping this stream: add a line to the file, and widen the pipe to empty it in large chunks."""
+        """Stop storing this stream: add a line to the file, and enlarge the pipe to empty it in large chunks."""
         stream.dropping = True
         self.problem = self.problem or f"output limit of {self.limit_bytes} bytes reached"
         self._note(stream)
@@ -152,7 +152,7 @@ class RankOutput:
                 os.lseek(stream.file, position, os.SEEK_SET)
 
     def _drop(self, stream: _Stream) -> bool:
-        """Discard data from the pipe without copying; return whether the pipe is open."""
+        """Discard data from the pipe without copying; return whether the pipe is still open."""
         gone = 0
         while gone < _DROPPED_PER_TURN:
             try:

@@ -1,4 +1,4 @@
-"""Find, signal and end processes of this machine (Linux)."""
+"""Find, signal and kill processes on this machine (Linux)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 _STOP_S, _STOP_LOOK_S = 1.0, 0.0005
-"""How long and how often to look for processes that still run: a process stops when it is next scheduled and can fork
-before; a process that waits for a disk can take longer."""
+"""Total time and interval of checks for processes that are still running after a stop signal: a process only stops
+when it is next scheduled, and may fork until then; a process that is waiting for a disk can take longer."""
 
 
 class ProcessStat(NamedTuple):
-    """The fields of ``/proc/PID/stat``.
+    """Fields of ``/proc/PID/stat``.
 
-    `start_ticks` counts clock ticks since boot. `cpu_ticks` includes the reaped children.
+    `start_ticks` is the start time in clock ticks since boot. `cpu_ticks` includes reaped children.
     """
 
     pid: int
@@ -46,7 +46,7 @@ class ProcessStat(NamedTuple):
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Return the state of a process, or ``None`` if there is no process with this id."""
+    """Return the status of a process, or ``None`` if there is no process with this id."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb") as file:
             data = file.read()
@@ -67,9 +67,9 @@ def boot_id() -> str:
 
 
 def open_process(pid: int, start_ticks: int) -> int | None:
-    """Return a pidfd of the process with this id and start, or ``None`` if it has ended.
+    """Return a pidfd of the process with this id and start time, or ``None`` if it has ended.
 
-    The start is compared after the pidfd is open, so a reused id is detected.
+    The start time is compared after the pidfd has been opened, so a reused id is detected.
     """
     try:
         handle = os.pidfd_open(pid)
@@ -83,7 +83,7 @@ def open_process(pid: int, start_ticks: int) -> int | None:
 
 
 def call_kernel(name: str, *arguments: int | bytes | None) -> None:
-    """Call a function of the C library that returns 0 or sets errno; raise OSError on failure."""
+    """Call a C library function that returns 0 or sets errno; raise OSError on failure."""
     if getattr(_libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -95,19 +95,19 @@ def control_process(option: int, value: int | bytes) -> None:
 
 
 FIRST_TO_GO = 1000
-"""The oom_score_adj of ranks: when memory runs out, the kernel ends jobs first."""
+"""The oom_score_adj of ranks: when memory runs out, the kernel kills jobs first."""
 
 _LAST_TO_GO = (-900, 0)
 
 
 def be_first_to_go() -> None:
-    """Set the OOM score so that the kernel ends this process and its forks first when memory runs out."""
+    """Set the OOM score so that the kernel kills this process and its forks first when memory runs out."""
     with contextlib.suppress(OSError):
         _set_oom_score(FIRST_TO_GO)
 
 
 def be_last_to_go() -> None:
-    """Set the OOM score so that the kernel ends this process and its forks last; without privileges, reset it to 0."""
+    """Set the OOM score so that the kernel kills this process and its forks last; without privileges, reset it to 0."""
     for score in _LAST_TO_GO:
         with contextlib.suppress(OSError):
             _set_oom_score(score)
@@ -115,7 +115,7 @@ def be_last_to_go() -> None:
 
 
 def protect_ray_worker() -> None:
-    """Do the same for a Ray worker; by default, Ray makes the kernel end its workers first."""
+    """Call `be_last_to_go` in a Ray worker; by default, Ray makes the kernel kill its workers first."""
     if "RAY_JOB_ID" in os.environ:
         be_last_to_go()
 
@@ -126,12 +126,12 @@ def _set_oom_score(score: int) -> None:
 
 
 def unshare(namespaces: int) -> None:
-    """Move this process and its later forks to new namespaces; needs CAP_SYS_ADMIN."""
+    """Move this process and its future forks to new namespaces; needs CAP_SYS_ADMIN."""
     call_kernel("unshare", namespaces)
 
 
 def signal_pipe(numbers: Iterable[int]) -> int:
-    """Convert signals to bytes, one byte per signal so that none is lost; return the file descriptor to read."""
+    """Install handlers that write a byte to a pipe for each of these signals; return the pipe's read end."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     for number in numbers:
         signal.signal(number, lambda _number, _frame: None)
@@ -140,12 +140,12 @@ def signal_pipe(numbers: Iterable[int]) -> int:
 
 
 def become_subreaper() -> None:
-    """Adopt every descendant whose parent ends, so that none can escape by a double fork or setsid."""
+    """Make this process adopt descendants whose parent ends, so that they cannot escape by a double fork or setsid."""
     control_process(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends; exit at once if the parent has already ended."""
+    """Have this process killed when its parent ends; exit immediately if the parent has already ended."""
     control_process(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(127)
@@ -165,7 +165,7 @@ def _kernel_lists_children() -> bool:
 
 
 def _listed_children(pid: int) -> list[ProcessStat]:
-    """Return the children of a process from the kernel's list, by thread."""
+    """Return the children of a process from the kernel's per-thread lists."""
     stats: list[ProcessStat] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"{PROC}/{pid}/task"):
@@ -179,7 +179,7 @@ def _listed_children(pid: int) -> list[ProcessStat]:
 
 
 def _scanned_children() -> Callable[[int], list[ProcessStat]]:
-    """Scan all processes once; return a function from a process to its children."""
+    """Scan all processes once; return a function that maps a pid to the process's children."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in filter(None, map(process_stat, all_pids())):
         children.setdefault(stat.parent, []).append(stat)
@@ -187,7 +187,7 @@ def _scanned_children() -> Callable[[int], list[ProcessStat]]:
 
 
 def descendants(pid: int) -> list[ProcessStat]:
-    """Return all descendants of a process, parents before children, including ended ones (state ``Z``)."""
+    """Return all descendants of a process, parents before children, including ended processes (state ``Z``)."""
     below = _listed_children if _kernel_lists_children() else _scanned_children()
     stats: list[ProcessStat] = []
     waiting = [pid]
@@ -199,10 +199,10 @@ def descendants(pid: int) -> list[ProcessStat]:
 
 
 def steps_below(pid: int) -> list[int]:
-    """Return the Slurm job steps below a process: each outermost ``srun``.
+    """Return the pids of the Slurm job steps below a process, i.e. of each outermost ``srun``.
 
-    An ``srun`` forwards signals to the tasks of its step, which can run on other machines. It also forks helper
-    processes with the name ``srun``.
+    An ``srun`` process forwards signals to its step's tasks, which can run on other machines. It also forks helper
+    processes named ``srun``.
     """
     steps, inside = list[int](), set[int]()
     for stat in descendants(pid):
@@ -215,7 +215,7 @@ def steps_below(pid: int) -> list[int]:
 
 
 def _name(pid: int) -> str:
-    """Return a process's name, at most 15 characters; empty if the process has ended."""
+    """Return a process's name (at most 15 characters), or "" if the process has ended."""
     try:
         return Path(f"{PROC}/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -225,10 +225,10 @@ def _name(pid: int) -> str:
 def signal_descendants(
     number: int, *, spare: Iterable[int] = (), only: Collection[int] = (), but: Collection[int] = ()
 ) -> int:
-    """Send a signal to the descendants of this process; return how many processes got it.
+    """Send a signal to the descendants of this process; return how many processes got the signal.
 
-    Stopped processes are resumed so that they handle it. Children in `spare` and all processes below them are left out.
-    If `only` is not empty, only its processes get the signal. Processes in `but` do not get it.
+    Stopped processes are resumed so that they handle it. Processes in `spare` and their descendants are spared. If
+    `only` is not empty, only the processes in it get the signal. Processes in `but` do not get the signal.
     """
     me = os.getpid()
     spared = set(spare)
@@ -245,7 +245,7 @@ def signal_descendants(
 
 
 def stop_descendants() -> None:
-    """Stop all descendants of this process, including those forked meanwhile."""
+    """Stop all descendants of this process, including those forked in the meantime; give up after a second."""
     until = time.monotonic() + _STOP_S
     while moving := [stat for stat in descendants(os.getpid()) if stat.state not in "ZXTt"]:
         if time.monotonic() > until:
@@ -263,9 +263,9 @@ def continue_descendants() -> None:
 
 
 def send_signal(stat: ProcessStat, number: int, *, wake: bool = True) -> bool:
-    """Send a signal to a process if it is still the same process; return whether it was sent.
+    """Send a signal to a process unless it has ended, even if its pid was reused; return whether it was sent.
 
-    With `wake`, a stopped process is resumed so that it handles the signal.
+    If `wake` is true, a stopped process is resumed so that it handles the signal.
     """
     handle = open_process(stat.pid, stat.start_ticks)
     if handle is None:
@@ -282,10 +282,10 @@ def send_signal(stat: ProcessStat, number: int, *, wake: bool = True) -> bool:
 
 
 def strays(token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKEN_VARIABLE) -> list[ProcessStat]:
-    """Return the processes of a node task with a dead supervisor, as far as they can be identified with certainty.
+    """Return the processes that certainly belong to a node task whose supervisor is dead.
 
-    They have the token in their environment, or are in the session of one of the ranks (pid, start_ticks). A session
-    only counts while its leader lives, because its id can be reused after that.
+    These processes have the token in their environment, or are in the session of one of the ranks (pid, start_ticks). A
+    session counts only while its leader is alive, because its id can be reused afterwards.
     """
     sessions = set()
     for pid, ticks in ranks:
@@ -303,7 +303,7 @@ def strays(token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKE
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return the initial environment of a process; empty if access is denied."""
+    """Return a process's initial environment; empty if access is denied or the process has ended."""
     try:
         with open(f"{PROC}/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")

@@ -1,6 +1,6 @@
-"""The steps by which a forked process becomes a rank: prepare, report, wait at the gate, execute the command.
+"""Turn a forked process into a rank: prepare, report, wait at the gate, and execute the command.
 
-The process already runs as the user of the job. A rank of a packed array executes its command once for each array task.
+The process already runs as the job's user. A rank of a packed array executes its command once per array task.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gridweave.site.machine.array_tasks import Packed, run_array_tasks
 from gridweave.site.machine.processes import PR_SET_NAME, control_process
 
 READY = b"+"
-"""The report of a rank that is ready. A longer report is a problem; the end of the pipe means that the command runs."""
+"""The report of a rank that is ready; any other report is an error message. The pipe closes when the command starts."""
 
 NOT_STARTED = 127
 GO = b"g"
 
 HANDLED = frozenset({signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1})
-"""The signals for which the parent of the ranks has handlers."""
+"""The signals handled by the parent of the ranks."""
 
 _RESET = tuple(
     int(getattr(signal, name))
@@ -42,14 +42,14 @@ _FIRST_FREE = 10
 
 
 class RankStart(NamedTuple):
-    """The command of a rank and its surroundings."""
+    """A rank's command and the environment to run it in."""
 
     rank: int
     command: tuple[str, ...]
     environment: dict[str, str]
     directory: str
-    threads: tuple[int, ...] | None  # hardware threads to run on; None for those of the parent
-    packed: Packed | None = None  # the array tasks to draw from, for a packed array
+    threads: tuple[int, ...] | None  # hardware threads to run on; None: inherited from the parent
+    packed: Packed | None = None  # for a packed array: the array tasks to draw from
 
 
 class _CannotStartError(GridweaveError):
@@ -57,7 +57,7 @@ class _CannotStartError(GridweaveError):
 
 
 def forget_parent() -> None:
-    """Leave the session of the parent, and reset all signal handlers."""
+    """Leave the parent's session, and reset all signal handlers."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in _RESET:
@@ -66,7 +66,7 @@ def forget_parent() -> None:
 
 
 def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int, output: Sequence[int]) -> NoReturn:
-    """Make this process, which already runs as the user, the rank described in a file; see `become_rank`."""
+    """Turn this process, which already runs as the user, into the rank described in a file; see `become_rank`."""
     start = msgspec.json.decode(os.pread(what, os.fstat(what).st_size, 0), type=RankStart)
     names = {"HOME": account.pw_dir, "SHELL": account.pw_shell or "/bin/sh"}
     names |= {"USER": account.pw_name, "LOGNAME": account.pw_name}
@@ -74,10 +74,10 @@ def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int
 
 
 def become_rank(start: RankStart, gate: int, report: int, output: Sequence[int]) -> NoReturn:
-    """Make this process the rank, and execute its command when the gate opens.
+    """Turn this process into the rank, and execute its command when the gate opens.
 
-    The gate is a pipe from which each rank reads one byte; the end of the pipe means not to start. The rank writes
-    `READY`, or why it cannot start, into the report pipe, which closes when the command starts.
+    The gate is a pipe from which each rank reads one byte; if the pipe is closed instead, the rank does not start. The
+    rank writes `READY` or the reason why it cannot start to the report pipe, which closes when the command starts.
     """
     try:
         gate, report, output = (_out_of_the_way(gate), _out_of_the_way(report), [*map(_out_of_the_way, output)])
@@ -97,7 +97,7 @@ def become_rank(start: RankStart, gate: int, report: int, output: Sequence[int])
 
 
 def _out_of_the_way(handle: int) -> int:
-    """Copy a descriptor to a number above those of the rank; it is closed when the rank's command starts."""
+    """Duplicate a descriptor to a number that the rank does not use; the copy is closed when the command starts."""
     return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
 
 
@@ -131,7 +131,7 @@ def _pin(rank: int, threads: Sequence[int]) -> None:
 
 
 def _program(name: str, path: str) -> str:
-    """Return the file to execute, or raise `_CannotStartError`."""
+    """Return the program file to execute; raise `_CannotStartError` if there is none."""
     program = shutil.which(name, path=path)
     if program is not None:
         return program

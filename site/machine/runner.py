@@ -1,4 +1,4 @@
-"""The runner: start, watch, cancel and re-adopt the node tasks of one machine."""
+"""The runner: starts, watches, cancels and re-adopts a machine's node tasks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ logger = logging.getLogger("gridweave.live")
 LOCK = "runner.lock"
 
 SWEEP_S = 600.0
-"""Interval of checks for output that is too old [s]."""
+"""Interval between checks for output that is too old [s]."""
 
 _LOOK_OVERDUE_S = 30.0
 
@@ -92,18 +92,18 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Runner:
-    """Runs node tasks on this machine; they survive the runner.
+    """Runs node tasks on this machine; the tasks survive the runner.
 
     Parameters
     ----------
     root : pathlib.Path
-        A folder on a local disk, used by this runner only. The next runner with this folder finds its tasks again.
+        A folder on a local disk, used only by this runner. The next runner that uses this folder adopts its tasks.
     environment : mapping from str to str, optional
-        The environment of all jobs; by default that of this process.
+        The environment of all jobs; by default, that of this process.
     others : bool
         Whether a launcher starts jobs as other users, who must be able to reach their folders.
     shared : bool
-        Whether the group of the folder may read its contents.
+        Whether the folder's group may read its contents.
     output : OutputLimits
         How long to keep the folders of ended tasks.
 
@@ -116,8 +116,8 @@ class Runner:
 
     Notes
     -----
-    All calls may be repeated. Calls and events belong to one event loop. A task is started at most once, whatever
-    crashes in between. Its end is reported at least once, and again by every runner that adopts it, until it is
+    All calls may be repeated. All calls and events must use the same event loop. A task is started at most once,
+    despite crashes. Its end is reported at least once, and again by every runner that adopts it, until the task is
     released or forgotten.
 
     Examples
@@ -153,7 +153,7 @@ class Runner:
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._node_tasks: dict[Key, LocalTask] = {}
         self._forgotten: dict[Key, None] = {}
-        # Ended tasks that overlapped with one that is still running.
+        # Ended tasks that overlapped in time with a task that is still running.
         self._over: list[JobSpan] = []
         self._events: asyncio.Queue[NodeTaskEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -178,7 +178,7 @@ class Runner:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(self.root / NOTICES, 0o600)
-            # Also open for writing, so that the pipe does not end when the last shim closes it.
+            # Also open the pipe for writing, so that it does not reach its end when the last shim closes it.
             self._notices = os.open(self.root / NOTICES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             asyncio.get_running_loop().add_reader(self._notices, self._on_notice)
             self._kept = KeptNodeTasks(self.root, self._output)
@@ -194,14 +194,14 @@ class Runner:
 
     def _make_folders(self) -> None:
         (self.root / JOBS).mkdir(parents=True, exist_ok=True)
-        # Other users can pass through to their own folders, but cannot list these.
+        # Other users can reach their own folders through these folders, but cannot list them.
         for folder in (self.root, self.root / JOBS):
             close_folder(folder, passes=self._others, shared=self._shared)
         if self._others:
             check_way(self.root)
 
     async def close(self) -> None:
-        """Stop watching; running tasks continue, and the next runner adopts them."""
+        """Stop watching the tasks; running tasks continue, and the next runner adopts them."""
         loop = asyncio.get_running_loop()
         await self._forks.close()
         for task in self._tasks:
@@ -221,12 +221,12 @@ class Runner:
             self._lock = -1
 
     async def start(self, launch: Launch) -> None:
-        """Start a node task, unless its job and attempt are known; events report its progress.
+        """Start a node task unless its job and attempt are known; events report its progress.
 
         Raises
         ------
         UnavailableError
-            If the disk is full. The task is then unknown, and may be started later.
+            If the disk is full. The task then stays unknown, and may be started later.
         """
         key = (launch.job_id, launch.attempt)
         folder = task_folder(self.root, key)
@@ -262,11 +262,11 @@ class Runner:
         self._forks.ask(folder)
 
     def disk_problem(self, *, trial: bool = False) -> str | None:
-        """Return why the disk is too full for another task, or None; ``trial`` writes a file, to detect a quota."""
+        """Return why the disk cannot take another task, or None; ``trial`` writes a file to detect a full quota."""
         return disk_problem(self.root, trial=trial)
 
     async def open_gate(self, job_id: int, attempt: int) -> None:
-        """Open the gate of a task whose ranks wait there; ignore other tasks."""
+        """Open the gate of a task whose ranks are waiting at it; ignore other tasks."""
         node_task = self._node_tasks.get((job_id, attempt))
         if node_task is None or node_task.ended or not node_task.ready_reported or node_task.shim is None:
             return  # the caller repeats the order
@@ -275,7 +275,7 @@ class Runner:
             signal.pidfd_send_signal(node_task.shim, signal.SIGUSR1)
 
     def heard(self, job_id: int, attempt: int) -> None:
-        """Confirm to a task that its start was noticed, and take over ending it; without this it would end itself."""
+        """Confirm to a task that its start was noticed, so that it does not end itself after its `Launch.alone_ms`."""
         node_task = self._node_tasks.get((job_id, attempt))
         if node_task is not None and node_task.alone_ms is not None:
             with contextlib.suppress(OSError):
@@ -289,10 +289,10 @@ class Runner:
     async def cancel(
         self, job_id: int, attempt: int, reason: str, *, at_once: bool = False, saves: bool = False
     ) -> None:
-        """End a task, or prevent the start of one that has not arrived yet; the first reason given is kept.
+        """Cancel a task, or prevent its start if it has not arrived yet; the reason of the first call is kept.
 
-        The ranks have the job's grace period to end, unless ``at_once`` is set. With ``saves`` they get the job's
-        checkpoint signal instead of TERM.
+        The ranks have the job's grace period to exit, unless ``at_once`` is true. If ``saves`` is true, they get the
+        job's checkpoint signal instead of TERM.
         """
         key = (job_id, attempt)
         folder = task_folder(self.root, key)
@@ -325,25 +325,25 @@ class Runner:
         Parameters
         ----------
         runs : bool
-            Whether the task should run. A task that has not started yet is paused as soon as it has.
+            Whether the task should run. If it has not started yet, it is paused as soon as it starts.
         at_unix_ms : int
-            The time (Unix time); a past time means now. The last request counts, and it survives this runner.
+            Unix time of the change; a past time means now. The last request counts, and it survives this runner.
         speed : float
-            Fraction of full speed while the task runs, above 0 and up to 1. The task's limit counts this work. A task
-            on fractions of nodes gets this fraction of its processors; for other tasks the slowdown comes from the
+            Fraction of full speed while the task is running, above 0 and up to 1. The task's limit counts work at this
+            speed. A task on fractions of nodes gets this fraction of its CPU time; other tasks are slowed down by the
             jobs that share their nodes.
         """
         node_task = self._node_tasks.get((job_id, attempt))
         if node_task is None or node_task.ended:
             return
-        with contextlib.suppress(OSError):  # on a full disk the caller repeats the order
+        with contextlib.suppress(OSError):  # if the disk is full, the caller repeats the order
             write_pace(node_task.folder, Pace(runs, at_unix_ms, speed))
         node_task.wake()
         node_task.paced_at_s = max(time.time(), at_unix_ms / 1000)
         self._expect_end(node_task)
 
     def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
-        """Send a signal to all processes of a task, if it runs."""
+        """Send a signal to all processes of a task; do nothing if the task is unknown or has ended."""
         node_task = self._node_tasks.get((job_id, attempt))
         if node_task is None or node_task.ended:
             return
@@ -352,12 +352,11 @@ class Runner:
             node_task.wake()  # a shim that does not exist yet checks when it starts
 
     async def adopt(self) -> tuple[Key, ...]:
-        """Adopt the tasks that earlier runners of this folder have started; return those that are alive.
+        """Adopt the tasks started by earlier runners of this folder; return the keys of the tasks that are alive.
 
-        Events report their starts, and the ends of dead tasks, as if they had just happened. A shim is identified by
-        its pid, its start time and the machine's boot id, so a reused pid is never mistaken for it. A dead task that
-        has not recorded its end is ``lost``, after its remaining processes have been killed. Released tasks are
-        skipped.
+        Events report the tasks' starts, and the ends of dead tasks, as if they had just happened. A shim is identified
+        by its pid, its start time and the machine's boot id, so a reused pid is never mistaken for it. A dead task
+        without a recorded end is ``lost``, once its remaining processes have been killed. Released tasks are skipped.
         """
         for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
             await asyncio.to_thread(remove_task, gone)
@@ -372,7 +371,7 @@ class Runner:
         return tuple(sorted(key for key, node_task in self._node_tasks.items() if not node_task.ended))
 
     async def forget(self, job_id: int, attempt: int) -> None:
-        """Remove all records and the output of a task after its end was recorded."""
+        """Remove all records and the output of an ended task; raise UnavailableError if the task has not ended."""
         key = (job_id, attempt)
         folder = task_folder(self.root, key)
         if key not in self._node_tasks and folder.exists():
@@ -398,20 +397,20 @@ class Runner:
             await asyncio.to_thread(remove_task, gone)
 
     def release(self, job_id: int, attempt: int) -> None:
-        """Stop reporting the end of a task, which the site has recorded; keep its folder while the limits allow.
+        """Stop reporting the end of a task, which the site has recorded; keep its folder as long as the limits allow.
 
-        A task that has not ended is ignored.
+        Tasks that have not ended are ignored.
         """
         node_task = self._node_tasks.get((job_id, attempt))
         if node_task is not None and node_task.ended:
             self._released.put_nowait(node_task.key)
 
     def removal(self, job_id: int, attempt: int) -> Removal | None:
-        """Return when and why the folder of a released task was removed, or None."""
+        """Return when and why a released task's folder was removed, or None if no removal is recorded."""
         return self._register.removal((job_id, attempt))
 
     async def report_again(self, job_id: int, attempt: int) -> None:
-        """Report the end of a released task again, to a site that has lost it."""
+        """Report the end of a released task again, for a site that has lost the report."""
         key = (job_id, attempt)
         folder = task_folder(self.root, key)
         if self.removal(*key) is not None:
@@ -425,7 +424,7 @@ class Runner:
         return self._kept
 
     async def _keep_released(self) -> None:
-        """Register released tasks and remove those that exceed the limits, until the runner is closed."""
+        """Register released tasks and remove tasks that exceed the output limits, until the runner is closed."""
         keys: set[Key] = set()
         while True:
             with contextlib.suppress(TimeoutError):
@@ -445,7 +444,7 @@ class Runner:
                 await self._clear(key)
 
     def _register_tasks(self, keys: Sequence[Key]) -> list[Key]:
-        """Register ended tasks; return those to remove."""
+        """Register ended tasks; return the keys of the tasks to remove."""
         now_ms, node_tasks = int(time.time() * 1000), []
         for key in keys:
             folder = task_folder(self.root, key)
@@ -456,14 +455,14 @@ class Runner:
         return self._register.register(node_tasks, now_ms)
 
     def knows(self, job_id: int, attempt: int) -> bool:
-        """Whether a task is or was here, unless its folder was lost."""
+        """Whether this runner's folder has, or once had, a task; False if the task's folder was lost."""
         key = (job_id, attempt)
         if key in self._node_tasks or key in self._forgotten:
             return True
         return task_folder(self.root, key).exists() or self.removal(*key) is not None
 
     def task_keys(self) -> tuple[Key, ...]:
-        """Return the keys of all tasks that run, or whose end has not been released or forgotten."""
+        """Return the keys of all tasks that are running, or have ended but were not released or forgotten."""
         return tuple(sorted(self._node_tasks))
 
     async def events(self) -> AsyncIterator[NodeTaskEvent]:
@@ -478,7 +477,7 @@ class Runner:
     # -- notices from shims and the fork server -----------------------------------------------------------------------
 
     def _on_shim(self, folder: Path, handle: int | None, reason: str) -> None:
-        """Watch a new shim, or settle a task whose shim could not be started."""
+        """Watch a new shim, or conclude a task whose shim could not be started."""
         key = task_key(folder)
         node_task = self._node_tasks.get(key) if key is not None else None
         if node_task is None:
@@ -542,7 +541,7 @@ class Runner:
         await self._settle(node_task)
 
     async def _settle(self, node_task: LocalTask, failed: str = "") -> None:
-        """Watch a task whose shim is alive; conclude one whose shim is dead."""
+        """Watch a task whose shim is alive; conclude a task whose shim is dead."""
         while True:
             state = read_state(node_task.folder)
             if state is not None:
@@ -572,14 +571,14 @@ class Runner:
             await end_strays(state)
         why = "its supervisor was killed" if here else "the machine was restarted while it ran"
         reason = read_cancel(node_task.folder)
-        # A task with a requested end is not lost, because lost tasks run again.
+        # A task with a cancel request is not lost, because lost tasks run again.
         end: tuple[Outcome, str] = ("lost", why) if reason is None else ("cancelled", f"{reason}; {why}")
         self._conclude(node_task, *(node_task.forced or end), state)
 
     # -- overdue tasks ------------------------------------------------------------------------------------------------
 
     def _expect_end(self, node_task: LocalTask) -> None:
-        """Schedule a check that the task has ended when KILL is due, which each change of pace may move."""
+        """Schedule a check that the task has ended by its kill time, which each change of pace may move."""
         now_s, due_ms = time.time(), node_task.due_ms()
         instants_s = [] if due_ms is None else [due_ms / 1000]
         if node_task.paced_at_s + SILENT_S > now_s:
@@ -588,14 +587,14 @@ class Runner:
             self._look_later(node_task, min(instants_s) - now_s)
 
     def _look_later(self, node_task: LocalTask, pause_s: float) -> None:
-        """Check a task after a pause; this replaces an earlier timer."""
+        """Schedule a check of a task after a pause, replacing an earlier timer."""
         if node_task.look is not None:
             node_task.look.cancel()
         loop = asyncio.get_running_loop()
         node_task.look = loop.call_later(max(0.0, pause_s), lambda: self._background(self._look_overdue(node_task)))
 
     async def _look_overdue(self, node_task: LocalTask) -> None:
-        """Kill a task that should have ended, if its supervisor is silent."""
+        """Kill a task that should have ended if its supervisor does not respond."""
         due_ms = node_task.due_ms()
         if node_task.ended or node_task.shim is None:
             return
@@ -605,7 +604,7 @@ class Runner:
             logger.warning("the supervisor of %s is silent and is killed", node_task.folder)
             node_task.end_by_force()
         elif not node_task.ended:
-            # The supervisor works: the deadline may have moved, or the kernel is still ending its processes.
+            # The supervisor responds: the deadline may have moved, or the kernel is still killing the processes.
             self._look_later(node_task, _LOOK_OVERDUE_S)
 
     def _conclude_unstarted(self, node_task: LocalTask, failed: str) -> bool:
@@ -616,13 +615,13 @@ class Runner:
         return end is not None
 
     def _conclude(self, node_task: LocalTask, outcome: Outcome, reason: str, last: NodeTaskState | None = None) -> None:
-        """Write and report the end of a task that has no shim to do it."""
+        """Record and report the end of a task that has no shim to record it."""
         if last is None:
             last = NodeTaskState(job_id=node_task.key[0], attempt=node_task.key[1], phase="ended", boot_id=boot_id())
         state = msgspec.structs.replace(
             last, phase="ended", outcome=outcome, reason=reason, ended_ms=int(time.time() * 1000)
         )
-        with contextlib.suppress(OSError):  # on a full disk the next runner reaches the same conclusion
+        with contextlib.suppress(OSError):  # if the disk is full, the next runner will reach the same conclusion
             write_state(node_task.folder, state)
         self._report_ended(node_task, state)
 
@@ -638,7 +637,7 @@ class Runner:
             self._expect_end(node_task)
 
     def _clean_ipc(self, state: NodeTaskState) -> None:
-        """Remove IPC objects that ended tasks have left behind, and that no running task can have created."""
+        """Remove IPC objects that ended tasks have left behind and no running task can have created."""
         if state.started_ms is not None and not state.has_own_ipc:
             self._over.append(JobSpan(state.started_ms / 1000, (state.ended_ms or 0) / 1000))
         if not self._over:
@@ -649,14 +648,14 @@ class Runner:
         self._over = [job for job in self._over if job.end_s is not None and job.end_s >= first_s]
 
     def _report_removed(self, key: Key) -> None:
-        """Report a task whose record was removed; all that is known is that it ran here."""
+        """Report a task whose record was removed; only the fact that it ran on this machine is known."""
         removal = self.removal(*key)
         assert removal is not None, "the task was not removed"
         reason = "it ended here earlier, and its record was removed with its output"
         self._events.put_nowait(NodeTaskEnded(*key, "lost", reason, (), Used(), None, removal.at_ms))
 
     def _report_ended(self, node_task: LocalTask, state: NodeTaskState) -> None:
-        """Report the end of a task once, after its start."""
+        """Report the end of a task, once and after its start."""
         if node_task.ended:
             return
         if state.started_ms is not None:

@@ -1,6 +1,6 @@
-"""Start the ranks of a node task: by the shim itself as its own user, or by the launcher as the user of the job.
+"""Start the ranks of a node task, either by the shim as its own user, or by the launcher as the job's user.
 
-Both report ended processes below them, and can signal all of them. The parent of the ranks is the shim, or a
+Both report ended descendants and can signal all their descendants. The parent of the ranks is the shim or a
 `gridweave.site.machine.launcher.RankParent`.
 """
 
@@ -43,20 +43,20 @@ class Starter(Protocol):
 
     root: int  # the common ancestor of all processes of the task
     nothing_left: bool
-    has_own_ipc: bool  # whether its ranks have an IPC namespace of their own
+    has_own_ipc: bool  # whether the ranks have a separate IPC namespace
 
     def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
-        """Start a rank up to the gate; return its pid, its start time in clock ticks, and its report pipe.
+        """Start a rank, which waits at its gate; return its pid, start time in clock ticks, and report pipe.
 
-        ``output`` holds the rank's descriptors from 1 on: standard output, standard error, and the rendezvous socket if
-        the rank gets it.
+        ``output`` contains the rank's descriptors from number 1: standard output, standard error, and the rendezvous
+        socket if the rank inherits it.
         """
 
     def collect(self) -> list[EndedProcess]:
         """Return the processes that have ended since the last call."""
 
     def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
-        """Send a signal to all processes, to ``only`` these pids, or to all ``but`` these pids."""
+        """Send a signal to all processes, or to those in ``only`` if it is not empty, except the pids in ``but``."""
 
     def pause(self) -> None:
         """Pause all processes."""
@@ -68,25 +68,25 @@ class Starter(Protocol):
         """Move all processes into a control group."""
 
     def give(self, handle: int) -> None:
-        """Transfer a file of the shim to the user of the job."""
+        """Transfer ownership of one of the shim's files to the job's user."""
 
 
 class OwnStarter(Starter):
-    """Starts ranks as its own user."""
+    """Starts ranks as the shim's own user."""
 
     def __init__(self, group: ControlGroup | None) -> None:
         become_subreaper()
         self.root = os.getpid()
         self.nothing_left, self.has_own_ipc = True, False
         self._group = group
-        with contextlib.suppress(OSError):  # only root can; without a namespace the runner cleans up IPC objects
+        with contextlib.suppress(OSError):  # needs root; without a namespace, the runner cleans up IPC objects
             unshare(CLONE_NEWIPC)
             self.has_own_ipc = True
 
     @override
     def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        # Block signals, so that the rank does not handle one with the shim's handlers.
+        # Block signals, so that the rank does not handle any with the shim's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:
             pid = os.fork()
@@ -121,7 +121,7 @@ class OwnStarter(Starter):
 
     @override
     def collect(self) -> list[EndedProcess]:
-        """Return the processes that have ended, orphans too: this process is their subreaper."""
+        """Return the processes that have ended, including orphans, because this process is their subreaper."""
         ended, self.nothing_left = reap()
         return ended
 
@@ -143,22 +143,20 @@ class OwnStarter(Starter):
 
     @override
     def give(self, handle: int) -> None:
-        """Do nothing: the file already belongs to the user."""
+        """Do nothing, because the file already belongs to the user."""
 
 
 class LauncherStarter(Starter):
-    """Starts ranks through the launcher of this machine, as the Unix user of the job.
+    """Starts ranks through this machine's launcher, as the Unix user of the job's user.
 
     Raises
     ------
     UnavailableError
-        If the launcher does not answer.
-    InputError
-        If the launcher does not accept this user.
+        If the launcher does not answer, or does not accept the user.
     """
 
     def __init__(self, launch: Launch, folder: Path, *, is_grouped: bool = False, clears: bool = False) -> None:
-        # If the kernel lacks IPC namespaces, the launcher logs it; only the user could remove the objects then.
+        # If the kernel lacks IPC namespaces, the launcher logs that; only the user could remove the IPC objects then.
         self.nothing_left, self.has_own_ipc = True, True
         self._early: list[dict[str, Any]] = []
         self._socket = connect_launcher(launch.launcher)
@@ -199,7 +197,7 @@ class LauncherStarter(Starter):
         return int(answer["pid"]), int(answer["ticks"]), reader
 
     def _answer(self, name: str) -> dict[str, Any]:
-        """Wait for the answer with this key; queue other messages."""
+        """Wait for the message that has this key; queue other messages."""
         self._socket.setblocking(True)
         try:
             while True:
@@ -226,7 +224,7 @@ class LauncherStarter(Starter):
 
     @override
     def pause(self) -> None:
-        """Ask the rank parent to pause all processes; it does so a moment later."""
+        """Request that the rank parent pause all processes, which happens a moment later."""
         self._command({"do": "pause"})
 
     @override
@@ -239,7 +237,7 @@ class LauncherStarter(Starter):
         self._answer("gathered")
 
     def _command(self, what: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # a rank parent that is gone has already ended all processes
+        with contextlib.suppress(OSError):  # if the rank parent has ended, so have all processes
             _send(self._socket, what, [])
 
     @override
@@ -248,19 +246,19 @@ class LauncherStarter(Starter):
             _send(self._socket, {"do": "give"}, [handle])
 
     def close(self) -> None:
-        """Disconnect, so that the launcher ends the remaining processes."""
+        """Disconnect, which makes the launcher kill the remaining processes."""
         self._socket.close()
 
 
 def clear_as_user(folder: Path, launch: Launch) -> None:
-    """Empty the user's part of a node task's folder, as that user."""
+    """Empty the user's part of a node task's folder, running as that user."""
     _as_user(folder, launch, "chmod -R u+rwX . ; find . -mindepth 1 -delete")
 
 
 def bytes_as_user(folder: Path, launch: Launch) -> int:
-    """Return the disk use of the user's part of a node task's folder, counted as that user.
+    """Return the disk use of the user's part of a node task's folder [bytes], measured as that user.
 
-    Entries count as in `gridweave.site.machine.kept.folder_bytes`. Raise ValueError if the count fails.
+    Entries are counted as in `gridweave.site.machine.kept.folder_bytes`. Raise ValueError if that fails.
     """
     return int(_as_user(folder, launch, f"chmod -R u+rwX . ; find . -printf '%b\\n' | {_SUM}"))
 
@@ -269,7 +267,7 @@ _SUM = """awk '{ n += $1 < 8 ? 8 : $1 } END { printf "%.0f", n * 512 }'"""
 
 
 def _as_user(folder: Path, launch: Launch, script: str) -> bytes:
-    """Run a shell script in the user's part of a node task's folder, as that user; return its output."""
+    """Run a shell script as the user, in the user's part of a node task's folder; return the script's output."""
     starter = LauncherStarter(launch, folder, clears=True)
     nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     gate, (reader, writer) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
@@ -279,7 +277,7 @@ def _as_user(folder: Path, launch: Launch, script: str) -> bytes:
         place = str(user_folder(folder, launcher=launch.launcher))
         command = ("sh", "-c", f'chmod u+rwx "$0" && cd "$0" || exit 1; {script}', place)
         start = RankStart(0, command, {"PATH": os.defpath}, "/", None)
-        # Keep the report pipe open for reading, because the rank writes into it before it starts.
+        # Keep the report pipe open for reading, because the rank writes to it before it starts.
         handles.append(starter.start(start, gate, (writer, nothing))[2])
         os.write(gate[1], GO)
         while not starter.nothing_left:
@@ -299,7 +297,7 @@ _MOST_PRINTED = 100
 
 
 def connect_launcher(path: str) -> socket.socket:
-    """Connect to the launcher that listens at this path."""
+    """Connect to the launcher that listens at this path; raise UnavailableError if it does not answer."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(path)
@@ -312,12 +310,12 @@ def connect_launcher(path: str) -> socket.socket:
 
 
 def ask_launcher(path: str, what: dict[str, Any]) -> dict[str, Any]:
-    """Send one request to a launcher and return its answer.
+    """Send a request to a launcher and return its answer.
 
     Raises
     ------
     UnavailableError
-        If the launcher does not answer or refuses.
+        If the launcher does not answer, or denies the request.
     """
     with connect_launcher(path) as connection:
         connection.settimeout(_PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The supervisor in a shim: start, watch and end the ranks of one node task, independent of the runner."""
+"""The supervisor in a shim: starts, watches and ends the ranks of a node task, independently of the runner."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from gridweave.site.machine.usage import BoundedCurve, Meter
 from gridweave.site.times import span_text
 
 CLOSED = -1
-"""Replaces the descriptor of a pipe that has ended."""
+"""Stands for the descriptor of a pipe that has been closed."""
 
 _MAX_REASON = 500
 
@@ -75,8 +75,8 @@ _MAX_REASON = 500
 class RankProcess:
     """The shim's view of a rank: its process, and the pipe on which it reports its start.
 
-    A rank is ``ready`` when it waits at the gate, and has ``begun`` when its command runs. ``status`` is its wait
-    status from wait4(2).
+    A rank is ``ready`` once it has reached the gate, and has ``begun`` once its command is running. ``status`` is its
+    wait status from wait4(2).
     """
 
     def __init__(self, rank: int, pid: int, start_ticks: int, report: int, output: RankOutput) -> None:
@@ -92,11 +92,11 @@ class RankProcess:
 
     @property
     def failed(self) -> bool:
-        """Whether the rank has ended with a signal or a nonzero exit code."""
+        """Whether a signal or a nonzero exit code ended the rank."""
         return self.status is not None and self.status != 0
 
     def describe(self, folder: Path) -> str:
-        """Describe the end of the rank in one line, with the exception of a callable."""
+        """Describe in one line how the rank ended, including the exception if a callable raised one."""
         code = os.waitstatus_to_exitcode(self.status or 0)
         if code < 0:
             try:
@@ -109,7 +109,7 @@ class RankProcess:
         return f"rank {self.rank} ended with exit code {code}{raised}"
 
     def report_at(self, meter: Meter, began_s: float | None) -> RankReport:
-        """Return the present report; ``began_s`` is the start of the rank, None if it has not started."""
+        """Return the rank's current report; ``began_s`` is its start time, or None if it has not started."""
         until_s = self.ended_s if self.ended_s is not None else time.monotonic()
         code = os.waitstatus_to_exitcode(self.status) if self.status is not None else None
         return RankReport(
@@ -128,7 +128,7 @@ class RankProcess:
 _FIRST_SAMPLE_S = 0.5
 _LAST_SAMPLE_S = 10.0
 _SAMPLE_SHARE = 100
-"""Ratio of the pause after a sample to the time of the sample: sampling costs at most 1% of a core."""
+"""Minimum ratio of the pause after a sample to the sample's duration, so that sampling takes at most 1% of a core."""
 
 _FIRST_KILL_AGAIN_S = 0.02
 _LAST_KILL_AGAIN_S = 1.0
@@ -137,10 +137,10 @@ _NOTICE_AGAIN_S = 0.05
 
 
 class Supervisor:
-    """Supervises one node task; the caller holds the lock of its folder."""
+    """Supervises a node task; the caller must hold the lock of the task's folder."""
 
     has_own_ipc = False
-    # The rendezvous socket, open until the ranks start, so that no other program takes the port.
+    # The rendezvous socket, kept open until the ranks start, so that no other program takes the port.
     meeting: socket.socket | None = None
 
     def __init__(self, folder: Path, launch: Launch, base: Mapping[str, str]) -> None:
@@ -163,18 +163,18 @@ class Supervisor:
         self.gate_by_s: float | None = None
         self.sample_s = _FIRST_SAMPLE_S
         self.sample_at_s: float | None = None
-        # The last request to pause or run, the start of the present pause, and the total of earlier pauses.
+        # The last request to pause or run, the start of the current pause, and the total time of earlier pauses.
         self.pace: Pace | None = None
         self.paused_at_s: float | None = None
         self.is_frozen = False
         self.paused_s = 0.0
-        # The work done up to `worked_at_s`, in seconds at full speed, and the speed since then while not paused.
+        # The work done until `worked_at_s`, in seconds at full speed, and the speed since then unless paused.
         self.worked_s = self.worked_at_s = 0.0
         self.speed = 1.0
         self.starter: Starter | None = None
         self.group: ControlGroup | None = None
-        self.is_warned = False  # whether the signal ahead of the limit was sent
-        # A batch system or container may limit the memory of everything that runs here.
+        self.is_warned = False  # whether the signal before the limit was sent
+        # A batch system or container may limit the memory of all processes on this machine.
         self.around = ControlGroup(around_of("memory"))
         self.killed_before = self.around.oom_kills()
         self.user_folder = user_folder(folder, launcher=launch.launcher)
@@ -185,7 +185,7 @@ class Supervisor:
         self.gate: tuple[int, int] | None = None
 
     def run(self) -> None:
-        """Start the ranks, wait until no process is left, and write the end."""
+        """Start the ranks, wait until all processes have ended, and record the final state."""
         self._hear_signals()
         self._obey_cancel()
         self.pace = read_pace(self.folder)
@@ -205,13 +205,13 @@ class Supervisor:
 
     @property
     def nothing_left(self) -> bool:
-        """Whether no process of the task is left."""
+        """Whether all processes of the task have ended."""
         return self.starter is None or self.starter.nothing_left
 
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def _hear_signals(self) -> None:
-        """Turn signals into bytes on a pipe; from now on none is lost."""
+        """Receive signals as bytes on a pipe, so that none is lost from now on."""
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         self.selector.register(signal_pipe(HANDLED), selectors.EVENT_READ, self._on_signal)
@@ -221,13 +221,13 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             if int(signal.SIGTERM) in os.read(reader, 4096):
                 self._obey_cancel(by_signal=True)
-        # SIGCHLD also announces requests, because it does not harm a shim that has no handler yet.
+        # SIGCHLD also announces requests, because it is harmless to a shim that has no handler yet.
         self.pace = read_pace(self.folder)
         self._pass_on_signal()
         self._answer()
 
     def _answer(self) -> None:
-        """Answer a request from the runner by writing the present state."""
+        """Answer the runner's status request by writing the current state."""
         if (self.folder / ASK).exists():
             with contextlib.suppress(OSError):  # a full disk
                 self._write()
@@ -235,13 +235,13 @@ class Supervisor:
                 (self.folder / ASK).unlink()
 
     def _pass_on_signal(self) -> None:
-        """Send a requested signal to all processes, if they have started."""
+        """Send a requested signal to all processes; discard the request if the task is not running."""
         number = take_signal(self.folder)
         if number is not None and self.phase == "running":
             self._signal(number)
 
     def _obey_cancel(self, *, by_signal: bool = False) -> None:
-        """End the task if a file in its folder requests it, or if SIGTERM arrived (``by_signal``)."""
+        """Cancel the task if a file in its folder requests that, or if SIGTERM arrived (``by_signal``)."""
         reason = read_cancel(self.folder)
         at_once = (self.folder / CANCEL_NOW).exists()
         if reason is None and by_signal:
@@ -252,7 +252,7 @@ class Supervisor:
     # -- the start ----------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Fork all ranks up to the gate."""
+        """Fork all ranks, which then wait at the gate."""
         problem = launch_problem(self.launch)
         if problem is not None:
             self._end("failed", problem)
@@ -278,7 +278,7 @@ class Supervisor:
             self._end(_blamed(error), f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
 
     def _choose_starter(self) -> None:
-        """Create the control group, and choose the starter of the ranks."""
+        """Create the control group, and choose whether the shim or the launcher starts the ranks."""
         launch = self.launch
         if launch.limits is not None and launch.groups:
             self.group = Cgroups(ControlGroup(launch.groups)).make(group_name(self.folder), launch.limits)
@@ -295,7 +295,7 @@ class Supervisor:
             self._write_call(launch.call, self.starter)
 
     def _write_call(self, call: Call, starter: Starter) -> None:
-        """Write the call for the Python process of a rank, readable by the user."""
+        """Write the call to a file that the ranks' Python processes can read."""
         path = self.folder / CALL
         write_whole(path, msgspec.msgpack.encode((call, self.launch.output_limit_bytes)))
         with path.open("rb") as file:
@@ -328,7 +328,7 @@ class Supervisor:
             self.selector.register(reader, selectors.EVENT_READ, lambda fd: self._on_output(output, fd))
 
     def _on_report(self, process: RankProcess) -> None:
-        """Read a report: the rank is ready, cannot start, or has started."""
+        """Read a rank's report that it is ready, cannot start, or has started."""
         try:
             report = os.read(process.report, 8192)
         except BlockingIOError:
@@ -347,13 +347,13 @@ class Supervisor:
             self.announce_at_s = time.monotonic()
 
     def _refuse(self, problem: str) -> None:
-        """Fail the task because a rank cannot start; end the started ranks at once."""
+        """Fail the task because a rank cannot start; kill the other ranks immediately."""
         if self.outcome is None or (self.outcome == "failed" and self.started_ms is not None):
             self.outcome, self.reason, self.started_ms = "failed", problem, None
             self._end("failed", problem, at_once=True)
 
     def _open_gate(self) -> None:
-        """Open the gate for all ranks, after writing the state that is needed to find them again."""
+        """Open the gate for all ranks, after writing the state needed to find them again."""
         assert self.gate is not None
         self.phase = "running"
         self.started_ms, self.worked_at_s = int(time.time() * 1000), time.monotonic()
@@ -373,7 +373,7 @@ class Supervisor:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _pause_s(self) -> float | None:
-        """Return how long to wait for events (s); None for no limit."""
+        """Return how long to wait for events [s]; None: without a limit."""
         if self.outcome is not None and self.nothing_left:
             return 0.0
         now_s = time.monotonic()
@@ -383,35 +383,35 @@ class Supervisor:
         pauses = [instant - now_s for instant in instants if instant is not None]
         if self._waits() and not self._is_closed():
             left_s = (self.launch.start_at_unix_ms or 0) / 1000 - time.time()
-            pauses.append(min(left_s, _CLOCK_LOOK_S))  # the clock may be set in the meantime
+            pauses.append(min(left_s, _CLOCK_LOOK_S))  # the clock may be changed in the meantime
         if self._is_to_change():
             assert self.pace is not None, "a change of pace was requested"
             pauses.append(min(self.pace.at_unix_ms / 1000 - time.time(), _CLOCK_LOOK_S))
         return max(0.0, min(pauses)) if pauses else None
 
     def _waits(self) -> bool:
-        """Whether all ranks are ready, so that only the agreed start or the order to open the gate is missing."""
+        """Whether all ranks are ready and waiting for the agreed start time or the order to open the gate."""
         return self.outcome is None and self.gate is not None and all(process.ready for process in self.processes)
 
     def _is_closed(self) -> bool:
-        """Whether the ranks wait for the order to open their gate, which is a file and a signal."""
+        """Whether the ranks must wait for the order to open their gate, which arrives as a file and a signal."""
         return self.launch.alone_ms is not None and not (self.folder / GATE).exists()
 
     def _limit_at_s(self) -> float | None:
-        """Return when the limit is reached; it counts work at full speed, so pauses do not count."""
+        """Return when the task will reach its limit at its current speed; None if paused, not running or unlimited."""
         if self.phase != "running" or self.launch.limit_ms is None or self.paused_at_s is not None:
             return None
         return self.worked_at_s + (self.launch.limit_ms / 1000 - self.worked_s) / self.speed
 
     def _warn_at_s(self) -> float | None:
-        """Return when to send the signal ahead of the limit; None if it was sent already or never requested."""
+        """Return when to send the signal before the limit; None if it was already sent or is not due at all."""
         limit_at_s, ahead = self._limit_at_s(), self.launch.limit_signal
         if limit_at_s is None or ahead is None or self.is_warned or self.outcome is not None:
             return None
         return limit_at_s - ahead.ahead_ms / 1000
 
     def _warn(self, now_s: float) -> None:
-        """Send the signal ahead of the limit, if it is time."""
+        """Send the signal before the limit if it is due."""
         warn_at_s, ahead = self._warn_at_s(), self.launch.limit_signal
         if warn_at_s is None or now_s < warn_at_s or ahead is None or self.starter is None:
             return
@@ -424,7 +424,7 @@ class Supervisor:
             self.starter.signal(signal.Signals[f"SIG{ahead.name}"], only=only, but=but)
 
     def _is_to_change(self) -> bool:
-        """Whether the task runs and a change of its pace or speed is requested, now or later."""
+        """Whether the task is running and a change of its pace or speed is requested, for now or later."""
         if self.phase != "running" or self.pace is None:
             return False
         return self.pace.runs == (self.paused_at_s is not None) or self.pace.speed != self.speed
@@ -456,7 +456,7 @@ class Supervisor:
             self._write()
 
     def _note_rate(self) -> None:
-        """Record the present rate of the task, for its ranks to read."""
+        """Record the task's current rate in a file that its ranks can read."""
         speed = self.speed if self.paused_at_s is None else 0.0
         with contextlib.suppress(OSError):  # a full disk
             note_rate(self.folder, self.launch.rate * speed)
@@ -468,14 +468,14 @@ class Supervisor:
         self.worked_at_s = now_s
 
     def _give_cpus(self) -> None:
-        """Limit a task on fractions of nodes to the processors for its speed; other tasks have no such limit."""
+        """Limit the CPU time of a task on fractions of nodes according to its speed; ignore other tasks."""
         limits = self.launch.limits if self.launch.part is not None else None
         if self.group is not None and limits is not None and limits.cpus is not None:
             with contextlib.suppress(OSError):
                 self.group.limit_cpus(limits.cpus * self.speed)
 
     def _freeze(self, starter: Starter) -> bool:
-        """Pause the control group of the task; return False if that is impossible, so that signals must be used."""
+        """Pause the task's control group; return False if that is impossible and signals must be used instead."""
         try:
             if self.group is None:
                 self.group = Cgroups(ControlGroup(self.launch.groups)).make_freezer(group_name(self.folder))
@@ -527,7 +527,7 @@ class Supervisor:
                 self._write()
 
     def _keep_gate(self) -> None:
-        """Open the gate once all ranks are ready, the agreed start has come, and the order to open it has arrived."""
+        """Open the gate if all ranks are ready, the agreed start time has come, and the order has arrived."""
         if not self._waits():
             return
         try:
@@ -547,7 +547,7 @@ class Supervisor:
             self._end(_blamed(error), problem)
 
     def _announce(self) -> bool:
-        """Notify the runner that the ranks run or wait at their gate; return False to try again later."""
+        """Notify the runner that the ranks are running or waiting at their gate; return False to try again later."""
         try:
             notices = os.open(self.folder.parent.parent / NOTICES, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -566,7 +566,7 @@ class Supervisor:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _end(self, outcome: Outcome, reason: str, *, at_once: bool = False) -> None:
-        """End all processes: send TERM or the checkpoint signal, and KILL after the grace period."""
+        """End all processes: send TERM or the checkpoint signal, then KILL after the grace period."""
         if self.outcome is None:
             self.outcome, self.reason = outcome, reason
         elif self.kill_at_s is not None and not at_once:
@@ -574,7 +574,7 @@ class Supervisor:
         self.phase = "ending"
         self._count_pause()
         if self.gate is not None:
-            # No rank has started: close the gate, and skip the grace period.
+            # No rank has started yet: close the gate, and skip the grace period.
             os.close(self.gate[1])
             self.gate = None
             at_once = True
@@ -602,7 +602,7 @@ class Supervisor:
             self._thaw()
 
     def _collect(self) -> None:
-        """Apply the ends of ranks and of their descendants."""
+        """Process the exits of ranks and their descendants."""
         if self.starter is None:
             return
         try:
@@ -621,7 +621,7 @@ class Supervisor:
         self._judge()
 
     def _look_for_memory(self) -> None:
-        """End the task if the kernel has killed one of its processes because of its memory limit."""
+        """Fail the task if the kernel has killed one of its processes at the memory limit."""
         if self.group is None or self.outcome not in (None, "finished") or not self.group.oom_kills():
             return
         assert self.launch.limits is not None
@@ -653,7 +653,7 @@ class Supervisor:
             self._end("failed", f"{self._why(failed)}; the other ranks were ended")
 
     def _why(self, failed: RankProcess) -> str:
-        """Return why a rank failed; it is out of memory if it, or a command of its shell, was killed for that."""
+        """Return why a rank failed; out of memory if KILL ended it or its shell's command, and an OOM kill occurred."""
         description = failed.describe(self.user_folder)
         was_killed = os.waitstatus_to_exitcode(failed.status or 0) in (-signal.SIGKILL, 128 + signal.SIGKILL)
         if not was_killed or self.around.oom_kills() <= self.killed_before:
@@ -662,10 +662,10 @@ class Supervisor:
         return f"{description}; out of memory: {used}; request more, or use less"
 
     def _all_reports_heard(self) -> bool:
-        """Read the reports of ended ranks, which explain an exit better than its code; return whether to judge it."""
+        """Read ended ranks' reports, which explain more than exit codes; return whether the outcome is still open."""
         ended = [process for process in self.processes if process.status is not None]
         for process in ended:
-            while process.report != CLOSED:  # ends, because no other process holds the pipe
+            while process.report != CLOSED:  # terminates, because no other process has the pipe open
                 self._on_report(process)
         if self.gate is not None and ended:
             self._end("failed", f"{ended[0].describe(self.user_folder)} before the start")
@@ -703,21 +703,21 @@ class Supervisor:
         )
 
     def _kill_due_ms(self) -> int | None:
-        """Return when KILL is due (Unix time) as things are: after the limit and the grace period."""
+        """Return the Unix time at which KILL is due: the scheduled one, or after the limit and the grace period."""
         due_s, limit_at_s = self.kill_at_s, self._limit_at_s()
         if due_s is None and limit_at_s is not None:
             due_s = limit_at_s + self.launch.grace_ms / 1000
         return None if due_s is None else round((time.time() + due_s - time.monotonic()) * 1000)
 
     def _has_run(self) -> bool:
-        """Whether the ranks have passed the gate, or may still, so that reports about them make sense."""
+        """Whether the ranks have passed the gate or may still pass it, so that their reports are meaningful."""
         return self.outcome is None or self.started_ms is not None
 
     def _write(self) -> None:
         write_state(self.folder, self._state())
 
     def _note_usage(self) -> None:
-        """Write the resource use of the task so far."""
+        """Write the task's resource use so far."""
         self.curve.add(int(time.time() * 1000), self.meter.cpu_s, self.meter.memory_bytes)
         ranks, size = [rank.rank for rank in self.launch.ranks], self.launch.size
         curve = UsageCurve(
@@ -733,14 +733,14 @@ class Supervisor:
             write_usage(self.folder, curve)
 
     def _write_end(self) -> None:
-        """Write the final state after all processes have ended."""
+        """Write the final state once all processes have ended."""
         for process in self.processes:
             process.output.finish()
-        if self.curve.points:  # a task that ended before the first sample has no curve; the state has its totals
+        if self.curve.points:  # a task that ended before the first sample has no curve, only totals in its state
             self._note_usage()
         write_state(self.folder, self._state(ended_ms=int(time.time() * 1000)))
 
 
 def _blamed(error: Exception) -> Outcome:
-    """Return the outcome of a task that could not be started; a full disk is a fault of the machine, not of the job."""
+    """Return the outcome of a task that could not start: a full disk is the machine's fault, not the job's."""
     return "lost" if isinstance(error, OSError) and error.errno in FULL else "failed"

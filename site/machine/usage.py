@@ -1,4 +1,4 @@
-"""Measure the resource use of a node task: exactly for reaped processes, by samples for running ones."""
+"""Measure the resource use of a node task: exactly for reaped processes, by sampling for running processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridweave.site.launch import UsagePoint, Used
 from gridweave.site.machine.processes import ProcessStat, descendants, process_stat
 
 MOST_POINTS = 120
-"""Most points of a node task's use over time."""
+"""Largest number of points in a node task's resource use over time."""
 
 _KIB = 1024
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -19,7 +19,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class EndedProcess(NamedTuple):
-    """A reaped process: the result of wait4(2) and its identity.
+    """A reaped process: its identity and its resource use, from wait4(2) and /proc.
 
     `session` and `start_ticks` are 0 if the kernel did not report them.
     """
@@ -35,7 +35,7 @@ class EndedProcess(NamedTuple):
 
 
 def reap() -> tuple[list[EndedProcess], bool]:
-    """Reap all children that have ended, without blocking; return them, and whether no child is left."""
+    """Reap all ended children without blocking; return these processes, and whether no child is left."""
     processes: list[EndedProcess] = []
     while True:
         try:
@@ -52,7 +52,7 @@ def reap() -> tuple[list[EndedProcess], bool]:
 
 
 class _Sum:
-    """The resource use so far of one rank, or of all processes without a known rank."""
+    """The resource use so far of a rank, or of all processes whose rank is unknown."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -64,14 +64,14 @@ class _Sum:
         self.most_written_bytes = 0
 
     def add_sample(self, live: _Live) -> None:
-        """Update the peak values with a sample of the running processes, added to the reaped ones."""
+        """Update the peak values with a sample of the running processes, added to the reaped processes' use."""
         self.most_cpu_s = max(self.most_cpu_s, self.cpu_s + live.cpu_s)
         self.most_read_bytes = max(self.most_read_bytes, self.read_bytes + live.read_bytes)
         self.most_written_bytes = max(self.most_written_bytes, self.written_bytes + live.written_bytes)
         self.peak_memory_bytes = max(self.peak_memory_bytes, live.memory_bytes)
 
     def usage(self, wall_s: float) -> Used:
-        """Return the larger of the reaped and the sampled values."""
+        """Return the larger of the exact and the sampled value of each resource."""
         return Used(
             cpu_s=max(self.cpu_s, self.most_cpu_s),
             peak_memory_bytes=self.peak_memory_bytes,
@@ -91,7 +91,7 @@ class _Live:
         self.written_bytes = 0
 
     def add(self, stat: ProcessStat) -> None:
-        """Add a process."""
+        """Add the resource use of a process."""
         self.cpu_s += stat.cpu_ticks / _TICKS_PER_S
         self.memory_bytes += stat.memory_pages * _PAGE_BYTES
         read_bytes, written_bytes = process_io(stat.pid)
@@ -100,10 +100,10 @@ class _Live:
 
 
 class BoundedCurve:
-    """The sampled use of a node task over time, in a bounded number of points.
+    """The sampled resource use of a node task over time, with a bounded number of points.
 
-    When the points are full, each two are merged, and from then on each point covers twice as many samples. CPU time is
-    cumulative and memory keeps its peak, so merging only loses detail.
+    When the bound is reached, adjacent points are merged in pairs, and from then on each point covers twice as many
+    samples. CPU time is cumulative and memory keeps its peak, so merging only loses detail.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class BoundedCurve:
 
     @property
     def points(self) -> tuple[UsagePoint, ...]:
-        """All points, with the newest sample as the last."""
+        """All points, in order of time; the last point includes the newest sample."""
         return (*self._kept, *(() if self._newest is None else (self._newest,)))
 
 
@@ -143,14 +143,13 @@ def _joined(earlier: UsagePoint, later: UsagePoint) -> UsagePoint:
 
 
 class Meter:
-    """Counts the use of all processes below a root process, by rank.
+    """Measures the resource use of all processes below a root process, by rank.
 
-    The kernel adds the use of a process to its parent when the parent reaps it. So the sum that the supervisor reaps
-    from a rank is exact for every reaped process of the rank. A process whose parent ignores SIGCHLD is in no such sum;
-    samples catch it while it runs. The larger of the two values is reported.
+    The kernel adds a process's resource use to its parent's when the parent reaps it. So the supervisor gets an exact
+    sum over all reaped processes of a rank when it reaps the rank. A process whose parent ignores SIGCHLD is missing
+    from this sum, but included in the samples taken while it is running. The larger of the two values is reported.
 
-    The largest process of a rank is never smaller than the fork of the supervisor that the rank was before its command
-    started.
+    A rank's peak memory is never smaller than that of the supervisor's fork that becomes the rank.
     """
 
     def __init__(self, root: int) -> None:
@@ -161,12 +160,12 @@ class Meter:
         self._owners: dict[tuple[int, int], int] = {}
 
     def add_rank(self, rank: int, pid: int) -> None:
-        """Count the session of this leader as a rank."""
+        """Attribute the processes in the session with this leader to a rank."""
         self._sums[rank] = _Sum()
         self._leaders[pid] = rank
 
     def collect(self, ended: EndedProcess) -> None:
-        """Add a reaped process."""
+        """Add the resource use of a reaped process."""
         part = self._sums[self._owner(ended.pid, ended.session, ended.start_ticks)]
         part.cpu_s += ended.cpu_s
         part.peak_memory_bytes = max(part.peak_memory_bytes, ended.peak_memory_kib * _KIB)
@@ -174,7 +173,7 @@ class Meter:
         part.written_bytes += ended.written_bytes
 
     def sample(self) -> float:
-        """Sample all running processes; return how many seconds that took."""
+        """Sample all running processes; return how long that took [s]."""
         began = time.monotonic()
         owners: dict[int, int | None] = {}
         live: dict[int | None, _Live] = {}
@@ -198,23 +197,23 @@ class Meter:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of all processes up to now."""
+        """Total CPU time of all processes so far."""
         return sum(part.usage(0.0).cpu_s for part in self._sums.values())
 
     def unowned(self) -> Used:
-        """Return the resource use of the processes without a known rank."""
+        """Return the resource use of the processes whose rank is unknown."""
         return self._sums[None].usage(0.0)
 
     def _owner(self, pid: int, session: int, start_ticks: int) -> int | None:
-        """Return the rank of a process by its id, its session, or its last sample before its parent ended."""
+        """Return the rank of a process, from its session, its id, or the last sample; None if unknown."""
         rank = self._leaders.get(session, self._leaders.get(pid))
         return rank if rank is not None else self._owners.get((pid, start_ticks))
 
 
 def process_io(pid: int) -> tuple[int, int]:
-    """Return the bytes that a process and its reaped children have read from and written to storage.
+    """Return the numbers of bytes that a process and its reaped children have read from and written to storage.
 
-    The process may have ended if it was not reaped yet. Return zeros if access is denied.
+    This also works for an ended process that has not been reaped. Both numbers are 0 if they cannot be read.
     """
     try:
         with open(f"/proc/{pid}/io", "rb") as file:

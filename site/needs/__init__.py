@@ -1,1 +1,1 @@
-"""The needs of jobs on shared nodes, experience with them, and the measured effects of sharing."""
+"""Resource needs of jobs on shared nodes, past run times of jobs, and the measured effects of sharing."""

@@ -1,7 +1,7 @@
-"""Track which jobs share nodes, the expected slowdown, and the measured slowdown.
+"""Track which jobs share nodes, and their expected and measured slowdowns.
 
-The run time of a job without sharing is unknown. So its run is compared with runs of jobs with the same user, class,
-name and width that did not share their nodes (docs/sharing.md, "On machines").
+How long a job would have run alone is unknown. So its run is compared with runs of jobs of the same user, class, name
+and width that did not share their nodes (docs/sharing.md, "On machines").
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _MOST_KINDS = 10_000
 
 
 class SharedTime(msgspec.Struct):
-    """The node sharing of a running job so far; instants and work in ms, work at rate 1."""
+    """A running job's node sharing so far; work is in ms at rate 1."""
 
     start_ms: int
-    since_ms: int  # start of its current partners and rate
+    since_ms: int  # when the job got its current partners and rate
     rate: int = RATE_ONE
     now: tuple[int, ...] = ()
     ever: tuple[int, ...] = ()
     worked: float = 0.0  # work done until ``since_ms``
 
     def change(self, now_ms: int, rate: int, partners: tuple[int, ...]) -> bool:
-        """Switch to another rate or other partners; return whether there is any change."""
+        """Record a new rate and new partners; return whether either of them changed."""
         if (rate, partners) == (self.rate, self.now):
             return False
         self.worked, self.since_ms = self._worked_at(now_ms), now_ms
@@ -43,7 +43,7 @@ class SharedTime(msgspec.Struct):
         return self.worked + max(0, now_ms - self.since_ms) * self.rate / RATE_ONE
 
     def at_end(self, now_ms: int) -> NodeSharing:
-        """Return all partners and the expected slowdown of the whole run."""
+        """Return all partners so far and the expected slowdown of the whole run."""
         worked = self._worked_at(now_ms)
         slowdown = max(1.0, (now_ms - self.start_ms) / worked) if worked > 0 else RATE_ONE / self.rate
         text = f"on nodes shared with {_jobs(self.ever)}: expected to take {slowdown:.2f} times as long as alone"
@@ -58,7 +58,7 @@ class SharedTime(msgspec.Struct):
 
 
 def beside_text(jobs: Sequence[int], length_ms: int, slowdown: float) -> str:
-    """Return the partners of a job, its run time with and without them, and the slowdown, in words.
+    """Describe in words a job's partners, its run time with and without sharing, and the slowdown.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def _jobs(jobs: Sequence[int]) -> str:
 
 
 def partners_of(nodes: Mapping[int, Iterable[object]]) -> dict[int, tuple[int, ...]]:
-    """Return for each job the other jobs on any of its nodes, by id.
+    """Return, for each job, the ids of the other jobs on any of its nodes, in ascending order.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def partners_of(nodes: Mapping[int, Iterable[object]]) -> dict[int, tuple[int, .
 
 
 class AloneRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Run times of one kind of job without sharing: number of runs and mean of ln(ms)."""
+    """Run times of one kind of job that ran alone: number of runs, and mean of the logarithms of the run times [ms]."""
 
     user: str
     job_class: str
@@ -104,21 +104,21 @@ class AloneRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownAlone:
-    """Run times of jobs without sharing, by kind; the baseline for measured slowdowns."""
+    """Run times of jobs that ran alone, by kind of job: the baseline for measured slowdowns."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str, int], AloneRuns] = {}
 
     def state(self) -> list[AloneRuns]:
-        """Return the recorded runs."""
+        """Return the recorded run times."""
         return list(self._kinds.values())
 
     def restore(self, state: Sequence[AloneRuns]) -> None:
-        """Restore the recorded runs."""
+        """Restore the recorded run times."""
         self._kinds = {(kind.user, kind.job_class, kind.name, kind.nodes): kind for kind in state}
 
     def ended(self, record: JobRecord, run_ms: int) -> NodeSharing | None:
-        """Record an ended job; return its node sharing, with the measured slowdown if known, or None if it had none."""
+        """Record an ended job; return its node sharing with the measured slowdown if known, or None if it ran alone."""
         if record.outcome != "finished" or len(record.places) != 1 or run_ms <= 0:
             return record.sharing
         key = _key(record.request)

@@ -1,4 +1,4 @@
-"""Estimate the needs of jobs without given resources: by experience with their class, or by the grid's file."""
+"""Estimate the needs of jobs that do not state them, from earlier runs of their class or from the grid's file."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gridweave.site.launch import Used
 from gridweave.site.needs.text import MEMORY
 
 LEAST_RUNS = 5
-"""Least number of recorded runs of a user and class before their mean is used."""
+"""Minimum number of recorded runs of a user and class for their mean to be used."""
 
 DISK_BPS = 200e6
-"""Default bandwidth of a node's disk [bytes/s], about that of a hard disk."""
+"""Default bandwidth of a node's disk, about that of a hard disk [bytes/s]."""
 
 _MOST_KINDS = 10_000
 
 
 class UsualNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Default needs of jobs that do not give their resources (docs/sharing.md, "What a job needs").
+    """Default needs of jobs that do not state their needs (docs/sharing.md, "What a job needs").
 
     Attributes
     ----------
     default : Resources, optional
-        None: the needs are unknown, and such jobs do not share nodes.
+        Needs of all other jobs; None: unknown, so these jobs do not share nodes.
     by_class, by_user : dict from str to Resources
-        Replace the default for a job class or a user; the class takes precedence.
+        Needs by job class and by user, which replace the default; the class takes precedence.
     disk_bps : float
-        Bandwidth of a node's disk [bytes/s], from which the disk time of a run is estimated.
+        Bandwidth of a node's disk, used to estimate the disk time of a run [bytes/s].
     """
 
     default: Resources | None = None
@@ -40,7 +40,7 @@ class UsualNeeds(msgspec.Struct, frozen=True, kw_only=True):
     disk_bps: float = DISK_BPS
 
     def of(self, user: str, job_class: str) -> tuple[Resources | None, str]:
-        """Return the default needs of a job, and their source in words."""
+        """Return a job's default needs, and their source in words."""
         if job_class in self.by_class:
             return self.by_class[job_class], f"as the grid has it for class {job_class}"
         if user in self.by_user:
@@ -49,7 +49,7 @@ class UsualNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NeedsExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean fractions of the run time that the jobs of a user and class spent on CPU, network and disk."""
+    """Mean fractions of their run time that a user's jobs of a class spent on CPU, network and disk."""
 
     user: str
     job_class: str
@@ -59,7 +59,7 @@ class NeedsExperience(msgspec.Struct, frozen=True, kw_only=True):
     disk: float = 0.0
 
     def with_run(self, parts: tuple[float, float, float]) -> NeedsExperience:
-        """Return the means with one more run."""
+        """Return the means after adding a run."""
         runs = self.runs + 1
         cpu, network, disk = (
             mean + (part - mean) / runs for mean, part in zip((self.cpu, self.network, self.disk), parts, strict=True)
@@ -68,28 +68,28 @@ class NeedsExperience(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> Resources:
-        """The needs of such a job, in thousandths that sum to 1; memory is a constant, not learned."""
+        """The needs of a job of this user and class; fractions are rounded to 0.001, and memory is a constant."""
         cpu, disk = round(self.cpu, 3), round(self.disk, 3)
         disk = min(disk, round(1.0 - cpu, 3))
         return Resources(cpu=cpu, network=round(1.0 - cpu - disk, 3), disk=disk, memory=MEMORY)
 
 
 class AssumedNeeds(NamedTuple):
-    """The assumed needs of a job and their source in words; no source: the job itself, or unknown needs."""
+    """A job's assumed needs and their source in words; empty if the job states its needs or they are unknown."""
 
     needs: Resources | None
     why: str
 
 
 class KnownNeeds:
-    """Estimates the needs of the jobs of a grid, or of a site's own users."""
+    """Estimates the needs of jobs submitted to a grid, or to a site by its own users."""
 
     def __init__(self, usual: UsualNeeds) -> None:
         self._usual = usual
         self._kinds: dict[tuple[str, str], NeedsExperience] = {}
 
     def change(self, usual: UsualNeeds) -> None:
-        """Switch to other defaults; the experience stays."""
+        """Replace the defaults; keep the recorded runs."""
         self._usual = usual
 
     def state(self) -> list[NeedsExperience]:
@@ -101,9 +101,9 @@ class KnownNeeds:
         self._kinds = {(kind.user, kind.job_class): kind for kind in state}
 
     def of(self, request: JobRequest) -> AssumedNeeds:
-        """Return the assumed needs of a job.
+        """Return a job's assumed needs.
 
-        The job's own resources take precedence, then the experience with its user and class, then the grid's file.
+        The needs stated by the job take precedence, then earlier runs of its user and class, then the grid's file.
         """
         if request.resources is not None:
             return AssumedNeeds(request.resources, "")
@@ -114,7 +114,7 @@ class KnownNeeds:
         return AssumedNeeds(needs, "" if needs is None else why)
 
     def ended(self, record: JobRecord, run_ms: int) -> None:
-        """Record the run of a job that has a class, finished, and did not share its nodes."""
+        """Record an ended job if it has a class, has finished, and did not share its nodes."""
         request, used = record.request, record.used
         is_alone = record.sharing is None and len(record.places) == 1
         if not (request.job_class and is_alone and record.outcome == "finished" and used.wall_s > 0):
@@ -130,7 +130,7 @@ class KnownNeeds:
 
 
 def parts_of_run(run_ms: int, width: int, used: Used, disk_bps: float) -> tuple[float, float, float] | None:
-    """Return the fractions of a job's run time on CPU, network and disk; None if they cannot be computed."""
+    """Return the fractions of a job's run time spent on CPU, network and disk; None if they cannot be computed."""
     if run_ms <= 0 or not math.isfinite(used.cpu_s):
         return None
     cpu = 1000.0 * used.cpu_s / (run_ms * width)
@@ -140,11 +140,11 @@ def parts_of_run(run_ms: int, width: int, used: Used, disk_bps: float) -> tuple[
 def time_parts(
     run_ms: int, width: int, cpu: float, disk_bytes: int, disk_bps: float
 ) -> tuple[float, float, float] | None:
-    """Return the fractions of a job's run time on CPU, network and disk.
+    """Return the fractions of a job's run time spent on CPU, network and disk.
 
-    The disk time is the time to transfer `disk_bytes` at the full bandwidth of the disks of all nodes, at most the time
-    without computing. On several nodes, the rest counts as network time. On one node, CPU and disk time are scaled to
-    sum to 1; the result is None if both are 0.
+    The disk time is the time to transfer `disk_bytes` at the full bandwidth of all nodes' disks, but at most the time
+    not spent on CPU. On several nodes, the remaining time counts as network time. On one node, CPU and disk time are
+    scaled to sum to 1; the result is None if both are 0.
 
     Examples
     --------

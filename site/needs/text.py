@@ -1,4 +1,4 @@
-"""Parse and format the needs of a job as its user writes them (docs/sharing.md, "What a job needs")."""
+"""Parse and format a job's needs in the syntax that users write (docs/sharing.md, "What a job needs")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gridweave.site.job import Resources, why_impossible_needs
 from gridweave.values import Kinds, named_values
 
 MEMORY = 0.5
-"""Default memory of a job: half of a node's memory, so that two such jobs fit on one node."""
+"""Default memory of a job as a fraction of a node's memory; two jobs with this default fit on one node."""
 
 _KINDS: Kinds = {"cpu": float, "network": float, "disk": float, "memory": float, "kind": int, "cores": int}
 _FRACTIONS = ("cpu", "network", "disk")
@@ -18,7 +18,7 @@ _RIGHT = (
 
 
 def parse_resources(option: str, text: str) -> Resources:
-    """Parse the needs of a job; a fraction of the run time that is missing is 0.
+    """Parse a job's needs; missing fractions of the run time are 0.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def parse_resources(option: str, text: str) -> Resources:
 
 
 def resources_text(needs: Resources) -> str:
-    """Return the needs of a job in the syntax of `parse_resources`.
+    """Return a job's needs in the syntax of `parse_resources`.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""The nodes of a site: which are free, and whether the site owns them or a batch system lends them."""
+"""A site's nodes: which nodes are free, and whether the site owns them or a batch system provides them."""

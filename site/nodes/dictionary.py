@@ -1,4 +1,4 @@
-"""Create the nodes of a site and its discipline from the site's policy."""
+"""Create a site's nodes and discipline from its policy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gridweave.site.nodes.source import NodeSource, OwnNodes
 
 
 def nodes_for(nodes: int, policy: Policy, week: WeekClock) -> NodeSource:
-    """Return the idle nodes of a site, with their discipline.
+    """Return a new site's idle nodes with their discipline.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the site, >= 1; if a batch system lends them, the most at one time.
+        Number of nodes, >= 1; if a batch system provides them, the largest number at one time.
     policy : Policy
     week : WeekClock
         Local time of the week.

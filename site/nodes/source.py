@@ -1,4 +1,4 @@
-"""The nodes of a site: its own nodes, or nodes that a batch system lends."""
+"""A site's nodes: its own nodes, or nodes that a batch system provides."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ from gridweave.site.job import Job, NodeIntervals
 from gridweave.site.messages import BatchSnapshot
 
 PILOT = 0
-"""Job id in the request for a pilot, which asks a batch system for nodes before any job needs them."""
+"""Job id in the request for a pilot, which requests nodes from a batch system before any job needs them."""
 
 
 class NodeRequest(NamedTuple):
-    """A request to a batch system for the nodes of a job or a pilot, open or granted."""
+    """An open or granted request to a batch system for the nodes of a job or a pilot."""
 
-    job: Job  # for a pilot: its number of nodes, its length, and the id `PILOT`
-    ask: int  # a unique number, never used again
+    job: Job  # for a pilot: a job with the pilot's number of nodes and length, and the id `PILOT`
+    ask: int  # a unique number that is never reused
     has_started: bool
-    node_indices: tuple[int, ...] = ()  # for a pilot: indexes of the site's nodes that it provides
+    node_indices: tuple[int, ...] = ()  # for a pilot: indexes of the site's nodes that the pilot provides
     was_reported: bool = False  # whether the batch system has reported the request
 
 
 class NodeSource(ABC):
-    """The nodes of a site, the jobs on them, and the discipline that schedules them.
+    """A site's nodes, the jobs on them, and the discipline that schedules the jobs.
 
-    The nodes of a job are the bits of one integer (`gridweave.site.allocation`). The calls of an instant have this
-    order: ``end`` of jobs, ``seen``, ``before_pass``, then ``start``, ``move`` and ``end`` by the decisions of the
-    pass, and ``after_pass``.
+    The nodes of a job are the bits of an integer (`gridweave.site.allocation`). At each point in time, the methods are
+    called in this order: ``end`` of ended jobs, ``seen``, ``before_pass``, then ``start``, ``move`` and ``end``
+    according to the decisions of the pass, and ``after_pass``.
 
     Attributes
     ----------
     nodes : int
-        Most nodes that the site has at one time.
+        Largest number of nodes that the site has at one time.
     discipline : Discipline
-        Decides which jobs get the present nodes.
+        Decides which jobs get the nodes that are present.
     traits : Traits
         Properties of the discipline.
     nodes_of : dict of int to int
-        Nodes of each running job, as a bit mask.
+        The nodes of each running job, as a bit mask.
     can_hold_nodes : bool
         Whether free nodes can be held for a fragment of a multi-site job.
     is_own : bool
-        Whether all nodes are always present, without requests to a batch system, so that they can be reserved in
-        advance.
+        Whether all nodes are always present, without requests to a batch system; they can then be reserved in advance.
     """
 
     can_hold_nodes = True
@@ -68,10 +67,10 @@ class NodeSource(ABC):
         new.discipline, new.pool, new.nodes_of = self.discipline.copy(), copy.copy(self.pool), self.nodes_of.copy()
         return new
 
-    # Jobs on nodes.
+    # Jobs and their nodes.
 
     def start(self, start: Start) -> NodeIntervals:
-        """Give a job its nodes and return them: the nodes that `start` names, or the lowest free nodes."""
+        """Give a job its nodes and return them: the nodes named by `start`, or the free nodes with the lowest index."""
         job, nodes = start.job, start.nodes
         if self._is_counted:
             assert nodes is None, "a discipline names nodes, although its traits rule that out"
@@ -82,11 +81,11 @@ class NodeSource(ABC):
         return nodes
 
     def move(self, job_id: int, nodes: NodeIntervals) -> None:
-        """Record the new nodes of a running job."""
+        """Record a running job's new nodes."""
         self.nodes_of[job_id] = bits_of(nodes)
 
     def end(self, job_id: int) -> None:
-        """Free the nodes of a job."""
+        """Free a job's nodes."""
         nodes = self.nodes_of.pop(job_id)
         if self._is_counted:
             self.pool.give_back(nodes)
@@ -97,91 +96,91 @@ class NodeSource(ABC):
 
     @property
     def free(self) -> int:
-        """Number of present nodes without a job or an open reservation."""
+        """Number of nodes that are present and have neither a job nor an open reservation."""
         return self.pool.free if self._is_counted else self.discipline.free
 
     # Before and after a pass.
 
     def before_pass(self, now_ms: int) -> None:  # noqa: B027
-        """Update the nodes before the discipline decides."""
+        """Update the nodes before the discipline makes its decisions."""
 
     def after_pass(self, now_ms: int) -> None:  # noqa: B027
-        """Update the requests for nodes after the discipline has decided."""
+        """Update the requests for nodes after the discipline has made its decisions."""
 
-    # The batch system that lends the nodes, if one does.
+    # The batch system that provides the nodes, if there is one.
 
     @property
     def absent(self) -> int:
-        """Number of nodes that no job can get now, because the batch system has not provided them."""
+        """Number of nodes that no job can get now because the batch system has not provided them."""
         return 0
 
     @abstractmethod
     def requests(self, now_ms: int) -> list[NodeRequest]:
-        """Return the requests that should be open by now, and the granted ones whose nodes are in use."""
+        """Return the requests that should be open now, and the granted requests whose nodes are in use."""
 
     @abstractmethod
     def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
-        """Apply a report of the batch system; return the waiting jobs that it rejects, with reasons."""
+        """Apply the batch system's report; return the waiting jobs that the batch system rejects, with reasons."""
 
     def overdue(self, now_ms: int) -> list[int]:
-        """Return the running jobs that must leave their nodes because the batch system takes these back."""
+        """Return the running jobs that must leave their nodes because the batch system is taking the nodes back."""
         return []
 
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
-        """Return the jobs whose start in the batch system is later than last reported, with the new start if known.
+        """Return the jobs whose start has been delayed by the batch system, with the new start if known.
 
         Each delay is returned once.
         """
         return []
 
     def request_nodes(self, now_ms: int, width: int) -> None:  # noqa: B027
-        """Record that the grid needs nodes for a job wider than the site."""
+        """Record that the grid needs this many nodes for a job that is wider than the site."""
 
     def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
         """Return how many nodes will be free for a job of this length once all requests are granted, and when.
 
-        The time is None if it is unknown, or if there is no request.
+        The time is None if it is unknown, or if there are no requests.
         """
         return 0, None
 
     def note(self, now_ms: int) -> str:
-        """Return advice for a grid that cannot place a job here, as half a sentence; can be empty."""
+        """Return advice for a grid that cannot place a job at this site, as part of a sentence; may be empty."""
         return ""
 
     @property
     def idle(self) -> int:
-        """Number of nodes that are free for the site's jobs: not used by a job or another user of the batch system."""
+        """Number of nodes that the site's jobs can get: no job and no other user of the batch system is using them."""
         return self.free
 
     @property
     def longest_job_ms(self) -> int | None:
-        """Longest possible estimate of a job here; None: no known limit."""
+        """Longest estimate that a job at this site may have; None: no known limit."""
         return None
 
-    # Answers of the discipline for the present nodes.
+    # The discipline's answers for the nodes that are present.
 
     def why_never(self, job: Job) -> str | None:
-        """Return why a job could never start here, or None."""
+        """Return why a job could never start at this site, or None."""
         return self.discipline.why_never(job)
 
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length could get at once."""
+        """Return how many nodes a job of this length could get now."""
         return self.discipline.startable(now_ms, length_ms)
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start; None: never, or unknown."""
+        """Return when a job submitted now would start; None if never or unknown."""
         return self.discipline.earliest_start_ms(now_ms, width, length_ms)
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job submitted now would run; None if it never would."""
+        """Return when and how a job submitted now would run; None if it would never run."""
         return self.discipline.expected_run(now_ms, job)
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start now on nodes of running jobs; None if it could not."""
+        """Return how a job could start now on running jobs' nodes; None if it could not."""
         return self.discipline.sharing_offered(now_ms, job)
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when the next pass is due without an event, or None."""
+        """Return when the next pass is due even without an event, or None."""
         return self.discipline.next_wakeup_ms()
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
@@ -192,15 +191,15 @@ class NodeSource(ABC):
 
     @property
     def state_type(self) -> Any:
-        """The type of the state."""
+        """The type of the value that `state` returns."""
         return self.discipline.state_type
 
     def state(self) -> Any:
-        """Return the state of the discipline, plus the state of the nodes in subclasses."""
+        """Return the discipline's state; subclasses add the state of the nodes."""
         return self.discipline.state()
 
     def restore(self, state: Any) -> None:
-        """Restore a state into this new source, whose `nodes_of` is already set."""
+        """Restore the state of a new instance whose `nodes_of` is already set."""
         self.discipline.restore(state)
         if self._is_counted:
             for nodes in self.nodes_of.values():

@@ -1,1 +1,1 @@
-"""Turn the start of a job into orders for machines."""
+"""Turn a job's start into orders for machines."""

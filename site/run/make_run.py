@@ -1,4 +1,4 @@
-"""Build the node task of each machine from the nodes that a job gets."""
+"""Build each machine's node task from the nodes that a job gets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gridweave.site.needs.beside import SharedTime
 from gridweave.site.run.runs import NodeTask, Run, SiteSettings
 
 GATE_FACTOR = 2
-"""How long ranks wait at their gate at most, in multiples of the rendezvous, after which their site has given them up.
+"""The longest time that ranks wait at their gate, in multiples of `SiteSettings.rendezvous_ms`.
 
-The ranks are ready after the agreed start, so their time ends after that of the site, and no gate that the site may
-still open is closed.
+The ranks become ready after the agreed start, so the site gives up before they do, and ranks never leave a gate that
+the site may still open.
 """
 
 
@@ -31,10 +31,10 @@ def make_run(
 ) -> Run:
     """Build the run of a job; the site's nodes are numbered machine by machine.
 
-    Ranks ascend with the nodes within each group of equal tasks. Where nodes are shared, each rank has hardware
-    threads, numbered from 0 on its node, core by core; `lanes` is the number of cores per node and of threads per core.
-    Where jobs get fractions of nodes, a node can have several ranks, and no rank is bound to threads. The machine of
-    the lowest rank comes first.
+    Within each group of identical tasks, ranks are numbered in the order of the nodes. If nodes are shared, each rank
+    has hardware threads, numbered from 0 on its node, core by core; `lanes` is the number of cores per node and of
+    threads per core. If jobs get fractions of nodes, a node can have several ranks, and no rank is bound to threads.
+    The machine with the lowest rank comes first.
     """
     width = count_of(start.nodes)
     groups = task_groups(described.request.resources if gives_parts else None, width)
@@ -61,7 +61,7 @@ def make_run(
 
 
 def _threads_by_node(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
-    """Return the job's hardware threads on each node that it shares."""
+    """Return the job's hardware threads on each node, numbered from 0 on the node."""
     by_node: dict[int, list[int]] = {}
     for low, high in threads:
         for thread in range(low, high):
@@ -94,7 +94,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         checkpoint_signal=program.checkpoint_signal or "TERM",
         output_limit_bytes=program.output_limit_bytes,
         limit_signal=program.limit_signal,
-        # In a packed array each rank has its own tasks, so the failure of one must not end the others.
+        # In a packed array, the ranks run independent tasks, so a failing rank must not end the other ranks.
         end_on_failure=program.end_on_failure and array_tasks is None,
         array_tasks=array_tasks,
         alone_ms=settings.alone_ms if len(described.sites) > 1 else None,

@@ -1,7 +1,7 @@
-"""Track the runs of a live site: the ranks that each machine runs, the end of each node task, and the job's outcome.
+"""Track the runs of a live site: each machine's ranks, how each node task ends, and the job's outcome.
 
-`SiteSettings` has the machines, `Run` is one attempt of a job, and `Runs` keeps all runs. `Runs` sends orders to the
-machines and applies their reports. No clock, no I/O: docs/live.md, "Machines".
+`SiteSettings` lists the machines, `Run` is an attempt of a job, and `Runs` contains all runs. `Runs` sends orders to
+the machines and applies their reports. It uses no clock and no I/O (docs/live.md, "Machines").
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from gridweave.site.users.registry import JobRegistry
 
 
 class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a live site; a site that continues a journal can change only the `changeable` ones.
+    """The settings of a live site; a site that continues a journal can change only the `changeable` settings.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    number: int  # the index of the site in the grid, from 0
+    number: int  # the site's index in the grid, from 0
     machines: tuple[Machine, ...]
     policy: Policy
     owner: OwnerPolicy = OwnerPolicy()
@@ -87,7 +87,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     alone_ms: int = 1_500
     # See `gridweave.site.kernels.limits.week_of`, in Unix time; empty if the policy has no windows.
     week: tuple[tuple[int, int], ...] = ()
-    needs: UsualNeeds = UsualNeeds()  # default needs of jobs of its own users
+    needs: UsualNeeds = UsualNeeds()  # default needs of its own users' jobs
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -97,12 +97,12 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of the site."""
+        """The site's number of nodes."""
         return sum(machine.nodes for machine in self.machines)
 
     @property
     def changeable(self) -> Changeable:
-        """The settings that may change while a journal is used."""
+        """The settings that may change while the same journal is used."""
         settings: dict[str, None] = dict.fromkeys(
             ("rendezvous_ms", "alone_ms", "week", "owner.own_users_first", "machines.ports")
         )
@@ -110,109 +110,109 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_CODES = 20
-"""Most failed ranks that are reported."""
+"""Largest number of failed ranks that are reported."""
 
 
 class NodeTask(msgspec.Struct):
-    """A node task: the ranks of a job on one machine, in a run."""
+    """A node task of a run: the ranks of a job on one machine."""
 
     launch: Launch
     slots: tuple[int, ...]  # see `StartRun`
-    is_ready: bool = False  # whether its ranks are at the gate or past it
-    has_started: bool = False  # whether the machine has reported its start or its end
-    has_run: bool = False  # whether it may have run
-    in_doubt: bool = False  # whether the machine has reconnected and may not know the task any more
-    delayed: str = ""  # why the machine cannot start it yet, as reported; empty if not
+    is_ready: bool = False  # whether the ranks are at the gate or past it
+    has_started: bool = False  # whether the machine has reported the task's start or end
+    has_run: bool = False  # whether the task may have run
+    in_doubt: bool = False  # whether the machine has reconnected and may have lost the task
+    delayed: str = ""  # reported reason why the machine cannot start the task yet; empty if there is none
     end: RunEnded | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether the machine has reported its end."""
+        """Whether the machine has reported the task's end."""
         return self.end is not None
 
 
 class Run(msgspec.Struct):
-    """An attempt of a job on this site, from its start until the last machine has reported the end of its task."""
+    """An attempt of a job at this site, from its start until all machines have reported the end of their tasks."""
 
     job_id: int
     attempt: int
     request: JobRequest
-    width: int  # number of its nodes on this site
+    width: int  # number of the job's nodes at this site
     start_ms: int
     node_tasks: dict[str, NodeTask] = msgspec.field(name="pieces")  # by machine, in the order of the ranks
-    # For a multi-site job: whether the grid has opened its gate, and whether the ranks on all other sites run, too.
+    # For a multi-site job: whether the grid has opened the gate, and whether the ranks at all other sites are running.
     is_open: bool = False
     has_met: bool = False
-    ending: str = ""  # why its machines must end it; empty if they need not
-    at_once: bool = False  # whether that order skips the grace period
-    saves: bool = False  # whether it first gets the checkpoint signal
-    # Why the site ends the run, a state of `RUN_END`; empty: it does not.
+    ending: str = ""  # why the machines were ordered to end the run; empty if they were not
+    at_once: bool = False  # whether this order skips the grace period
+    saves: bool = False  # whether the ranks first get the checkpoint signal
+    # How the site ends the run, as a state of `RUN_END`; empty: it does not end it.
     killed: str = ""
-    why_killed: str = ""  # in one line
-    port: Port = NO_PORT  # rendezvous port of its ranks
-    is_paused: bool | None = None  # by the last order; ``None``: no order yet
-    speed: float = 1.0  # fraction of full speed by the last order
+    why_killed: str = ""  # the reason in one line
+    port: Port = NO_PORT  # the ranks' rendezvous port
+    is_paused: bool | None = None  # according to the last order; ``None``: no order yet
+    speed: float = 1.0  # fraction of full speed according to the last order
     next_run: Run | None = None  # run on other nodes that starts when this run has written a checkpoint and ended
-    is_evicted: bool = False  # whether it leaves its nodes to another job; its own job waits or has `next_start`
-    next_start: StartJob | None = None  # next start of its job, decided before this run had left its nodes
-    next_limit_ms: int = 0  # wall time limit from `next_start` on
-    is_kept: bool = False  # whether its start waits for an evicted run to leave its nodes
-    shared: SharedTime | None = None  # history of node sharing, on sites that share nodes by threads
-    rate: int = RATE_ONE  # rate of work that the site expects
+    is_evicted: bool = False  # whether it must give its nodes to another job; its own job waits or has `next_start`
+    next_start: StartJob | None = None  # the job's next start, decided before this run had left its nodes
+    next_limit_ms: int = 0  # wall time limit of the run that begins with `next_start`
+    is_kept: bool = False  # whether its start is delayed until an evicted run has left its nodes
+    shared: SharedTime | None = None  # history of node sharing, at sites that share nodes by threads
+    rate: int = RATE_ONE  # rate of work expected by the site
 
     @property
     def goes_on(self) -> bool:
-        """Whether it ended only to continue as `next_run`, not by itself and not because the job is being ended."""
+        """Whether the run was ended only to continue as `next_run`, not by itself or because the job is to end."""
         outcomes = {node_task.end.outcome for node_task in self.node_tasks.values() if node_task.end is not None}
         return self.next_run is not None and not self.killed and "cancelled" in outcomes <= {"cancelled", "finished"}
 
     @property
     def is_gated(self) -> bool:
-        """Whether its ranks wait at a gate for the ranks on other sites."""
+        """Whether the ranks start behind a gate, where they wait for the ranks at other sites."""
         return any(node_task.launch.alone_ms is not None for node_task in self.node_tasks.values())
 
     @property
     def has_started(self) -> bool:
-        """Whether all its machines have reported their start."""
+        """Whether all machines of the run have reported that their ranks have started."""
         return all(node_task.has_started for node_task in self.node_tasks.values())
 
     @property
     def why_delayed(self) -> str:
-        """Why a machine cannot start its task yet; empty if no machine has reported a delay."""
+        """Why a machine cannot start its task yet; empty if all machines have started or reported no delay."""
         return next((node_task.delayed for node_task in self.node_tasks.values() if node_task.delayed), "")
 
     @property
     def nodes(self) -> list[tuple[str, int]]:
-        """Its nodes, each as the machine and the index of the node there."""
+        """The run's nodes, each as a machine and the index of the node on this machine."""
         return [(machine, slot) for machine, node_task in self.node_tasks.items() for slot in node_task.slots]
 
     @property
     def where(self) -> str:
-        """Its machines, as text for users."""
+        """The run's machines, as text for users."""
         return ", ".join(self.node_tasks)
 
     @property
     def used(self) -> Used:
-        """Its resource use on all machines."""
+        """The run's total resource use on all machines that have reported its end."""
         return total_usage(
             tuple(node_task.end.used for node_task in self.node_tasks.values() if node_task.end is not None)
         )
 
     @property
     def ran_ms(self) -> Ran:
-        """When the last of its processes started, and when the last one ended."""
+        """When the last of the run's processes started, and when the last one ended; None if no process ran."""
         return functools.reduce(
             both_ran, (node_task.end.ran_ms for node_task in self.node_tasks.values() if node_task.end), None
         )
 
     @property
     def ended_ms(self) -> int | None:
-        """When its processes ended by their machines' clocks; None if unknown, or if that is before its start."""
+        """When the run's processes ended, by their machines' clocks; None if unknown or before the run's start."""
         return self.ran_ms[1] if self.ran_ms is not None and self.ran_ms[1] >= self.start_ms else None
 
     @property
     def exit_codes(self) -> tuple[tuple[int, int | None, int | None], ...]:
-        """Rank, exit code and signal of each failed rank, by rank; at most `MOST_CODES`."""
+        """Rank, exit code and signal of each failed rank, sorted by rank; at most `MOST_CODES`."""
         ranks = [
             rank for node_task in self.node_tasks.values() if node_task.end is not None for rank in node_task.end.ranks
         ]
@@ -231,7 +231,7 @@ class Run(msgspec.Struct):
 
     @property
     def interrupted(self) -> tuple[int, ...]:
-        """The interrupted tasks of a packed array; includes all tasks of a machine that was lost without a report."""
+        """The interrupted tasks of a packed array, including all tasks of a machine that was lost without a report."""
         indices: list[int] = []
         for node_task in self.node_tasks.values():
             if node_task.end is None or not node_task.has_run:
@@ -241,11 +241,11 @@ class Run(msgspec.Struct):
         return tuple(sorted(indices))
 
     def sharing_at_end(self, now_ms: int) -> NodeSharing | None:
-        """Return how it shared its nodes until its end; None if it never shared them."""
+        """Return how the run shared its nodes until its end; None if it never shared them."""
         return None if self.shared is None or not self.shared.ever else self.shared.at_end(now_ms)
 
     def end_for(self, cause: RunEndCause, reason: str) -> bool:
-        """Record why the site ends the run, by the table `RUN_END`; return whether the reason is new."""
+        """Record why the site ends the run, according to the table `RUN_END`; return whether its state changed."""
         killed = RUN_END.after(self.killed, cause) or self.killed
         is_new = killed != self.killed
         if is_new or cause == "cancel":
@@ -253,24 +253,24 @@ class Run(msgspec.Struct):
         return is_new
 
     def meet(self, rendezvous: str) -> None:
-        """Set the rendezvous address of its ranks."""
+        """Set the ranks' rendezvous address."""
         for node_task in self.node_tasks.values():
             node_task.launch = msgspec.structs.replace(node_task.launch, rendezvous=rendezvous)
 
     def speed_up(self, factor: float) -> None:
-        """Multiply its work per ms by `factor`."""
+        """Multiply the run's work per ms by `factor`."""
         for node_task in self.node_tasks.values():
             node_task.launch = msgspec.structs.replace(node_task.launch, rate=factor * node_task.launch.rate)
 
     def outcome(self) -> tuple[str, str]:
         """Return the outcome of the whole run, and the reason in one line.
 
-        A run that succeeded by itself has finished, even if it was being ended at that moment. A run that never ran has
-        not reached its limit: its machines were unreachable or full all that time, so it is lost.
+        A run that succeeded by itself has finished, even if it was just being ended. A run that never started cannot
+        have reached its limit: it is lost, because its machines were unreachable or full until then.
         """
         ends = [node_task.end for node_task in self.node_tasks.values() if node_task.end is not None]
         reasons = {end.outcome: end.reason for end in reversed(ends)}
-        if self._has_run_all():  # a rank that was killed then had no task left
+        if self._has_run_all():  # a rank that was killed afterwards had no task left
             problem = tasks_problem(self.array_tasks)
             return ("failed", problem) if problem else ("finished", "")
         if set(reasons) == {"finished"}:
@@ -302,7 +302,7 @@ class Run(msgspec.Struct):
 def repeated_orders(
     runs: Iterable[Run], machines: Collection[str]
 ) -> Iterator[StartRun | OpenRun | ConfirmRun | EndRun | PaceRun]:
-    """Yield the orders that machines have not confirmed yet; every order is safe to repeat."""
+    """Yield the orders that machines have not confirmed yet; all orders can safely be repeated."""
     for run in runs:
         for machine, node_task in run.node_tasks.items():
             if machine not in machines or node_task.is_over or (run.is_kept and not run.ending):
@@ -310,7 +310,7 @@ def repeated_orders(
             if node_task.in_doubt and (node_task.has_started or node_task.is_ready):
                 yield ConfirmRun(machine, run.job_id, run.attempt)
             if run.ending:
-                # A machine that does not know the run records that it must not be started.
+                # A machine that does not know the run records that it must never start it.
                 yield EndRun(machine, run.job_id, run.attempt, run.ending, run.at_once, run.saves)
             elif not node_task.has_started and not node_task.is_ready:
                 yield StartRun(machine, node_task.launch, node_task.slots)
@@ -321,7 +321,7 @@ def repeated_orders(
 
 
 def _shares_nodes(other: Run, run: Run) -> bool:
-    """Whether another run is still on a node of this run."""
+    """Whether ``other`` still occupies a node of ``run``."""
     return any(
         machine in run.node_tasks
         and not node_task.is_over
@@ -337,28 +337,28 @@ def _ranks_at(run: Run) -> dict[str, tuple[int, NodePart | None]]:
 
 
 PACE_MARGIN_MS = 20
-"""How far ahead an order to pause or resume a job on several machines is sent: about the longest message delay."""
+"""How far in advance an order to pause or resume a job on several machines is sent: about the longest message delay."""
 
 CoreEvent = JobFinished | SiteShut | SiteOpened
-"""The events for the core of a site that follow from reports of its machines."""
+"""The events for a site's core that result from its machines' reports."""
 
 
 class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state of `Runs`: runs, full machines with reasons, ports in use, and addresses of machines."""
+    """The state of `Runs`: runs, full machines with reasons, ports in use, and the machines' addresses."""
 
     runs: list[Run]
     full: dict[str, str]
     ports: dict[str, list[int]]
     hosts: dict[str, str]
-    users: dict[str, AcceptedUsers] = {}  # the accepted users of each machine
+    users: dict[str, AcceptedUsers] = {}  # each machine's accepted users
     secrets: dict[str, str] = {}
 
 
 class Runs:
-    """The runs of a site, and the machines that are full.
+    """A site's runs, and the machines that cannot start tasks.
 
-    It records the history of jobs in the site's registry, and adds orders for machines to the registry's commands.
-    `over` has the runs that ended at this instant, by job; `begun` has the runs whose wait for nodes ended.
+    `Runs` records the jobs' histories in the site's registry, and adds orders for machines to the registry's commands.
+    `over` contains the runs that ended at the current time, by job id; `begun` the runs that got their nodes after all.
     """
 
     def __init__(self, settings: SiteSettings, registry: JobRegistry) -> None:
@@ -370,35 +370,35 @@ class Runs:
         self._n_machines, self._has_forms = len(settings.machines), traits.forms
         self._uses_resources, self._pauses = traits.uses_resources, traits.pauses
         self._runs: dict[int, Run] = {}
-        # The machines that cannot start anything, with the reason, and the accepted users of each machine that has
+        # The machines that cannot start tasks, with the reasons, and the accepted users of each machine that has
         # reported.
         self._full: dict[str, str] = {}
         self._users: dict[str, AcceptedUsers] = {}
 
     def state(self) -> RunsState:
-        """Return the state between two instants."""
+        """Return the state; it does not include `over` and `begun`, which are reset by `begin`."""
         ports, hosts, secrets = self.ports.state()
         return RunsState(list(self._runs.values()), self._full, ports, hosts, self._users, secrets)
 
     def use_ports(self, machines: Collection[Machine]) -> None:
-        """Switch to other port ranges; running jobs keep their ports."""
+        """Replace the machines' port ranges; running jobs keep their ports."""
         ports = Ports(machines)
         ports.restore(*self.ports.state())
         self.ports = ports
 
     def restore(self, state: RunsState) -> None:
-        """Restore the state of the same machines."""
+        """Restore a state that was saved with the same machines."""
         self._runs = {run.job_id: run for run in state.runs}
         self._full, self._users = state.full, state.users
         self.ports.restore(state.ports, state.hosts, state.secrets)
 
     def begin(self) -> None:
-        """Start a new instant."""
+        """Clear `over` and `begun` before the events of a new point in time."""
         self.over, self.begun = {}, []
 
     @property
     def is_full(self) -> bool:
-        """Whether no machine can start anything."""
+        """Whether no machine can start tasks."""
         return len(self._full) == self._n_machines
 
     @property
@@ -408,7 +408,7 @@ class Runs:
         return msgspec.structs.replace(taken, forms=self._has_forms, shares=self._uses_resources)
 
     def orders(self, *machines: str) -> Iterator[Order]:
-        """Yield the orders for these machines that they have not confirmed yet; every order is safe to repeat."""
+        """Yield the orders that these machines have not confirmed yet; all orders can safely be repeated."""
         yield from repeated_orders(self._runs.values(), set(machines))
         yield from (CheckCapacity(machine) for machine in self._full if machine in machines)
 
@@ -424,7 +424,7 @@ class Runs:
         return run if run is not None and run.attempt == attempt else None
 
     def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
-        """Return the machine of a rank of an attempt; empty if the attempt or rank is not here."""
+        """Return the machine of a rank; empty if this site does not have the attempt or rank."""
         run = self._run_of(job_id, attempt)
         if run is None:
             return ""
@@ -436,7 +436,7 @@ class Runs:
         return ranks.get(rank, "")
 
     def unfinished(self, job_id: int) -> list[tuple[str, int, int]]:
-        """Return the open tasks of a job: machine, attempt, and the task's first node, numbered within the job."""
+        """Return machine, attempt and first node of each open task of a job; nodes are numbered within the job."""
         run = self._runs.get(job_id)
         if run is None:
             return []
@@ -444,17 +444,17 @@ class Runs:
         return [(machine, run.attempt, node_task.launch.ranks[0].node) for machine, node_task in node_tasks]
 
     def problem_of(self, machine: str) -> str:
-        """Return why a machine cannot start anything now; empty if it can."""
+        """Return why a machine cannot start tasks now; empty if it can."""
         return self._full.get(machine, "")
 
     def paused(self) -> tuple[int, ...]:
-        """Return the paused jobs, by id."""
+        """Return the ids of the paused jobs, in ascending order."""
         return tuple(job_id for job_id, run in sorted(self._runs.items()) if run.is_paused)
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
-        """Start a run as soon as the evicted runs have left its nodes."""
+        """Start a run now, or as soon as evicted runs have left its nodes."""
         self._runs[run.job_id] = run
         run.is_kept = bool(self.in_way(run))
         if not run.is_kept:
@@ -469,53 +469,53 @@ class Runs:
             self._registry.out += [PaceRun(machine, *args, speed=run.speed) for machine in run.node_tasks]
 
     def in_way(self, run: Run) -> list[int]:
-        """Return the jobs that have to leave nodes of this run before it can begin."""
+        """Return the jobs that must leave this run's nodes before it can begin."""
         others = ((job_id, other) for job_id, other in self._runs.items() if other is not run and self._leaves(other))
         return [job_id for job_id, other in others if _shares_nodes(other, run)]
 
     def _leaves(self, run: Run) -> bool:
         """Whether other runs must wait for this run to leave its nodes.
 
-        True for an evicted run, and for an ending run on a site that otherwise pauses jobs: an ending run cannot be
-        paused.
+        True for an evicted run, and for an ending run at a site that usually pauses jobs, because an ending run cannot
+        be paused.
         """
         return run.is_evicted or (self._pauses and bool(run.ending))
 
     def put_off(self, command: StartJob, limit_ms: int) -> bool:
-        """Postpone the start of a job that has not left its previous nodes yet; return whether it was postponed."""
+        """Postpone a job's start if the job has not left its previous nodes yet; return whether it was postponed."""
         run = self._runs.get(command.job_id)
         if is_put_off := run is not None and run.is_evicted:
             run.next_start, run.next_limit_ms = command, limit_ms
         return is_put_off
 
     def not_begun(self) -> list[tuple[int, int]]:
-        """Return the jobs that wait for others to leave their nodes, and their wall time limits from then on [ms]."""
+        """Return the jobs whose start is delayed until other runs have ended, with their wall time limits [ms]."""
         waiting = [(job_id, run.next_limit_ms) for job_id, run in self._runs.items() if run.next_start is not None]
         kept = [run for run in self._runs.values() if run.is_kept and not (run.ending or run.is_evicted)]
         return waiting + [(run.job_id, next(iter(run.node_tasks.values())).launch.limit_ms or 0) for run in kept]
 
     def evict(self, job_id: int, reason: str) -> None:
-        """Order the machines to have a job write a checkpoint and end, because another job gets its nodes."""
+        """Order the machines to make a job write a checkpoint and end, because another job gets its nodes."""
         run = self._runs[job_id]
         run.is_evicted, run.next_start, run.is_paused = True, None, None
         run.saves = run.end_for("evict", reason) or run.saves
         self._end_tasks(run, reason)
 
     def open(self, job_id: int) -> None:
-        """Order the machines to open the gate of a job's ranks."""
+        """Order the machines to open the gate for a job's ranks."""
         run = self._runs.get(job_id)
         if run is not None and not run.ending:
             run.is_open = True
             self._registry.out += [OpenRun(machine, job_id, run.attempt) for machine in run.node_tasks]
 
     def met(self, job_id: int, attempt: int) -> None:
-        """Record that the ranks of a job have started on all its sites."""
+        """Record that a job's ranks have started at all its sites."""
         run = self._run_of(job_id, attempt)
         if run is not None:
             run.has_met = True
 
     def cancel(self, job_id: int) -> bool:
-        """Record that the user cancels a job; return False if no machine runs it."""
+        """Record that the user has cancelled a job; return False if no machine has a task of it."""
         run = self._runs.get(job_id) or self.over.get(job_id)
         if run is not None:
             run.end_for("cancel", "cancelled")
@@ -523,13 +523,13 @@ class Runs:
         return run is not None
 
     def has(self, job_id: int, attempt: int) -> bool:
-        """Whether this attempt of a job runs here."""
+        """Whether this attempt of a job has a run at this site."""
         return self._run_of(job_id, attempt) is not None
 
     def signal(self, job_id: int, attempt: int, signal: SignalName) -> None:
-        """Order the machines to send a signal to the running ranks of a job.
+        """Order the machines to send a signal to a job's running ranks.
 
-        The order goes to each open task, because a machine knows that its ranks have started before the site does.
+        All machines with open tasks get the order, because a machine knows before the site that its ranks have started.
         """
         run = self._run_of(job_id, attempt)
         if run is not None and not (run.ending or run.is_kept):
@@ -537,7 +537,7 @@ class Runs:
             self._registry.out += [SignalRun(machine, job_id, attempt, signal) for machine in machines]
 
     def _ends(self, job_id: int) -> None:
-        """Record that a job of the site's own users is ending."""
+        """Record that a job is ending; only for jobs of the site's own users."""
         record = self._registry.records.get(job_id)
         if record is not None:
             self._registry.change(record, "stop")
@@ -548,25 +548,25 @@ class Runs:
         if run is not None:
             is_new = run.end_for("limit" if reason == "reached its limit" else "kill", reason)
             if is_new and run.killed == "limit" and job_id not in self._registry.records:
-                # All other reasons came from the grid, or do not end the job.
+                # For all other reasons, the order came from the grid, or the job does not end.
                 self._registry.out.append(SendToGrid(FragmentEnding(job_id, run.attempt)))
             self._ends(job_id)
             self._end_tasks(run, reason, at_once=at_once)
 
     def requeue(self, job_id: int, attempt: int, reason: str) -> None:
-        """Order the machines to have a job write a checkpoint and end; the outcome ``lost`` makes it run again."""
+        """Order the machines to make a job write a checkpoint and end; its outcome ``lost`` makes it run again."""
         run = self._run_of(job_id, attempt)
         if run is not None and not run.ending and run.end_for("requeue", reason):
             run.saves = True
             self._end_tasks(run, reason)
 
     def has_as_many(self, run: Run) -> bool:
-        """Whether each machine has the same number of ranks and the same share of its nodes as in the current run."""
+        """Whether each machine has as many ranks and the same share of its nodes as in the job's current run."""
         old = self._runs.get(run.job_id)
         return old is not None and _ranks_at(old.next_run or old) == _ranks_at(run)
 
     def move(self, run: Run) -> None:
-        """Move a job to the nodes of another run: it writes a checkpoint, ends, and starts there."""
+        """Move a job to the nodes of a new run: the old run writes a checkpoint and ends, then the new run starts."""
         old = self._runs.get(run.job_id)
         if old is not None and not old.killed and (not old.ending or old.next_run is not None):
             old.next_run, old.saves = run, True
@@ -575,13 +575,13 @@ class Runs:
     def pace(self, now_ms: int, job_id: int, *, runs: bool, speed: float = 1.0) -> bool:
         """Order the machines to pause or resume a job, or to change its speed.
 
-        Several machines act at the same instant of their clocks, so that one job pauses when another resumes. The speed
-        of a paused job does not matter. A job that still has to leave other nodes starts with this pace.
+        Several machines act at the same time by their clocks, so that one job pauses when another resumes. The speed of
+        a paused job does not matter. A job that has not left its previous nodes yet will start with this pace.
 
         Returns
         -------
         bool
-            False if that was already ordered, or the job is ending.
+            False if the same pace was already ordered, or the job is ending.
         """
         run = self._runs.get(job_id)
         if run is None or (bool(run.is_paused) != runs and not (runs and run.speed != speed)):
@@ -597,9 +597,9 @@ class Runs:
         return True
 
     def hand_back(self) -> None:
-        """If no machine can start anything, hand delayed grid jobs back to the grid.
+        """If no machine can start tasks, hand delayed grid jobs back to the grid.
 
-        Jobs of the site's own users wait.
+        Jobs of the site's own users keep waiting.
         """
         if not self.is_full:
             return
@@ -616,12 +616,12 @@ class Runs:
                     self._registry.out.append(EndRun(machine, run.job_id, run.attempt, run.ending, at_once, run.saves))
 
     def note_rate(self, job_id: int, rate: int) -> None:
-        """Record the rate of work that the site expects from a job from now on."""
+        """Record the rate at which the site expects a job to work from now on."""
         if job_id in self._runs:
             self._runs[job_id].rate = rate
 
     def change_sharing(self, now_ms: int) -> list[Run]:
-        """Record which jobs share nodes now; return the runs whose rate or partners have changed."""
+        """Record which jobs now share nodes; return the runs whose rate or partners have changed."""
         shared_runs = [(run, run.shared) for run in self._runs.values() if run.shared is not None]
         partners = partners_of({run.job_id: run.nodes for run, _ in shared_runs})
         return [run for run, shared in shared_runs if shared.change(now_ms, run.rate, partners[run.job_id])]
@@ -629,9 +629,9 @@ class Runs:
     # -- reports of machines ------------------------------------------------------------------------------------------
 
     def take_in(self, event: Report | MachineForgotten) -> list[CoreEvent]:
-        """Apply a report; return the events for the core that follow from it.
+        """Apply a report; return the resulting events for the core.
 
-        A report about any other attempt than the current one changes nothing.
+        Reports about attempts other than the current one are ignored.
         """
         match event:
             case RunReady():
@@ -661,7 +661,7 @@ class Runs:
             self._registry.out.append(SendToGrid(TakesUsers(self.users)))
 
     def _waits_at_gate(self, event: RunReady) -> list[CoreEvent]:
-        """Record that a machine's ranks are ready; notify the grid when all machines are ready."""
+        """Record that a machine's ranks are ready; notify the grid once all machines are ready."""
         if not self.expects(event.machine, event.job_id, event.attempt):
             return []
         run = self._runs[event.job_id]
@@ -686,7 +686,7 @@ class Runs:
             self._registry.out += [KeepRun(machine, run.job_id, run.attempt) for machine in machines]
         if record is not None and run.has_started and not had_started:
             record.starts += 1
-        # The start of a job stays the instant of its placement, as for grid jobs.
+        # The job's start remains the time of its placement, as for grid jobs.
         if record is not None and run.has_started and self._registry.change(record, "run"):
             self._registry.note(event.job_id, "runs", f"on {run.where}")
         return []
@@ -701,7 +701,7 @@ class Runs:
             return []
         run = self._runs[event.job_id]
         if event.outcome == "cancelled" and not run.ending:
-            # Not ordered by the site: the machine was shut down, or had lost its files.
+            # The site did not order this end: the machine was shut down, or had lost its files.
             event = msgspec.structs.replace(event, outcome="lost")
         node_task, program = run.node_tasks[event.machine], run.request.program
         node_task.has_started, node_task.has_run = True, node_task.has_run or event.has_run
@@ -719,11 +719,11 @@ class Runs:
         del self._runs[event.job_id]
         self.ports.give(run.port)
         self.over[event.job_id] = run
-        # For the core, an evicted job left its nodes at the eviction; the next step depends on its outcome.
+        # For the core, an evicted job left its nodes when it was evicted; the next step depends on its outcome.
         return [] if run.is_evicted else [JobFinished(event.job_id, run.outcome()[0] == "finished", run.ended_ms)]
 
     def _runs_that_waited(self, machine: str) -> None:
-        """Start the waiting runs on a machine if all their nodes are free now, by job id."""
+        """Start a machine's waiting runs whose nodes are now all free, in the order of their job ids."""
         for _, run in sorted(self._runs.items()):
             if run.is_kept and not run.ending and machine in run.node_tasks and not self.in_way(run):
                 run.is_kept = False
@@ -731,7 +731,7 @@ class Runs:
                 self._begin(run)
 
     def _go_on(self, old: Run, new: Run) -> None:
-        """Start a moved job of the site's own users on its new nodes; for the core it never stopped."""
+        """Start a moved job of the site's own users on its new nodes; for the core, the job never stopped."""
         self.ports.give(old.port)
         new.port = self.ports.take(next(iter(new.node_tasks)), new.job_id, new.attempt)
         new.meet(new.port.meeting)
@@ -754,7 +754,7 @@ class Runs:
         return [SiteShut(event.reason)] if self.is_full and not was_full else []
 
     def _ready(self, machine: str) -> list[CoreEvent]:
-        """Record that a machine can start tasks."""
+        """Record that a machine can start tasks again."""
         was_full = self.is_full
         self._full.pop(machine, None)
         return [SiteOpened()] if was_full and not self.is_full else []
@@ -765,13 +765,13 @@ class Runs:
         for run in self._runs.values():
             if event.machine in run.node_tasks:
                 run.node_tasks[event.machine].in_doubt = True
-        # A machine that is still full reports that again.
+        # A machine that is still full will report it again.
         return self._ready(event.machine)
 
     def check_invariants(self, running: Collection[int], expected_ports: Collection[Port]) -> None:
-        """Raise AssertionError unless `running` are the jobs that run, and no port is lost or used twice.
+        """Raise AssertionError unless the runs match the jobs in `running`, and no port is lost or used twice.
 
-        `expected_ports` are the ports of jobs that have not started.
+        `expected_ports` are the ports of jobs that have not started yet.
         """
         leaving = {job_id for job_id, run in self._runs.items() if run.is_evicted and run.next_start is None}
         assert set(running) == self._runs.keys() - leaving, "what runs is not what is run"

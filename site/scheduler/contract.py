@@ -1,7 +1,7 @@
-"""ContractCore: one site as its own users and the grid see it; events and requests in, commands and answers out.
+"""ContractCore: a site as seen by its own users and the grid; it turns events and requests into commands and answers.
 
-It contains a `SiteCore`, which decides what starts when, and keeps the site's promises to the grid: reserved nodes with
-their leases, delegated jobs, late ends, and the share that the owner gives to the grid. The rules are in
+It contains a `SiteCore`, which decides when jobs start, and keeps the site's promises to the grid: reserved nodes with
+their leases, delegated jobs, late ends, and the grid's share of the nodes, which the owner sets. The rules are in
 docs/contract.md.
 """
 
@@ -72,19 +72,19 @@ from gridweave.site.times import span_text
 from gridweave.site.users.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 
 RENDEZVOUS_MS = 30_000
-"""How long the fragments of a job wait for each other after the agreed start before they end."""
+"""How long a job's fragments wait for each other after the agreed start before they are ended."""
 
 ALONE_MS = 1_500
-"""How long a fragment runs after its gate has opened without confirmation that all other fragments run.
+"""How long a fragment runs after its gate has opened without confirmation that all other fragments are running.
 
-Together with the time to end it, no fragment runs alone for more than 2 s.
+Including the time needed to end it, no fragment runs alone for more than 2 s.
 """
 
 OWN = 0
-"""The attempt number of a job of the site's own users."""
+"""The attempt number of jobs of the site's own users."""
 
 PartRequest = CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | OpenGate | FragmentsMet | RateMeasured
-"""The grid's requests for a part that is at this site."""
+"""The grid's requests about a part that is already at this site."""
 
 ContractEvent = Event | Request | OpenGate | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
@@ -107,27 +107,27 @@ class ContractCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="C
 
 
 class ContractCore:
-    """A site with the site contract.
+    """A site that implements the site contract.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the site, >= 1.
+        Number of nodes of the site, >= 1.
     owner : OwnerPolicy, optional
-        Default: all nodes for the grid, in one queue with the site's own users.
+        By default, all nodes are for the grid, in one queue with the site's own users.
     rendezvous_ms : int
         How long started fragments wait for the other fragments of their job.
     alone_ms : int
-        How long a fragment runs after `OpenGate` without confirmation that the other fragments run.
+        How long a fragment runs after `OpenGate` without confirmation that the other fragments are running.
     is_gated : bool
-        Whether the ranks of a job with an agreed start wait for `OpenGate`, from which its limit counts.
+        Whether the ranks of a job with an agreed start wait for `OpenGate`; the job's limit counts from then on.
     week : WeekClock
-        The local time of the week at the site, for windows.
+        The site's local time of the week, for windows.
 
     Notes
     -----
-    Job ids must be unique over the grid and the site's own users. A request about an attempt that is not at this site
-    changes nothing and gets no answer, except for `ReserveNodes` and `EnqueueJob`, which create an attempt.
+    Job ids must be unique among the jobs of the grid and of the site's own users. A request about an attempt that is
+    not at this site is ignored and gets no answer, except for `ReserveNodes` and `EnqueueJob`, which create an attempt.
     """
 
     def __init__(
@@ -149,43 +149,43 @@ class ContractCore:
         self._now_ms = 0
         self._parts: dict[int, GridJob] = {}
         self._life = Lifecycle(PART)
-        # Parts with a timeout, and parts that are slowed; the other parts need no checks.
+        # Parts with a timeout, and slowed parts; other parts need no checks.
         self._timed: set[int] = set()
         self._slowed: set[int] = set()
         self._own_running: dict[int, Job] = {}
         self._own_jobs: dict[int, Job] = {}
         self._reported = SiteChanged(0, self._share.cap)
         self._out: list[Command | ToGrid] = []
-        # The events for the site at this instant.
+        # The events for `site` at the current time.
         self._inner: list[Event] = []
 
     def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
-        """Apply the events of an instant and the grid's requests; return the commands and answers.
+        """Apply the events and grid requests of one point in time; return the commands and answers.
 
         Parameters
         ----------
         now_ms : int
-            The instant; never earlier than in the call before.
+            The current time; never earlier than in the previous call.
         *events
-            Events of the site as for `SiteCore.handle`, and requests in the order in which they were sent. No event: a
-            wakeup.
+            Events of the site as for `SiteCore.handle`, and requests in the order in which they were sent. A call
+            without events is a wakeup.
 
         Returns
         -------
         list of Command or ToGrid
-            The caller must execute and send them in this order. A fragment with reserved nodes gets its `StartJob` at
-            the agreed start.
+            The caller must execute the commands and send the answers in this order. A fragment with reserved nodes gets
+            its `StartJob` at the agreed start.
 
         Raises
         ------
         InputError
-            As `SiteCore.handle`, for events of the site's own users; nothing has changed then. A request of the grid
+            As in `SiteCore.handle`, for events of the site's own users; the state is then unchanged. A grid request
             with invalid numbers is refused instead.
         """
         return self.take_in(now_ms, events)
 
     def take_in(self, now_ms: int, events: Sequence[ContractEvent]) -> list[Command | ToGrid]:
-        """Do the same as `handle` for a sequence of events; faster for many events."""
+        """Do the same as `handle`, but with a sequence of events, which is faster for many events."""
         self.site.check(now_ms, *events)
         self._now_ms = now_ms
         self._out, self._inner = [], []
@@ -209,7 +209,7 @@ class ContractCore:
         return self._out
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when to call `handle` without an event, or None."""
+        """Return when to call `handle` even without an event, or None."""
         site_ms = self.site.next_wakeup_ms()
         if not self._timed:
             return site_ms
@@ -218,16 +218,16 @@ class ContractCore:
 
     @property
     def draining(self) -> bool:
-        """Whether the site accepts no new grid jobs because an operator drains it."""
+        """Whether the site accepts no new grid jobs because an operator is draining it."""
         return self._share.draining
 
     @property
     def shut(self) -> str:
-        """Why the site cannot start jobs and so accepts no new grid jobs; empty if it can."""
+        """Why the site cannot start jobs and therefore accepts no new grid jobs; empty if it can start jobs."""
         return self._share.shut
 
     def forecast(self, now_ms: int, job_id: int, name: str = "") -> Forecast | None:
-        """Return the start of a job that waits or has reserved nodes here, or None; the state does not change."""
+        """Return the forecast for a job that is waiting or has reserved nodes, or None; the state does not change."""
         part, site = self._parts.get(job_id), self.site.copy()
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
         if job is not None:
@@ -249,7 +249,7 @@ class ContractCore:
         return forecast_at(name, site_reason, now_ms, job_id, part.width, part.length_ms, "starting")
 
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
-        """Return the start of a job if it were submitted now, also by the grid; the state does not change."""
+        """Forecast the start of a job as if it were submitted now by a user or the grid; the state does not change."""
         site_reason, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
         reason = self._share.why_not(job.width) if for_grid else None
         if reason is not None:
@@ -259,17 +259,17 @@ class ContractCore:
         return forecast_at(name, site_reason, now_ms, None, run.nodes, run.length_ms)
 
     def part_state(self, job_id: int) -> str | None:
-        """Return the state of a grid job's part here, one of `PART`; None if the job is not here."""
+        """Return the state of a grid job's part (see `PART`); None if the job is not at this site."""
         part = self._parts.get(job_id)
         return None if part is None else part.state
 
     def attempt_of(self, job_id: int) -> int:
-        """Return the attempt of a grid job that is here; `OWN` for a job of the site's own users."""
+        """Return the attempt of a grid job at this site; `OWN` for other jobs."""
         part = self._parts.get(job_id)
         return OWN if part is None else part.attempt
 
     def grant_of(self, job_id: int) -> StartJob | None:
-        """Return the nodes that a grid job has here, reserved or in use; None if it has none."""
+        """Return a grid job's reserved or used nodes at this site; None if it has no nodes."""
         part = self._parts.get(job_id)
         return None if part is None else part.grant
 
@@ -279,7 +279,7 @@ class ContractCore:
         return with_parts(ContractCoreState, self.site)
 
     def state(self) -> ContractCoreState[Any]:
-        """Return the state between two instants."""
+        """Return the state; call it only between two calls of `handle`."""
         return ContractCoreState(
             now_ms=self._now_ms,
             site=self.site.state(),
@@ -293,7 +293,7 @@ class ContractCore:
         )
 
     def restore(self, state: ContractCoreState[Any]) -> None:
-        """Restore the state of another site with the same settings into this new one."""
+        """Restore the state of another instance with the same settings into this new instance."""
         self._now_ms, self._reported = state.now_ms, state.reported
         self.site.restore(state.site)
         self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
@@ -309,7 +309,7 @@ class ContractCore:
                 yield "lease", job_id, part.width, part.start_ms, part.start_ms + part.length_ms
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state is inconsistent, or the grid has more than the owner's share."""
+        """Raise AssertionError if the state is inconsistent, or the grid exceeds its share of the nodes."""
         self.site.check_invariants()
         share = self._share
         assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
@@ -327,7 +327,7 @@ class ContractCore:
         assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
 
     def _requested(self, event: ContractEvent) -> Iterable[Event]:
-        """Return the events for the site that follow from an event or a request; none for an unknown attempt."""
+        """Return the events for `site` that result from an event or request; none for an unknown attempt."""
         match event:
             case JobFinished():
                 return self._finished(event)
@@ -360,10 +360,10 @@ class ContractCore:
         return ()
 
     def _requested_of(self, part: GridJob, event: PartRequest) -> Iterable[Event]:
-        """Return the events for the site that follow from a request for a part that is here."""
+        """Return the events for `site` that result from a request about a part at this site."""
         job_id = event.job_id
         match event:
-            # The lease ends at the agreed start, even if this has not been processed yet.
+            # The lease ends at the agreed start, even if its end has not been processed yet.
             case CommitNodes() if part.state == RESERVED and self._now_ms <= part.start_ms:
                 return self._commit(event, part)
             case CancelJob() if part.state == EVICTED:
@@ -397,7 +397,7 @@ class ContractCore:
         return (event,)
 
     def _finished(self, event: JobFinished) -> Iterable[Event]:
-        """Record that a job has left its nodes; report the end of a grid job to the grid."""
+        """Record that a job has left its nodes; if it is a grid job, report its end to the grid."""
         job_id = event.job_id
         part = self._parts.get(job_id)
         if part is None:
@@ -417,7 +417,7 @@ class ContractCore:
         return (event,)
 
     def _why_refused(self, job: Job, start_ms: int, *, ahead: bool) -> str | None:
-        """Return why the site refuses to reserve nodes for a start at `start_ms`, or ahead; None if it does not."""
+        """Return why the site refuses to reserve nodes for a start at `start_ms`, or ahead; None if it agrees."""
         if job.in_step and not self.site.takes_parts:
             if self.site.source.can_hold_nodes:
                 return "the site slows and pauses jobs, and a job on several sites would wait for its part here"
@@ -439,14 +439,14 @@ class ContractCore:
             job_id=job_id,
             width=width,
             estimate_ms=length_ms if request.ahead else start_ms - self._now_ms + length_ms,
-            # The grid has chosen the width or an upper bound of it; a job with forms can start in any of them.
+            # The grid has chosen the width or an upper bound on it; a job with forms can start in any of its forms.
             forms=(not is_shared and request.job and request.job.forms) or self.site.as_wide(width),
             in_step=is_shared,
             evictions=request.evictions,
         )
         reason = self._why_refused(job, start_ms, ahead=request.ahead)
         if reason is None and request.job is not None and self.site.traits.assigns_threads:
-            # Check the state after all earlier events, e.g. the nodes of ended jobs are free.
+            # Check the state after all earlier events, in which e.g. the nodes of ended jobs are free.
             before, self._inner[:] = self._inner.copy(), []
             self._run_site(before)
             reason = why_not_placed(self.site, self._now_ms, job, request.beside)
@@ -458,7 +458,7 @@ class ContractCore:
         part = GridJob(request.attempt, width, state, start_ms, is_shared, length_ms=length_ms)
         self._parts[job_id] = part
         if request.ahead:
-            # It waits like a delegated job, but keeps its nodes for the other sites once it has them.
+            # The fragment waits like a delegated job, but once it has nodes, it holds them until all sites are ready.
             part.ahead, part.lease_until_ms = True, start_ms
             self._timed.add(job_id)
             self._share.wait(job)
@@ -485,7 +485,7 @@ class ContractCore:
         return ()
 
     def _commit(self, event: CommitNodes, part: GridJob) -> Iterable[Event]:
-        """Commit a fragment to the agreed start; end its lease if that start has already passed."""
+        """Commit a fragment to the agreed start; end its lease if this start has already passed."""
         if event.start_ms is not None:
             if event.start_ms < self._now_ms:
                 return self._end_lease(event.job_id, part)
@@ -495,12 +495,12 @@ class ContractCore:
         return ()
 
     def _hold(self, job_id: int, part: GridJob) -> None:
-        """Keep the nodes that were reserved ahead for a fragment until its lease ends."""
+        """Hold the nodes reserved ahead for a fragment until its lease ends."""
         part.start_ms = part.lease_until_ms
         self.site.expect_end(self._now_ms, job_id, part.start_ms + part.length_ms)
 
     def _open(self, event: OpenGate, part: GridJob) -> None:
-        """Open the gate of a fragment; after the deadline of the order, end the fragment instead."""
+        """Open a fragment's gate; if the order's deadline has passed, end the fragment instead."""
         if self._now_ms > event.by_ms:
             self._kill(event.job_id, part, "unmet")
         elif part.opened_ms is None:
@@ -528,10 +528,10 @@ class ContractCore:
         return () if self._unsubmit(job_id) else (JobFinished(job_id, succeeded=False),)
 
     def _unsubmit(self, job_id: int) -> bool:
-        """Remove the submission of a job from the events of this instant; return whether there was one.
+        """Remove a job's submission from the events collected for `site`; return whether there was one.
 
-        After a lost message, a request and its withdrawal may arrive together. The site would apply the withdrawal
-        first, to a job that it does not know yet.
+        After a lost message, a request and its withdrawal may arrive together. `site` would apply the withdrawal first,
+        to a job that it does not know yet.
         """
         for place, event in enumerate(self._inner):
             if isinstance(event, JobSubmitted) and event.job.job_id == job_id:
@@ -540,17 +540,17 @@ class ContractCore:
         return False
 
     def _kill(self, job_id: int, part: GridJob, outcome: str) -> None:
-        """Order the end of a running fragment; `JobFinished` reports its end."""
+        """Order the machines to end a running fragment; `JobFinished` will report its end."""
         if part.outcome == "finished":
             part.outcome = outcome
-            # A fragment that waits for the others may run alone; its work is not worth a grace period.
+            # A fragment that is waiting for the others may be running alone; its work is not worth a grace period.
             is_alone = job_id in self._timed
             self._timed.discard(job_id)
             reason = "cancelled" if outcome == "cancelled" else "its other fragments did not start in time"
             self._out.append(KillJob(job_id, reason, is_alone))
 
     def _end_leases(self) -> list[Event]:
-        """End the parts that timed out: not committed, not renewed, or not joined by the other fragments."""
+        """End the parts that timed out because they were not committed, renewed, or joined by the other fragments."""
         ended: list[Event] = []
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
@@ -565,7 +565,7 @@ class ContractCore:
         return ended
 
     def _due_ms(self, part: GridJob) -> int:
-        """Return when a part times out."""
+        """Return when a part times out; for a committed part, its start."""
         if part.state == COMMITTED:
             return part.start_ms
         if part.state == RESERVED:
@@ -575,7 +575,7 @@ class ContractCore:
         return part.lease_until_ms + 1
 
     def _measured(self, event: RateMeasured, part: GridJob) -> None:
-        """Record the rate of a running fragment; report it to the grid if the fragment is late."""
+        """Record a running fragment's rate; report it to the grid if the fragment is late."""
         slowed = part.slowed
         if slowed is None:
             limit_ms = part.start_ms + part.length_ms
@@ -588,9 +588,9 @@ class ContractCore:
             self._answer(slowed.late_report(event.job_id, part.attempt))
 
     def _put_off_limits(self) -> None:
-        """Extend the limits of slowed fragments until their work is done: other traffic must not kill a job.
+        """Extend the limits of slowed fragments until their work is done, so that other traffic cannot kill a job.
 
-        A fragment that waits at its gate has not started to work.
+        Also extend the limit of a fragment that is waiting at its gate, because it has not started working.
         """
         for job_id in sorted(self._timed) if self._is_gated else ():
             part = self._parts[job_id]
@@ -608,7 +608,7 @@ class ContractCore:
                     self._answer(slowed.late_report(job_id, part.attempt))
 
     def _run_site(self, events: list[Event]) -> None:
-        """Pass events to the site and apply its decisions; report those about grid jobs to the grid."""
+        """Pass events to `site` and apply its decisions; report decisions about grid jobs to the grid."""
         evicted: dict[int, Event] = {}
         for command in self.site.act(self._now_ms, events):
             job_id = getattr(command, "job_id", -1)
@@ -617,7 +617,7 @@ class ContractCore:
                 evicted |= self._evicted(command, part)
                 continue
             if job_id in evicted:
-                if type(command) is StartJob:  # on other nodes in the same pass
+                if type(command) is StartJob:  # the job got other nodes in the same pass
                     evicted[job_id] = JobFinished(job_id, succeeded=False)
                 continue
             if part is not None and type(command) is StartJob:
@@ -650,9 +650,9 @@ class ContractCore:
             self._run_site(list(evicted.values()))
 
     def _evicted(self, command: EvictJob, part: GridJob | None) -> dict[int, Event]:
-        """Apply an eviction; return the event for the site that follows for a grid job.
+        """Apply an eviction; return the resulting event for `site` if the job is a grid job.
 
-        A job of the site's own users waits again. A grid job leaves the site: when its processes have ended, the grid
+        A job of the site's own users waits again. A grid job leaves the site; once its processes have ended, the grid
         ends its other fragments and places the whole job again.
         """
         job_id = command.job_id
@@ -663,7 +663,7 @@ class ContractCore:
         if part.state == RUNNING:
             self._life.change(job_id, part, "evict")
             part.evicted = command.reason
-            # It no longer counts against the share, because the job that gets its nodes may be a grid job, too.
+            # The part no longer counts against the share, because the job that gets its nodes may also be a grid job.
             self._share.nodes -= part.width
             self._timed.discard(job_id)
             self._slowed.discard(job_id)
@@ -674,7 +674,7 @@ class ContractCore:
         return {job_id: JobCancelled(job_id)}
 
     def _granted(self, command: StartJob, part: GridJob) -> None:
-        """Record that a part has its nodes: keep them until the agreed start, or start the part now."""
+        """Record that a part has got its nodes: hold them until the agreed start, or start the part now."""
         job_id = command.job_id
         part.grant = command
         if part.state == WAITING:
@@ -692,7 +692,7 @@ class ContractCore:
         self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
 
     def _start_due(self) -> None:
-        """Start the committed fragments whose agreed start has come."""
+        """Start the committed fragments whose agreed start time has come."""
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
             if part.state == COMMITTED and part.start_ms <= self._now_ms:
@@ -729,7 +729,7 @@ class ContractCore:
         self._out.append(ToGrid(answer))
 
     def offer(self, now_ms: int, request: RequestQuote) -> Quoted:
-        """Return the answer to a quote request now; the state does not change."""
+        """Return the current answer to a quote request without changing the state."""
         return self._quote(now_ms, self.site.copy(), request)
 
     def _quote(self, now_ms: int, site: SiteCore, request: RequestQuote) -> Quoted:
@@ -762,13 +762,13 @@ class ContractCore:
         return msgspec.structs.replace(quoted, length_ms=expected.length_ms, nodes=nodes, evicts=evicts)
 
     def _report_enqueued(self, job_id: int, attempt: int, start_ms: int | None = None) -> None:
-        """Report to the grid that a delegated job waits, unless its state has changed at this instant."""
+        """Report to the grid that a delegated job is waiting, unless it has just left this state."""
         part = self._part(job_id, attempt)
         if part is not None and part.state == WAITING:
             self._answer(Enqueued(job_id, attempt, start_ms))
 
     def _report_change(self) -> None:
-        """Report to the grid if its capacity here has changed for a reason other than the grid's own jobs."""
+        """Report to the grid if its capacity at this site has changed for a reason other than the grid's own jobs."""
         free = self.site.source.idle
         others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.source.longest_job_ms
         if (others, closed, longest_ms) != (self._reported.others, self._reported.closed, self._reported.longest_ms):
@@ -790,7 +790,7 @@ class ContractCore:
 
 
 def _ends_first(event: ContractEvent) -> int:
-    """Return the sort key that puts events that free nodes before requests; others keep their order."""
+    """Return a sort key that puts events that free nodes first; other events keep their order."""
     if isinstance(event, (JobFinished, SiteRestarted)):
         return 0
     return 1 if isinstance(event, (JobCancelled, ReservationCancelled)) else 2

@@ -1,6 +1,6 @@
-"""SiteCore: the scheduler of one site as a state machine, events in, commands out.
+"""SiteCore: a site's scheduler as a state machine that turns events into commands.
 
-No clock, no I/O: the time is an argument, and the caller executes the commands.
+It uses no clock and no I/O: the time is an argument, and the caller executes the commands.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ D = TypeVar("D")
 
 
 class SiteCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="SiteCore 1"):
-    """The state of a `SiteCore`: its jobs by id, and the state of its discipline."""
+    """The state of a `SiteCore`: its jobs, nodes and reservations, and the state of its discipline."""
 
     now_ms: int
     waiting: list[int]
@@ -65,20 +65,19 @@ class SiteCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="SiteC
 
 
 class SiteCore:
-    """The nodes, the queue and the plan of one site.
+    """A site's nodes, queue and plan.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the site, >= 1.
+        Number of nodes of the site, >= 1.
     week : WeekClock
-        Local time of the week; only used by limits with windows.
+        Local time of the week; used only by limits with windows.
 
     Notes
     -----
-    Messages can arrive twice, so a repeated event or an event about an unknown job changes nothing. The core does not
-    remember the ids of jobs that have left. The caller must not submit such a job again, or cancel a job before its
-    submission.
+    Messages can arrive twice, so repeated events and events about unknown jobs are ignored. The core does not remember
+    the ids of jobs that have left. The caller must not submit such a job again, or cancel a job before its submission.
 
     Examples
     --------
@@ -105,15 +104,15 @@ class SiteCore:
     def _use(self, source: NodeSource) -> None:
         self.source, self._discipline, self.traits = source, source.discipline, source.traits
         self._nodes_of = source.nodes_of
-        # Called at every step: a site with its own nodes calls the discipline directly.
+        # These are called at every step, so a site with its own nodes calls the discipline directly.
         asked = source.discipline if source.is_own else source
         self._why_never, self._next_pass_ms = asked.why_never, asked.next_wakeup_ms
 
     def copy(self) -> Self:
         """Return an independent copy.
 
-        Quotes run on a copy: they use space in the arrays of a discipline, and the state in the journal must not depend
-        on the quotes.
+        Quotes are computed on a copy, because they use space in the discipline's arrays, and the state in the journal
+        must not depend on quotes.
         """
         new = copy.copy(self)
         new._use(self.source.copy())
@@ -123,26 +122,26 @@ class SiteCore:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of the site."""
+        """The site's number of nodes."""
         return self.source.nodes
 
     @property
     def takes_parts(self) -> bool:
-        """Whether a fragment of a multi-site job can run here."""
+        """Whether a fragment of a multi-site job can run at this site."""
         return self.source.can_hold_nodes and self.traits.takes_parts
 
     @property
     def threads_per_node(self) -> int:
-        """Number of separately assigned hardware threads per node; 1 where jobs get whole nodes."""
+        """Number of separately assigned hardware threads per node; 1 if jobs get whole nodes."""
         return math.prod(self.traits.threads)
 
     @property
     def free(self) -> int:
-        """Number of nodes that no job and no open reservation holds."""
+        """Number of nodes that are held by neither a job nor an open reservation."""
         return self.source.free
 
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the values of `Traits.columns` for a job that ends now; call this before reporting its end."""
+        """Return the values of `Traits.columns` for a job that ends now; call it before reporting the job's end."""
         return self._discipline.figures(now_ms, job_id)
 
     def totals(self) -> Mapping[str, float]:
@@ -154,41 +153,41 @@ class SiteCore:
         return self._discipline.switches_after(count)
 
     def report(self, switches: Sequence[tuple[int, int]], columns: Mapping[str, Any], has_started: Any) -> object:
-        """Return the value of ``result.own`` in a simulation (see `Discipline.report`)."""
+        """Return the value of ``result.own`` for a simulation (see `Discipline.report`)."""
         return self._discipline.report(switches, columns, has_started)
 
     def form_of(self, job_id: int) -> JobForm | None:
-        """Return the form of a running job; None if the job has no forms of its own."""
+        """Return the form in which a job is running; None if the job does not define forms."""
         return self._discipline.form_of(job_id)
 
     def rate_of(self, job_id: int) -> int:
-        """Return the rate of a job at its start; above 1 on fast machines, where machines differ."""
+        """Return a job's rate at its start, which is above 1 on fast machines of a site whose machines differ."""
         return self._discipline.rate_of(job_id)
 
     def answer(self, question: str) -> Any:
-        """Return what the discipline has learned about `question` as plain data; None if the question is unknown."""
+        """Return the discipline's answer to `question` as plain data; None if the question is unknown."""
         return self._discipline.answer(question) if self.traits.learns else None
 
     def edit_problem(self, changes: Any) -> str | None:
-        """Return why the discipline cannot apply a `DisciplineEdited` with these changes, in one line, or None."""
+        """Return the one-line reason why the discipline cannot apply these changes (`DisciplineEdited`), or None."""
         return self._discipline.edit_problem(changes)
 
     def handle(self, now_ms: int, *events: Event) -> list[Command]:
-        """Apply the events of an instant and return the commands that follow.
+        """Apply the events of one point in time and return the resulting commands.
 
         Parameters
         ----------
         now_ms : int
-            The instant; never earlier than in the call before.
+            The current time; never earlier than in the previous call.
         *events
-            What happened at this instant, in any order. Completions are applied first (by job id), then cancellations,
-            then submissions and requests in the given order (equal jobs in the queue are ordered by job id). No event:
-            a wakeup.
+            The events at this time, in any order. Completions are applied first (by job id), then cancellations, then
+            submissions and requests in the given order (equal jobs in the queue are ordered by job id). A call without
+            events is a wakeup.
 
         Returns
         -------
         list of Command
-            The caller must execute them in this order.
+            The caller must execute the commands in this order.
 
         Raises
         ------
@@ -199,7 +198,7 @@ class SiteCore:
         return self.act(now_ms, events)
 
     def act(self, now_ms: int, events: Sequence[Event]) -> list[Command]:
-        """Do the same as `handle`, for a caller that has already called `check`."""
+        """Do the same as `handle`, but without the checks; the caller must have called `check`."""
         self._now_ms = now_ms
         if len(events) > 1:
             events = sorted(events, key=_instant_order)
@@ -233,7 +232,7 @@ class SiteCore:
         return commands
 
     def _asked(self, event: Event) -> list[Command]:
-        """Apply a cancellation, a reservation request, or another event that is not a submission or an end."""
+        """Apply a cancellation, a reservation request, or another event that is neither a submission nor an end."""
         if isinstance(event, JobCancelled):
             return self._cancel(event.job_id)
         if isinstance(event, ReservationRequested):
@@ -246,16 +245,16 @@ class SiteCore:
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 
     def _apply_snapshot(self, event: BatchSnapshot) -> list[Command]:
-        """Apply a report of the batch system, and refuse the jobs that it rejects."""
+        """Apply the batch system's report, and refuse the jobs that the batch system rejects."""
         refused = self.source.seen(self._now_ms, event)
         for job_id, _ in refused:
             self._withdraw(job_id)
         return [RefuseJob(job_id, reason) for job_id, reason in refused]
 
     def check(self, now_ms: int, *events: object) -> None:
-        """Raise InputError if `handle` would: time goes backwards, or a job or request has invalid numbers.
+        """Raise InputError, as `handle` would, if time goes backwards, or a job or request has invalid numbers.
 
-        Objects that are not events of a site are ignored.
+        Objects that are not site events are ignored.
         """
         if now_ms < self._now_ms:
             raise InputError(
@@ -273,15 +272,15 @@ class SiteCore:
         Parameters
         ----------
         now_ms : int
-            The instant of the next call of `handle`.
+            The time of the next call of `handle`.
         end_ms : int
-            The new limit, after now.
+            The time of the new limit, later than `now_ms`.
         """
         if job_id in self._nodes_of and job_id not in self._killed:
             self._discipline.expect_end(now_ms, job_id, end_ms)
 
     def _run_pass(self, commands: list[Command]) -> Decisions:
-        """Run one scheduling pass and apply its evictions and starts; the caller applies moves and rates."""
+        """Run a scheduling pass, record its decisions, and add the commands for evictions and starts."""
         source = self.source
         if not source.is_own:
             source.before_pass(self._now_ms)
@@ -299,14 +298,14 @@ class SiteCore:
         return decided
 
     def _evicted(self, eviction: Eviction) -> EvictJob:
-        """Put a running job back into the queue."""
+        """Put an evicted job back into the queue; return the command to evict it."""
         self.source.end(eviction.job_id)
         self._killed.discard(eviction.job_id)
         self._waiting.add(eviction.job_id)
         return EvictJob(*eviction)
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command], decided: Decisions) -> Decisions:
-        """Refuse the jobs that had to start in this pass and did not, and run another pass for the other jobs."""
+        """Refuse the jobs that had to start in this pass but did not, and run another pass for the other jobs."""
         late = [job for job in or_never if job.job_id in self._waiting]
         for job in late:
             self._withdraw(job.job_id)
@@ -315,21 +314,21 @@ class SiteCore:
         return _both(decided, self._run_pass(commands)) if late else decided
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when to call `handle` without an event: for planned starts, limits of jobs, and reservations."""
+        """Return when to call `handle` even without an event, for planned starts, limits of jobs, and reservations."""
         discipline = self._discipline
         next_ms = self._next_limit_ms() if self._killed else discipline.next_end_ms()
         planned_ms = self._next_pass_ms()
         if next_ms is None or (planned_ms is not None and planned_ms < next_ms):
             next_ms = planned_ms
         for reservation in self._reservations.values():
-            # A reservation that is due but not open waits for the end of a job past its limit, which is an event.
+            # A due reservation that is not open waits for a job past its limit, whose end will be an event.
             begun = reservation.start_ms <= self._now_ms
             change_ms = reservation.start_ms + (reservation.length_ms if begun else 0)
             next_ms = change_ms if next_ms is None else min(next_ms, change_ms)
         return next_ms if next_ms is None or next_ms > self._now_ms else self._now_ms + 1
 
     def why_paused(self, now_ms: int, job_id: int) -> str:
-        """Return why an evicted job is paused on its nodes, and for which job; empty if it is not paused."""
+        """Return for which job a job is paused on its nodes, and until when; empty if it is not paused."""
         return self._discipline.pause_reason(now_ms, job_id) if job_id in self._nodes_of else ""
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
@@ -338,23 +337,23 @@ class SiteCore:
         Raises
         ------
         InputError
-            If no such job waits here.
+            If the job is not waiting at this site.
         """
         if job_id not in self._waiting:
             state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
-        # The discipline does not know the nodes that open reservations hold.
+        # The discipline does not know the nodes held by open reservations.
         site_reason = self.source.explain(now_ms, job_id)
         reason = self._with_rule(site_reason.reason)
         return msgspec.structs.replace(site_reason, reason=reason, nodes=self.nodes, free=self.source.idle)
 
     def _with_rule(self, reason: str) -> str:
-        """Append to a reason the rule by which the start can still move, if the discipline has one."""
+        """Append to a reason the discipline's rule by which the start may still change, if there is one."""
         rule = self._discipline.rule_in_force()
         return f"{reason}; {rule}" if rule else reason
 
     def quote(self, now_ms: int, job: Job) -> tuple[SiteReason, ExpectedRun | None]:
-        """Return how a job would run if it were submitted now, and why it would not start sooner."""
+        """Return how a job would run if it were submitted now, and why it would not start earlier."""
         ahead = sum(1 for _ in self._discipline.waiting())
         reason, run = why_impossible(job) or self.why_never(job), None
         if reason is None:
@@ -377,19 +376,19 @@ class SiteCore:
         return site_reason, run
 
     def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:
-        """Return why a job that is not here would start at that time, with `ahead` jobs before it in the queue."""
+        """Return why a new job would start at the time in `run`, with `ahead` jobs before it in the queue."""
         free = free_text(self.source.idle, self.nodes)
         if run.start_ms == now_ms:
             evicting = ", on nodes of jobs that it may evict" if run.evicts else ""
             return f"{free}, and it could start at once{evicting}"
-        # The site does not know whether other jobs wait in the queue of its batch system.
+        # The site does not know whether other jobs are waiting in its batch system's queue.
         whose = "" if self.source.can_hold_nodes else " of this site"
         jobs = f"{ahead or 'no'} job{'s' * (ahead > 1)}{whose} wait{'s' * (ahead < 2)}"
         reason = f"it needs {nodes_text(run.nodes)}, {free}, and {jobs}"
         return self._with_rule(f"{reason} before it" if run.ahead is not None else reason)
 
     def limit_left_ms(self, now_ms: int, job_id: int) -> int:
-        """Return the remaining wall time of a running job, at least 1 ms; 0 if it does not run."""
+        """Return a running job's remaining wall time, at least 1 ms; 0 if the job is not running."""
         limits = (run.end_by_estimate_ms for run in self._discipline.running() if run.job.job_id == job_id)
         limit_ms = next(limits, None)
         return 0 if limit_ms is None else max(1, limit_ms - now_ms)
@@ -400,7 +399,7 @@ class SiteCore:
         Parameters
         ----------
         now_ms : int
-            The instant of the last call of `handle`.
+            The time of the last call of `handle`.
         """
         return min(self.free, self.source.startable(now_ms, length_ms))
 
@@ -410,20 +409,20 @@ class SiteCore:
         Parameters
         ----------
         now_ms : int
-            The instant of the last call of `handle`.
+            The time of the last call of `handle`.
         job : Job
             A job that is not at this site; the result depends on its resource needs.
         """
         return self.source.sharing_offered(now_ms, job)
 
     def why_never(self, job: Job) -> str | None:
-        """Return why a job could not run on the idle site, in one line, or None."""
+        """Return the one-line reason why a job could not run even if the site were idle, or None."""
         return self.source.why_never(job)
 
     def why_no_start(self, job: Job) -> tuple[str, Cause, bool]:
-        """Return why a job has no start here, with the cause, and whether a fragment of it could start here.
+        """Return why a job has no start at this site, the cause, and whether a fragment of the job could start.
 
-        The cause is ``never`` if the job can never run here.
+        The cause is ``never`` if the job can never run at this site.
         """
         why_never = why_impossible(job) or self.why_never(job)
         if why_never is None:
@@ -433,48 +432,48 @@ class SiteCore:
         return why_never, "never", has_parts and self.why_never(part) is None
 
     def as_wide(self, width: int) -> tuple[JobForm, ...]:
-        """Return the form of a fragment with this width, where jobs have forms; otherwise empty."""
+        """Return the form of a fragment with this width if jobs have forms at this site; otherwise, no forms."""
         return (JobForm(width=width),) if self.traits.forms else ()
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start by estimates, without later jobs; None: never.
+        """Return when a job submitted now would start according to estimates and without later jobs; None: never.
 
-        A queue without promises computes it as if all waiting jobs were planned in the order of the queue.
+        A queue without promised starts computes this time as if all waiting jobs were planned in queue order.
         """
         return self.source.earliest_start_ms(now_ms, width, length_ms)
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job submitted now would run, if all estimates hold; None if it could never run."""
+        """Return how a job submitted now would run if all estimates are exact; None if it could never run."""
         return self.source.expected_run(now_ms, job)
 
     def nodes_ready(self, now_ms: int) -> list[tuple[int, int]]:
-        """Return (instant, number of nodes idle from then on), ascending; waiting jobs do not count."""
+        """Return (time, number of nodes idle from that time) pairs, in ascending order, ignoring waiting jobs."""
         return self._discipline.nodes_ready(now_ms, self.free)
 
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs, ordered by their estimated end."""
+        """Yield the running jobs in the order of their estimated ends."""
         return self._discipline.running()
 
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
         """Yield the waiting jobs in queue order, each with its promised start, if any.
 
-        At a planning site this is the plan. In a queue only the head has a promise, its shadow time.
+        At a planning site, the result is the plan. In a queue, only the first job has a promised start (shadow time).
         """
         return self._discipline.waiting()
 
     def occupied(self) -> list[tuple[int, NodeIntervals]]:
-        """Return the nodes of each running job, by job id."""
+        """Return each running job's nodes, sorted by job id."""
         return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
-        """Yield each running job with its fraction of full speed and its work done in ms, if limits count work."""
+        """Yield each running job with its fraction of full speed and its work done [ms], if limits count work."""
         for running in self._discipline.running():
             done = self._discipline.progress(now_ms, running.job.job_id)
             if done is not None:
                 yield running.job.job_id, *done
 
     def reservations(self) -> list[ReservationRequested]:
-        """Return the accepted reservations that have not ended, by start and id."""
+        """Return the accepted reservations that have not ended, sorted by start and id."""
         return sorted(self._reservations.values(), key=lambda r: (r.start_ms, r.reservation_id))
 
     @property
@@ -483,7 +482,7 @@ class SiteCore:
         return with_parts(SiteCoreState, self.source)
 
     def state(self) -> SiteCoreState[Any]:
-        """Return the state between two instants."""
+        """Return the state; call it only between two calls of `handle`."""
         return SiteCoreState(
             now_ms=self._now_ms,
             waiting=sorted(self._waiting),
@@ -495,7 +494,7 @@ class SiteCore:
         )
 
     def restore(self, state: SiteCoreState[Any]) -> None:
-        """Restore the state of a site with the same settings into this new one."""
+        """Restore the state of another instance with the same settings into this new instance."""
         self._now_ms = state.now_ms
         self._waiting, self._killed = set(state.waiting), set(state.killed)
         self._reservations = {reservation.reservation_id: reservation for reservation in state.reservations}
@@ -510,7 +509,7 @@ class SiteCore:
         self._discipline.replan()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state is inconsistent: a node held twice, or a job lost."""
+        """Raise AssertionError if the state is inconsistent, e.g. a node is held twice or a job is lost."""
         self.source.check_invariants()
         reserved = [bits_of(nodes) for nodes in self._reserved_nodes.values()]
         held = [*self._nodes_of.values(), *reserved]
@@ -557,8 +556,8 @@ class SiteCore:
         return []
 
     def _next_limit_ms(self) -> int | None:
-        """Return the next limit of a running job that is not being killed already."""
-        # The jobs are ordered by estimated end, so the first that is not being killed is the next.
+        """Return the earliest limit of a running job that is not already being killed or paused."""
+        # The jobs are ordered by estimated end, so the first job that may be killed has the earliest limit.
         limits = (running.end_by_estimate_ms for running in self._discipline.running() if self._may_be_killed(running))
         return next(limits, None)
 
@@ -567,7 +566,7 @@ class SiteCore:
         return job_id not in self._killed and not (self.traits.pauses and self._discipline.is_paused(job_id))
 
     def _kill_overdue(self) -> list[Command]:
-        """Kill the jobs that have reached their limit; in a simulation the caller has already ended them."""
+        """Kill the jobs that have reached their limit; in a simulation, the caller has already ended them."""
         overdue = []
         for running in self._discipline.running():
             if running.end_by_estimate_ms > self._now_ms:
@@ -578,7 +577,7 @@ class SiteCore:
         return [KillJob(job_id, "reached its limit") for job_id in overdue]
 
     def _leave_overdue(self, job_ids: Sequence[int]) -> list[Command]:
-        """Requeue jobs on nodes that a batch system is about to take back."""
+        """Requeue jobs whose nodes a batch system is about to take back."""
         leaving = [job_id for job_id in job_ids if job_id not in self._killed]
         self._killed.update(leaving)
         return [RequeueJob(job_id, "the time of its pilot is up") for job_id in leaving]
@@ -614,7 +613,7 @@ class SiteCore:
     def _open_reservations(self) -> list[Command]:
         commands: list[Command] = []
         for reservation in self.reservations():
-            # A job past its limit may still hold the nodes; then the reservation opens when the job has left.
+            # A job past its limit may still hold the nodes; the reservation then opens once the job has left.
             due = reservation.start_ms <= self._now_ms and reservation.reservation_id not in self._reserved_nodes
             if due and reservation.width <= self.source.pool.free:
                 nodes = self.source.pool.allocate(reservation.width)
@@ -624,14 +623,14 @@ class SiteCore:
 
 
 def _instant_order(event: Event) -> tuple[int, int]:
-    """Return the sort key of an event within its instant; events with equal keys keep their order."""
+    """Return the sort key of an event among simultaneous events; events with equal keys keep their order."""
     if isinstance(event, JobFinished):
         return 0, event.job_id
     return (1, 0) if isinstance(event, (JobCancelled, ReservationCancelled)) else (2, 0)
 
 
 def _both(first: Decisions, second: Decisions) -> Decisions:
-    """Merge the moves and rates of two passes of one instant; the later ones win."""
+    """Merge the moves and rates of two passes at the same time; those of the second pass take precedence."""
     evicted = {eviction.job_id for eviction in second.evictions}
     moves = {move.job_id: move for move in (*first.moves, *second.moves)}
     rates = {rate.job_id: rate for rate in first.rates if rate.job_id not in evicted}

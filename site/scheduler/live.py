@@ -1,7 +1,7 @@
-"""LiveSite: a site with the programs of its jobs and the machines that run them, as a state machine.
+"""LiveSite: a site with its jobs' programs and the machines that run them, as a state machine without clock and I/O.
 
-It contains a `ContractCore`, which decides, the users' jobs (`JobRegistry`) and the runs (`Runs`). It turns the start
-of a job into orders for machines, and the reports of machines into the end of the job. No clock, no I/O: docs/live.md.
+It contains a `ContractCore`, which makes the decisions, the users' jobs (`JobRegistry`) and the runs (`Runs`). It turns
+a job's start into orders for machines, and the machines' reports into the job's end (docs/live.md).
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Expected(msgspec.Struct):
     """An attempt of a grid job, from its description until it has left the site."""
 
     described: DescribeJob
-    is_asked: bool = False  # whether the grid has asked for its nodes
-    # Rendezvous address of its ranks, known from the commitment on; empty for a job on one site.
+    is_asked: bool = False  # whether the grid has requested nodes for the attempt
+    # Rendezvous address of the ranks, known once the nodes are committed; empty for a job at one site.
     meeting: str = ""
-    port: Port = NO_PORT  # rendezvous port for its ranks on all sites, from the request to the start
+    port: Port = NO_PORT  # rendezvous port for the ranks at all sites, from the request until the start
 
 
 D = TypeVar("D")
@@ -139,9 +139,9 @@ class LiveSite:
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
         self.core = _core_of(settings)
-        # Whether jobs get fractions of nodes, so that they are not bound to a node of their machine.
+        # Whether jobs get fractions of nodes, so that they are not bound to particular nodes of their machine.
         self._gives_parts = self.core.site.traits.fractions
-        # Whether jobs share nodes by hardware threads, and so slow each other.
+        # Whether jobs share nodes by hardware threads, and therefore slow each other down.
         self._by_threads = self.core.site.threads_per_node > 1
         self._moves_jobs = self.core.site.traits.moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
@@ -154,15 +154,15 @@ class LiveSite:
         self._inner: list[ContractEvent] = []
 
     def handle(self, now_ms: int, *events: LiveSiteEvent) -> list[LiveSiteCommand]:
-        """Apply the events of an instant and return the commands, which must be executed in this order.
+        """Apply the events of one point in time; return the commands, which must be executed in this order.
 
-        A call without events is a wakeup. If time goes backwards, InputError is raised and nothing has changed.
+        A call without events is a wakeup. If time goes backwards, InputError is raised and the state is unchanged.
         """
         self.core.site.check(now_ms)
         self._now_ms, self._inner = now_ms, []
         self.registry.begin(now_ms)
         self.runs.begin()
-        # A job that cannot start yet keeps its whole limit: jobs that leave its nodes late must not cost it time.
+        # A job that cannot start yet keeps its whole limit, so that it loses no time to jobs that leave its nodes late.
         for job_id, limit_ms in self.runs.not_begun():
             self.core.site.expect_end(now_ms, job_id, now_ms + limit_ms)
         for event in events:
@@ -181,7 +181,7 @@ class LiveSite:
         return self.registry.out
 
     def request_of(self, job_id: int) -> JobRequest | None:
-        """Return the request of a job at this site, of the site's own users or the grid; None if unknown."""
+        """Return the request of a job at this site, whether of its own users or the grid; None if unknown."""
         record = self.registry.records.get(job_id)
         if record is not None:
             return record.request
@@ -189,11 +189,11 @@ class LiveSite:
         return None if expected is None else expected.described.request
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when to call `handle` without an event, or None."""
+        """Return when to call `handle` even without an event, or None."""
         return self.registry.next_wakeup_ms(self.core.next_wakeup_ms())
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return the forecast of a job at this site, of the site's own users or the grid; None if it is unknown."""
+        """Return the forecast for a job at this site, whether of its own users or the grid; None if there is none."""
         now_ms = max(now_ms, self._now_ms)
         forecast = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.registry.records.get(job_id)
@@ -205,7 +205,7 @@ class LiveSite:
         return forecast
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
-        """Return the start of a job if it were submitted now, or delegated by the grid; the state does not change."""
+        """Forecast the start of a job as if a user submitted it or the grid delegated it now, without submitting it."""
         now_ms = max(now_ms, self._now_ms)
         reason = request_problem(request) if for_grid else self.registry.refusal(request)
         reason = reason or self._why_stuck(request) or self._why_rejected(request)
@@ -217,7 +217,7 @@ class LiveSite:
         return self.core.quote(now_ms, self.registry.next_job(request), self.settings.name, for_grid=for_grid)
 
     def offer(self, now_ms: int, request: JobRequest, question: RequestQuote) -> Quoted:
-        """Return the answer to a question of the grid about a job that is not submitted yet; nothing changes."""
+        """Return the answer to a quote request for a job that is not submitted yet, without changing the state."""
         reason = request_problem(request) or self._why_stuck(request) or self._why_rejected(request)
         if reason is not None:
             return Quoted(question.quote_id, 0, None, reason, cause="never")
@@ -229,7 +229,7 @@ class LiveSite:
         return with_parts(LiveSiteState, self.core)
 
     def state(self) -> LiveSiteState[Any]:
-        """Return the state between two instants."""
+        """Return the state; call it only between two calls of `handle`."""
         return LiveSiteState(
             now_ms=self._now_ms,
             core=self.core.state(),
@@ -240,7 +240,7 @@ class LiveSite:
         )
 
     def restore(self, state: LiveSiteState[Any]) -> None:
-        """Restore the state of another site with the same settings into this new one."""
+        """Restore the state of another instance with the same settings into this new instance."""
         self._now_ms = state.now_ms
         if state.settings:
             self._use(state.settings)
@@ -252,7 +252,7 @@ class LiveSite:
         }
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state is inconsistent: a running job without a run, or a run without a job."""
+        """Raise AssertionError if the state is inconsistent, e.g. if a running job has no run or a run has no job."""
         self.core.check_invariants()
         running = {running.job.job_id for running in self.core.site.running()}
         reserved = {job_id for job_id in running if self.core.part_state(job_id) in GRANTED}
@@ -307,14 +307,14 @@ class LiveSite:
                 self._inner.append(event)
 
     def _use(self, settings: dict[str, Any]) -> None:
-        """Switch to other settings, with a new core."""
+        """Switch to new settings, and create a new core without the old core's state."""
         self._changed = settings
         self.settings = settings_as(self.settings, settings, self.settings.changeable)
         self.core = _core_of(self.settings)
         self.runs.use_ports(self.settings.machines)
 
     def _settings_changed(self, settings: dict[str, Any]) -> None:
-        """Switch to other settings and keep the state."""
+        """Switch to new settings and keep the state."""
         core, week = self.core, self.settings.week
         self._use(settings)
         hand_over(core, self.core)
@@ -322,7 +322,7 @@ class LiveSite:
             self.core.site.replan()
 
     def _begin_late(self) -> None:
-        """Record the start of jobs whose nodes the evicted jobs have now left."""
+        """Record the start of jobs whose nodes have now been left by evicted jobs."""
         for run in self.runs.begun:
             run.start_ms = self._now_ms
             record = self.registry.records.get(run.job_id)
@@ -331,7 +331,7 @@ class LiveSite:
             self.registry.note(run.job_id, "starting", f"on {run.where}, now that earlier jobs have left it")
 
     def _asked_for_nodes(self, event: ReserveNodes | EnqueueJob, job_id: int) -> None:
-        """Pass a request for nodes to the core if the job was described and its user is accepted."""
+        """Pass a request for nodes to the core if the job has been described and is accepted; otherwise, refuse it."""
         expected = self._expected.get((job_id, event.attempt))
         if expected is None:
             self._answer(Refused(job_id, event.attempt, "the site has no description of this job"))
@@ -347,18 +347,18 @@ class LiveSite:
                     # Evictions depend on more than the width.
                     event = msgspec.structs.replace(event, job=self.registry.next_job(request))
                 elif isinstance(event, ReserveNodes) and self._by_threads and event.job is None:
-                    # A grid that does not know yet that nodes are shared here sends only the width. Other jobs may
-                    # still share the nodes of this job, unless it runs on several sites.
+                    # A grid that does not know yet that this site shares nodes sends only the width. Other jobs may
+                    # still share this job's nodes, unless the job runs at several sites.
                     job = self.registry.next_job(request) if event.start_ms is None else None
                     event = msgspec.structs.replace(event, job=job)
                 self._inner.append(event)
 
     def _why_rejected(self, request: JobRequest) -> str | None:
-        """Return why the site does not accept a job, by its user, options and forms; in one line, or None."""
+        """Return the one-line reason why the site does not accept a job's user, options or forms, or None."""
         return self.runs.users.refusal(request.user, request.batch_options, has_forms=bool(request.forms))
 
     def _why_stuck(self, request: JobRequest) -> str | None:
-        """Return why a job cannot run on a site that moves running jobs, or None."""
+        """Return why a job cannot run at a site that moves running jobs, or None."""
         if not self._moves_jobs or request.program.can_be_moved:
             return None
         right = "submit it with the signal at which it saves what it has done (--checkpoint-signal USR1)"
@@ -386,7 +386,7 @@ class LiveSite:
 
     def _settle(self) -> bool:
         """Admit held jobs that may enter the queue; return whether there are events for the core."""
-        # The record counts the attempts of jobs of the site's own users.
+        # For jobs of the site's own users, the record counts the attempts.
         self._inner += [JobSubmitted(job) for job, _ in self.registry.settle()]
         return bool(self._inner)
 
@@ -400,7 +400,7 @@ class LiveSite:
                     self._start(command)
                 case ChangeRate(job_id=job_id, rate=rate):
                     self.runs.note_rate(job_id, rate)
-                    # On machines that differ, the limit and the launch use the rate there; only pauses change it.
+                    # If machines differ, the limit and launch already use the machine's rate; only pauses change it.
                     speed = 1.0 if self.core.site.traits.forms else rate / RATE_ONE
                     if self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed):
                         self._note_pause(job_id, rate)
@@ -424,13 +424,13 @@ class LiveSite:
                     self._answer(answer)
 
     def _report_sharing(self) -> None:
-        """Note and report which jobs share nodes from now on, and the slowdowns."""
+        """Record and report changes in which jobs share nodes, and their slowdowns."""
         for run in self.runs.change_sharing(self._now_ms):
             limit_ms = next(iter(run.node_tasks.values())).launch.limit_ms or run.request.limit_ms
             self._shares(run, run.shared.so_far(limit_ms) if run.shared is not None else None)
 
     def _shares(self, run: Run, sharing: NodeSharing | None) -> None:
-        """Record which jobs a job shares its nodes with, or report it to the grid if it is the grid's job."""
+        """Record a job's node sharing, or report it to the grid if the job is a grid job."""
         if sharing is None or not sharing.beside:
             return
         record = self.registry.records.get(run.job_id)
@@ -441,14 +441,14 @@ class LiveSite:
             self.registry.note(run.job_id, "shares", f"its nodes at {self.settings.name}: {sharing.text}")
 
     def _note_pause(self, job_id: int, rate: int) -> None:
-        """Note that a job is paused while another job uses its machines, or that it is resumed."""
+        """Record in a job's history that the job is paused for another job on its machines, or resumed."""
         if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
             self.registry.note(job_id, "paused", f"at {self.settings.name}: {why}")
         elif rate > 0 and self.core.site.traits.evicts:
             self.registry.note(job_id, "resumed", f"at {self.settings.name}")
 
     def _note_lost(self, events: Iterable[ContractEvent]) -> None:
-        """Note the jobs whose nodes a batch system took back before their start, and the next request for nodes."""
+        """Record the delay of jobs whose nodes a batch system took back before their start, with the new forecast."""
         asks = [
             ask for event in events if isinstance(event, BatchSnapshot) for ask in event.asks if ask.state == "over"
         ]
@@ -458,11 +458,11 @@ class LiveSite:
                 self.registry.note(ask.job_id, "delayed", forecast.reason)
 
     def _start(self, command: StartJob, last: Run | None = None) -> None:
-        """Start a job of the site's own users or the grid on the nodes that the core gave it.
+        """Start a job of the site's own users or the grid on the nodes that the core has given it.
 
-        On sites that evict jobs, the core provides the remaining wall time: machines may differ, and the job may have
-        run before. If the job has only now left its previous nodes, `last` is its run there, which has the latest
-        ordered pace.
+        At sites that evict jobs, the core provides the remaining wall time, because machines may differ, and the job
+        may have run before. If the job has just left its previous nodes, `last` is its run on those nodes, which has
+        the last ordered pace.
         """
         evicts = self.core.site.traits.evicts
         limit_ms = self.core.site.limit_left_ms(self._now_ms, command.job_id) if evicts else 0
@@ -484,7 +484,7 @@ class LiveSite:
             described, meeting, port = expected.described, expected.meeting, expected.port
             expected.port = NO_PORT
         if evicts and len(described.sites) == 1:
-            # Its form may have another width and another command than the job.
+            # The form may have a different width and command than the job.
             request = in_form(described.request, self.core.site.form_of(command.job_id))
             size = 1 if request.program.ranks == "first-node" else width
             described = msgspec.structs.replace(described, request=request, limit_ms=limit_ms, size=size)
@@ -493,7 +493,7 @@ class LiveSite:
         if last is not None:
             run.is_paused, run.speed = last.is_paused, last.speed
         if len(described.sites) == 1:
-            # A job with an agreed start already has a port.
+            # A job with an agreed start may already have a port.
             taken = next(iter(run.node_tasks)), run.job_id, run.attempt
             run.port = port if port.number else self.runs.ports.take(*taken)
             meeting = run.port.meeting
@@ -504,14 +504,14 @@ class LiveSite:
         self.runs.start(run)
 
     def _evict(self, command: EvictJob) -> None:
-        """Evict a job for another job: it writes a checkpoint and ends within its grace period."""
+        """Evict a job in favor of another job; it writes a checkpoint and ends within its grace period."""
         reason = f"evicted at {self.settings.name}: {command.reason}"
         self.registry.note(command.job_id, "evicted", reason)
         self.registry.note(command.by, "evicts", f"job {command.job_id}")
         self.runs.evict(command.job_id, reason)
 
     def _move(self, command: MoveJob) -> None:
-        """Move a job of the site's own users to other nodes; hand a grid job back for a new placement."""
+        """Move a job of the site's own users to other nodes; hand a grid job back to the grid for a new placement."""
         job_id, record = command.job_id, self.registry.records.get(command.job_id)
         attempt = self.core.attempt_of(job_id)
         if record is not None:
@@ -527,7 +527,7 @@ class LiveSite:
             self.runs.move(run)
 
     def _made(self, start: StartJob, described: DescribeJob) -> Run:
-        """Return the run of a job on these nodes, with the node task of each machine."""
+        """Return a job's run on these nodes, with each machine's node task."""
         args = self.settings, start, described, self.core.site.traits.threads, self._now_ms
         run = make_run(*args, gives_parts=self._gives_parts)
         if self.core.site.traits.forms:
@@ -535,14 +535,14 @@ class LiveSite:
         return run
 
     def _describe(self, record: JobRecord, attempt: int) -> DescribeJob:
-        """Return the description of an attempt of a job of the site's own users, in the form of the grid's message."""
+        """Describe an attempt of a job of the site's own users, in the form of the message that the grid sends."""
         request = record.request
         size = 1 if request.program.ranks == "first-node" else request.nodes
         args = attempt, request, request.limit_ms, 0, size, (self.settings.name,), record.left(), record.starts
         return DescribeJob(record.job_id, *args)
 
     def _answer(self, answer: Answer) -> None:
-        """Send an answer of the core to the grid, with the fields that only the live site knows."""
+        """Send an answer from the core to the grid, after adding the fields that only the live site knows."""
         if isinstance(answer, Reserved):
             answer = msgspec.structs.replace(answer, rendezvous=self._meeting_for(answer.job_id, answer.attempt))
         elif isinstance(answer, Ended):
@@ -554,7 +554,7 @@ class LiveSite:
         self.registry.out.append(SendToGrid(answer))
 
     def _meeting_for(self, job_id: int, attempt: int) -> str:
-        """Return the rendezvous address of a multi-site job if its first rank is here; otherwise an empty text."""
+        """Return the rendezvous address of a multi-site job if this site has its first rank; otherwise, return ""."""
         expected, grant = self._expected[job_id, attempt], self.core.grant_of(job_id)
         if grant is None or expected.described.first_rank != 0:
             return ""
@@ -563,12 +563,12 @@ class LiveSite:
         return expected.port.meeting
 
     def _ended_answer(self, answer: Ended) -> Ended:
-        """Return the answer with the outcome of a grid job's run; first send the report of the run."""
+        """Send the report of a grid job's run; return the answer with the run's outcome."""
         run = self.runs.over.get(answer.job_id)
         if run is None:
             return answer
         outcome, reason = run.outcome()
-        # Use the outcome of the run. But a job that the grid ended must not run again, whatever that outcome is.
+        # Use the outcome of the run, but a job that the grid has ended must not run again, whatever that outcome is.
         was_evicted = run.is_evicted and answer.outcome == "lost"
         if answer.outcome in ("finished", "limit") or outcome == "finished" or was_evicted:
             answer = msgspec.structs.replace(answer, outcome=outcome)
@@ -587,7 +587,7 @@ class LiveSite:
         return answer
 
     def _settle_evicted(self) -> None:
-        """Record that evicted jobs have left their nodes: they wait again, or start on their new nodes.
+        """Record that evicted jobs have left their nodes; start jobs that already have new nodes, requeue the others.
 
         A job that ended by itself or was cancelled leaves the queue or its new nodes. A grid job goes back to the grid.
         """
@@ -608,7 +608,7 @@ class LiveSite:
                 self._start(run.next_start, run)
 
     def _settle_over(self) -> list[Job]:
-        """Record the ends of jobs of the site's own users; return the jobs that have to run again."""
+        """Record which jobs of the site's own users have ended; return the jobs that must run again."""
         again: list[Job] = []
         for job_id, run in self.runs.over.items():
             record = self.registry.records.get(job_id)
@@ -627,7 +627,7 @@ class LiveSite:
 
 
 def _enter(record: JobRecord, run: Run) -> None:
-    """Record the result of a run in the record of its job."""
+    """Copy the result of a run into its job's record."""
     record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.node_tasks)
     record.ran_ms = run.ran_ms
     record.array_tasks += of_attempt(run.array_tasks, run.attempt)
