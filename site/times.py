@@ -135,7 +135,7 @@ def when_text(when_ms: int, now_ms: int) -> str:
 
 
 def end_of_processes_ms(start_ms: int, ran_ms: Ran, heard_ms: int) -> int:
-    """Return when processes ended according to their machines, or ``heard_ms``, the time of the report, if implausible.
+    """Return when processes ended by their machines' clocks, or the report's time ``heard_ms`` if that is implausible.
 
     The report is late if part of the grid was unreachable when the job ended; the outage does not count as run time.
     """

@@ -191,7 +191,7 @@ class AskedJobs(Discipline):
         return min(self.free, self._snapshot.free_from[0][1])
 
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
-        """Return delayed jobs that were not reported yet or are delayed further; their expected start may be None."""
+        """Return the delays to report, new or longer than reported before, as job ids and expected starts or None."""
         is_away = self._snapshot is None or bool(self._snapshot.problem)
         asked = {request.job.job_id for request in self.requests(now_ms)}
         waits = [

@@ -345,7 +345,7 @@ class Pilots(NodeSource):
     def _idle_at(self, pilot: Pilot) -> int | None:
         """Return when a pilot reaches its idle limit; None if it is running a job, or its nodes are not allocated.
 
-        `_free_since_ms` has only free nodes.
+        `_free_since_ms` has entries only for free nodes.
         """
         since_ms = [self._free_since_ms.get(place) for place in pilot.node_indices]
         return None if None in since_ms else max(instant_ms or 0 for instant_ms in since_ms) + self._rules.idle_ms

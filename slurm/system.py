@@ -164,7 +164,7 @@ class BatchSystem(Protocol):
         """
 
     def script(self, command: tuple[str, ...], stdin: str = "") -> str:
-        """Return a script that runs a command on each node of an allocation, and ends when all the commands have ended.
+        """Return a script that runs a command once on each node of an allocation, and ends once all of them have ended.
 
         The command gets its node number, counted from 0, in ``GRIDWEAVE_NODE``, the number of the allocation in
         ``GRIDWEAVE_ALLOCATION``, and ``stdin``, a line that nobody else may read, on its standard input.

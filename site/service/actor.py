@@ -49,7 +49,7 @@ K = TypeVar("K", bound="Queries[Any]")
 
 
 class DrivenActor(LiveActor, ABC, Generic[K]):
-    """An actor around a driver.
+    """Base class of actors that run a driver.
 
     Ray does not restart an actor whose constructor has failed. So the journal is opened after construction, with
     retries while another process holds its lock or its server is unreachable.
@@ -67,7 +67,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
 
     @abstractmethod
     def make_queries(self) -> K:
-        """Create the queries and their driver; called in a separate thread, because a replay may take long."""
+        """Create the queries and their driver; called in a separate thread, because a replay may take a long time."""
 
     def works(self, queries: K) -> list[Coroutine[Any, Any, Any]]:
         """Return the coroutines that run for the actor's lifetime."""
@@ -161,7 +161,7 @@ LOOK_S = 5.0
 class SiteActor(DrivenActor["SiteQueries"]):
     """The site actor, a thin shell around a `SiteDriver`.
 
-    It reaches its machines through ``calls``, and the grid through ``uplink`` if given, otherwise through ``calls``.
+    The site reaches its machines through ``calls``, and the grid through ``uplink`` or, without it, ``calls``.
     """
 
     def __init__(

@@ -324,7 +324,7 @@ class _Lane:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason why a Ray call failed: the first line of the actor's error message, or of Ray's."""
+    """Return why a Ray call failed: the first line of the actor's error message, or of Ray's."""
     cause = getattr(error, "cause", None) or error
     lines = str(cause).splitlines()
     return lines[0] if lines else type(cause).__name__

@@ -78,7 +78,7 @@ OnNotes = Callable[[list[NumberedNote], dict[int, JobRecord]], None]
 """Called after a turn with the new history notes, and the records of the jobs that ended in that turn, by job id."""
 
 Send = Callable[[str, bytes], Awaitable[str | None]]
-"""Sends a packet to a peer; returns why the peer refused it, or None. It may raise, and lose or duplicate packets."""
+"""Sends a packet to a peer; returns why the peer refused it, or None. It may fail, or lose or duplicate packets."""
 
 RESEND_MS = 1_000
 SNAPSHOT_EVERY = 1_000
@@ -569,7 +569,7 @@ class Driver(ABC, Generic[Incoming]):
                 logger.error("%s refuses messages: %s", peer, refusal)
 
     def spawn(self, work: Awaitable[object]) -> None:
-        """Run in the background; a failure is harmless."""
+        """Run a send operation in the background; a failure is harmless."""
         task = asyncio.ensure_future(_harmless(work))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

@@ -44,7 +44,7 @@ LEAST_SECRET = 32
 
 _MOST_SECRETS = 1 << 16
 _FIRST_WORD_S, _BYTES_PER_S = 5.0, 20_000
-"""A packet counts as lost after the first value [s] plus its size divided by the second, a very slow line's rate."""
+"""Time limit of a packet [s]: a base time, plus the packet's size divided by the rate of a very slow line."""
 
 _CONNECT_S, _IDLE_S = 3.0, 15.0
 BEAT_S = 1.5
@@ -291,7 +291,7 @@ class PacketRefusedError(UnavailableError):
 
 
 class _Problem(msgspec.Struct):
-    """The only field of a problem document that is used."""
+    """A problem document, of which only the detail is used."""
 
     detail: str = ""
 

@@ -427,7 +427,7 @@ class SiteQueries(Queries[SiteDriver]):
         return forecasts
 
     async def drain(self, draining: bool) -> None:
-        """Stop accepting new grid jobs, or accept them again."""
+        """Stop accepting new grid jobs if ``draining``, otherwise accept them again."""
         await self.driver.drain(draining)
 
     async def give_up(self, machine: str) -> GivenUp:

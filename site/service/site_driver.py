@@ -122,7 +122,7 @@ class SiteDriver(Driver[Any]):
         await self.apply(MachineForgotten(machine))
 
     async def drain(self, draining: bool) -> None:
-        """Stop accepting new jobs from the grid, or accept them again."""
+        """Stop accepting new grid jobs if ``draining``, otherwise accept them again."""
         await self.apply(DrainSite() if draining else ResumeSite())
 
     async def report(self, data: bytes) -> None:
@@ -206,7 +206,7 @@ def warm_up(settings: SiteSettings) -> LiveSite:
 
 
 def _of_the_grid(request: JobRequest) -> list[LiveSiteEvent]:
-    """Return events that reserve nodes for two grid jobs: one to start at once, one at a later, committed start."""
+    """Return events that reserve nodes for two grid jobs: one starts at once, the other at a later, committed start."""
     events: list[LiveSiteEvent] = []
     for job_id, start_ms in ((1, None), (2, 10_000)):
         events.append(DescribeJob(job_id, 1, request, 1_000, 0, 1, ("here",)))

@@ -230,7 +230,7 @@ class GridJob(msgspec.Struct, gc=False):
 
     @property
     def has_lease(self) -> bool:
-        """Whether the fragment ends by a timeout unless the grid renews its lease or commits its nodes."""
+        """Whether the fragment times out unless the grid renews its lease or commits its nodes."""
         return self.state in LEASED
 
     @property

@@ -130,7 +130,7 @@ class JobRegistry:
         return self.records.keys() - set(self._ended)
 
     def next_wakeup_ms(self, core_ms: int | None) -> int | None:
-        """Return when something is next due without an event: for a held job, or for the core at `core_ms`; or None."""
+        """Return when a held job or, at `core_ms`, the core is next due without an event; None if never."""
         here_ms = self.eligibility.next_wakeup_ms()
         if here_ms is None or core_ms is None:
             return core_ms if here_ms is None else max(here_ms, self._now_ms + 1)
@@ -395,7 +395,7 @@ class JobRegistry:
 def _used_s(record: JobRecord, end_ms: int | None) -> int:
     """Return the node-seconds used by the attempt that ended at `end_ms`.
 
-    The end of a lost attempt is unknown; its time limit is the most that counts, even if its machine was unreachable.
+    The end of a lost attempt is unknown, so at most its time limit counts, even if the outage lasted longer.
     """
     if record.start_ms is None or end_ms is None:
         return 0

@@ -1,4 +1,4 @@
-"""Runs Slurm's commands as processes, and interprets their error messages."""
+"""Run Slurm's commands as processes, and interpret their error messages."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Commands:
 
 
 def refusal(message: str, words: str | None = None) -> InputError | UnavailableError:
-    """Return the error for a job that Slurm rejected: InputError if permanent, UnavailableError if maybe temporary.
+    """Return the error for a job that Slurm rejected: InputError if permanent, UnavailableError if possibly temporary.
 
     slurmrestd does not name the accounting or QOS limit that a job violates, so such a violation may be temporary.
 

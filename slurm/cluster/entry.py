@@ -125,7 +125,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return {user: BatchUser(account=to.account, runs_as=to.runs_as) for user, to in tables.items()}
 
     def rules(self, others: MachineRules) -> MachineRules:
-        """Return the rules `others` for jobs that nodes start, with this table's options, and its users if any."""
+        """Return the rules for which jobs nodes start: `others`, with this table's options, and its users if any."""
         rules = msgspec.structs.replace(others, options=tuple(self.user_options))
         return msgspec.structs.replace(rules, owner="", mapped=tuple(self.users)) if self.users else rules
 
@@ -145,7 +145,7 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> BatchPolic
 
 
 def check_table(table: SlurmTable) -> None:
-    """Raise OptionError if a value in the table is invalid; nothing on this machine is checked."""
+    """Raise OptionError if a value in the table is invalid; paths and accounts are not looked up."""
     settings = table.settings
     check_options("user_options", table.user_options, tuple(OVER_REST) if settings.submits_over_rest else ALLOWED)
     users = table.batch_users

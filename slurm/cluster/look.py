@@ -1,4 +1,4 @@
-"""Queries a Slurm cluster by commands or over slurmrestd, with the same results."""
+"""Query a Slurm cluster by commands or over slurmrestd, with the same results."""
 
 from __future__ import annotations
 

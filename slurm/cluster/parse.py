@@ -243,7 +243,7 @@ def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[st
     ----------
     text : str
     mark : str
-        Random text at the start of every job, because a job name may have several lines, and none of them must be
+        Random text at the start of every job, because a job name may have several lines, and no line of it must be
         mistaken for another job.
 
     Raises

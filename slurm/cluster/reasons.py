@@ -82,7 +82,7 @@ _LIMITS = {
     r"Max\w+PerAccount": "its account",
     r"Max\w+PerUser": "its user",
 }
-"""Patterns for the names of limits, and what each such limit applies to."""
+"""Maps patterns for the names of limits to what such a limit applies to."""
 
 ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "COMPLETED": ("given back", "its nodes were given back"),
@@ -97,7 +97,7 @@ ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "REVOKED": ("lost", "another cluster of Slurm's federation has it"),
     "REQUEUED": ("lost", "Slurm requeued it"),
 }
-"""How an allocation ended, by its job's final state in Slurm, and an explanation."""
+"""Maps a job's final state in Slurm to how its allocation ended, and an explanation."""
 
 UNDECIDED = ("", "None", "SchedDefer")
 """Reasons of jobs that Slurm has not considered yet, so that they may start at any moment."""

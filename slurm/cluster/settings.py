@@ -102,7 +102,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
     tokens : str
         Folder with a file ``ACCOUNT.jwt`` for each account that submits or queries, which contains its token.
     token_command : tuple of str
-        Command that prints an account's token, as an alternative to ``tokens``; ``{account}`` is replaced by the name.
+        Command that prints an account's token, as an alternative to ``tokens``; ``{account}`` stands for its name.
 
     Raises
     ------

@@ -137,7 +137,7 @@ class Hub:
         """Return the number of the first silent node in an allocation, or None.
 
         Also return None if no node of the allocation has ever called, or if all of the site's nodes are silent, because
-        then the site must be cut off.
+        then the site itself is probably cut off.
         """
         heard = self._heard()
         if not heard or all((name, number) not in self._nodes for number in range(nodes)):

@@ -30,7 +30,7 @@ from gridweave.slurm.service.node_http import SiteConnection
 logger = logging.getLogger("gridweave.live")
 
 AGAIN_S = 0.5
-"""Pause before a node retries to reach its site [s]."""
+"""Pause before a node retries its connection to the site [s]."""
 
 END_S = 20.0
 """Time that ranks have to end when the batch system takes the node away [s]."""

@@ -55,10 +55,10 @@ LEAVE_S = 10.0
 """Time that unneeded nodes have to give themselves back before their allocation is cancelled [s]."""
 
 TIDY_EVERY = 100
-"""Number of queries between two removals of output that exceeds the limits."""
+"""Number of queries after which output that exceeds the limits is removed."""
 
 MOST_SHORT = 3
-"""A job fails once this many of its pilots have run out of memory, as it may be the cause (a guess)."""
+"""A job fails once this many of its pilots ran out of memory, because the job itself may be the cause (a guess)."""
 
 GONE = "it is no longer in the queue of the batch system"
 PUT_BACK = "the batch system has requeued it"
@@ -510,7 +510,7 @@ class BatchReconciler:
         return True
 
     async def _give_up(self, requests: Mapping[str, NodeRequest], counts: Mapping[str, Allocation]) -> None:
-        """Cancel running allocations with a node that has been silent for `lease_s`, as its job blocks the others.
+        """Cancel running allocations with a node silent for `lease_s`, because their jobs would block the other nodes.
 
         The allocations are reported as lost once the batch system reports that they have ended.
         """

@@ -110,7 +110,7 @@ class ProblemsError(InputError):
     Parameters
     ----------
     problems : iterable
-        At least one problem. Converted to a string, each says where and what is wrong, and what would be right. The
+        The problems, at least one. The text of a problem says where it is, what is wrong, and what would be right. The
         message has one line per problem.
     """
 

@@ -171,7 +171,7 @@ def _resize(discipline: Discipline, traits: Traits, nodes: int, by: int) -> None
 
 
 _LATER = week_of([(0, 123_456_789)])
-"""A week that starts at another time than `FROM_MONDAY`, for disciplines that must not depend on the week."""
+"""A week clock that differs from `FROM_MONDAY`, for disciplines that must not depend on the time of the week."""
 
 _NEEDS = ((1.0, 0.0, 0.0), (0.1, 0.8, 0.1), (0.1, 0.1, 0.8))
 """Rows of CPU, network and disk use, as fractions; each random job draws one of the rows."""

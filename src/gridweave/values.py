@@ -15,9 +15,9 @@ Kinds = Mapping[str, Callable[[str], Any]]
 
 
 def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
-    """Parse an amount of data, e.g. ``64 GB``, ``1.5GiB`` or ``4096``, or a rate, e.g. ``200 MB/s``; return bytes (/s).
+    """Parse an amount of data, e.g. ``64 GB``, ``1.5GiB`` or ``4096``, or a rate, e.g. ``200 MB/s``.
 
-    Raise OptionError for `option` unless the value is valid and more than 0. Rates are accepted only if `per_second`.
+    Raise OptionError for `option` unless the value is valid and more than 0. Return bytes, or bytes/s if `per_second`.
 
     Examples
     --------
