@@ -68,7 +68,7 @@ def free_throughout(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int
 
 
 def earliest_start(steps: Sequence[tuple[int, int]], now_ms: int, width: int, length_ms: int) -> int | None:
-    """Return the first instant from which `width` nodes are free for `length_ms`, or None if there is none.
+    """Return the first instant from which `width` nodes are free for `length_ms`, or None if never.
 
     Examples
     --------

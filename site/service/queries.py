@@ -452,7 +452,7 @@ class SiteQueries(Queries[SiteDriver]):
         return GivenUp("machine-answers", reason)
 
     async def ask_discipline(self, question: str, changes: Any) -> Any:
-        """Return what the discipline has learned about `question`, after applying `changes` unless that is None.
+        """Return what the discipline has learned about `question`, after applying any `changes`.
 
         Return None, and change nothing, if the discipline does not know the question. Raise InputError if it cannot
         read the changes.

@@ -41,7 +41,7 @@ def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
 def weeks_of(zone: ZoneInfo | None, zero_s: int, from_s: int, until_s: int) -> tuple[tuple[int, int], ...]:
     """Return the time of the week in a zone, for a clock that shows 0 at the Unix time ``zero_s``.
 
-    Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included. If `zone` is None, this machine's zone
+    Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included. Without a zone, this machine's zone
     is used.
 
     Returns

@@ -117,7 +117,7 @@ class GridShare:
 
     @property
     def further_nodes(self) -> int:
-        """Number of additional nodes that grid jobs may use now, whether or not so many are free."""
+        """Number of additional nodes that grid jobs may use now, whether or not that many are free."""
         if self.closed:
             return 0
         return self.cap if self.overlaps else max(0, self.cap - self.held)

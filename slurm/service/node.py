@@ -41,7 +41,7 @@ TAKEN = "the batch system has taken its node"
 class Node:
     """A node of an allocation, from its start until it is given back.
 
-    The node gives itself back when the site tells it to, or when it is idle and has not heard from the site for the
+    The node gives itself back when the site orders it to, or when it is idle and has not heard from the site for the
     length of its lease. When the batch system takes the node away (SIGTERM), it ends its ranks and reports nothing: the
     site gets the reason from the batch system, and the state of the ranks from the folder.
     """
