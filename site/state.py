@@ -1,9 +1,9 @@
-"""Convert the state of a scheduler to plain typed data and to bytes, which a journal stores for recovery.
+"""Convert a scheduler's state to plain typed data and to bytes, which a journal stores for recovery.
 
-Every core has ``state()``, which returns its own kind of `CoreState`, and ``restore(state)`` for a new core with the
-same settings. A state holds numbers, texts, structs, tuples and dicts; arrays as their columns by name
-(`arrays_state`), random number generators as numbers (`generator_state`), and the states of its parts. Decoding never
-looks up a name from the bytes. docs/journal.md, "Versions", says how a release may change a state.
+Every core has ``state()``, which returns the core's own type of `CoreState`, and ``restore(state)``, for a new core
+with the same settings. A state consists of numbers, strings, structs, tuples, dicts and the states of parts; arrays are
+stored as named columns (`arrays_state`), and random number generators as numbers (`generator_state`). Decoding never
+imports anything named in the bytes. docs/journal.md, "Versions", says how a release may change a state.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ A = TypeVar("A", bound=NamedTuple)
 
 
 class CoreState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="state"):
-    """Base of the states; the tag of each subclass is its owner and version: ``tag="SiteCore 1"``."""
+    """Base class of states; a subclass's tag has its owner and version, e.g. ``tag="SiteCore 1"``."""
 
 
 class HasState(Protocol):
-    """A core, or a replaceable part of one."""
+    """A core, or a replaceable part of a core, whose state can be saved and restored."""
 
     @property
     def state_type(self) -> Any:
-        """The type that `state` returns and `restore` accepts: a `CoreState`.
+        """The `CoreState` type that `state` returns and `restore` accepts.
 
-        It can be a union: the last member is the current type, and older releases wrote the others. If a part is
-        replaceable, it is the result of `with_parts`.
+        The type can be a union, whose last member is the current type; older releases wrote the other members. For a
+        core with replaceable parts, the type is the result of `with_parts`.
         """
 
     def state(self) -> Any:
-        """Return the state; it may share objects with the core, so encode it before the core continues."""
+        """Return the state, which may share objects with the core; encode it before the core changes."""
 
     def restore(self, state: Any) -> None:
-        """Restore the state of a core with the same settings into this new one, which may keep objects of it."""
+        """Restore this new core from a state of a core with the same settings; the new core may keep its objects."""
 
 
 def with_parts(kind: Any, *parts: HasState) -> Any:
-    """Return the generic `CoreState` for these parts."""
+    """Return the generic `CoreState` type `kind`, parametrized with the state types of these parts."""
     return kind[tuple(part.state_type for part in parts)]
 
 
 class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An array, or one column of a structured array."""
 
-    dtype: str  # numpy's name with the byte order: ``<i8``
+    dtype: str  # NumPy name with the byte order, e.g. ``<i8``
     shape: tuple[int, ...]
     data: bytes  # in C order
 
 
 Arrays = dict[str, ArrayState]
-"""Arrays and columns by name; column ``width`` of ``jobs`` is ``jobs.width``."""
+"""Arrays and columns by name; e.g. ``jobs.width`` is the column ``width`` of the array ``jobs``."""
 
 
 class GeneratorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of a random number generator."""
 
-    kind: str  # ``PCG64``, or a generator with the same state fields
+    kind: str  # e.g. ``PCG64``; must have the same state fields as PCG64
     # 128-bit integers in hexadecimal.
     state: str
     increment: str
@@ -77,7 +77,7 @@ class GeneratorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def arrays_state(arrays: NamedTuple) -> Arrays:
-    """Return the arrays of a named tuple, including nested ones; values that are not arrays are omitted."""
+    """Return the arrays in a named tuple and in the named tuples nested in it; other values are omitted."""
     columns = _columns(arrays, "")
     return {name: ArrayState(array.dtype.str, array.shape, array.tobytes()) for name, array in columns}
 
@@ -94,7 +94,7 @@ def _columns(arrays: NamedTuple, prefix: str) -> Iterator[tuple[str, npt.NDArray
 
 
 def restored_arrays(fresh: A, kept: Arrays) -> A:
-    """Return the arrays from `arrays_state` in their stored sizes; arrays that were not stored are as in ``fresh``."""
+    """Restore arrays from `arrays_state`, with their stored sizes; arrays that were not stored come from ``fresh``."""
     left = dict(kept)
     try:
         arrays = _filled(fresh, left, "")
@@ -106,7 +106,7 @@ def restored_arrays(fresh: A, kept: Arrays) -> A:
 
 
 def _filled(fresh: A, left: Arrays, prefix: str) -> A:
-    """Build a named tuple from the stored arrays, and remove these from ``left``."""
+    """Build a named tuple from stored arrays; remove the arrays used from ``left``."""
     values: dict[str, Any] = {}
     for name, value in zip(fresh._fields, fresh, strict=True):
         if hasattr(value, "_fields"):
@@ -153,7 +153,7 @@ def generator_state(rng: Generator) -> GeneratorState:
 
 
 def restore_generator(rng: Generator, kept: GeneratorState) -> None:
-    """Set a random number generator to the state of another of its kind."""
+    """Set a random number generator to a state from a generator of the same kind."""
     try:
         rng.bit_generator.state = {
             "bit_generator": kept.kind,
@@ -166,23 +166,23 @@ def restore_generator(rng: Generator, kept: GeneratorState) -> None:
 
 
 def kind_of(core: HasState) -> str:
-    """Return the owner and version of a core's state, such as ``SiteCore 1``."""
+    """Return the owner and version of a core's state, e.g. ``SiteCore 1``."""
     newest = (get_args(core.state_type) if isinstance(core.state_type, UnionType) else (core.state_type,))[-1]
     return str((get_origin(newest) or newest).__struct_config__.tag)
 
 
 def dump_state(core: HasState) -> bytes:
-    """Return the state of a core as bytes."""
+    """Return a core's state as compressed bytes."""
     return compressed(state_bytes(core))
 
 
 def compressed(state: bytes) -> bytes:
-    """Compress the result of `state_bytes` for `read_state`."""
+    """Compress the result of `state_bytes`; `read_state` decompresses it."""
     return zlib.compress(state, _LEVEL)
 
 
 def state_bytes(core: HasState) -> bytes:
-    """Return the state of a core as uncompressed bytes."""
+    """Return a core's state as uncompressed bytes."""
     try:
         return _ENCODER.encode(core.state())
     except (TypeError, ValueError, OverflowError) as error:
@@ -190,7 +190,7 @@ def state_bytes(core: HasState) -> bytes:
 
 
 def read_state(core: HasState, data: bytes) -> Any:
-    """Decode the result of `dump_state` for the `restore` method of a new core."""
+    """Decode the result of `dump_state`; pass the decoded state to the ``restore`` method of a new core."""
     try:
         return msgspec.msgpack.decode(zlib.decompress(data), type=core.state_type)
     except zlib.error as error:
@@ -200,7 +200,7 @@ def read_state(core: HasState, data: bytes) -> Any:
 
 
 def hand_over(old: HasState, new: HasState) -> None:
-    """Restore the state of one core into a new one, whose settings may differ if the type of the state is the same."""
+    """Restore a new core from the state of an old core; their settings may differ, but not their state types."""
     new.restore(msgspec.msgpack.decode(state_bytes(old), type=new.state_type))
 
 

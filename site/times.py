@@ -1,4 +1,4 @@
-"""Parse and format time spans, and compute growing pauses and the run times of jobs."""
+"""Parse and format time spans, and compute retry pauses and the run times of jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_PAUSE_MS = 600_000
 
 
 def growing_pause_ms(first_ms: int, times: int) -> int:
-    """Return the pause before the next try after ``times`` failures; it doubles each time, up to 10 min.
+    """Return the pause before the next retry after ``times`` failures; the pause doubles each time, up to 10 min.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def growing_pause_ms(first_ms: int, times: int) -> int:
 
 
 def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> int:
-    """Return a time span such as ``90``, ``10m``, ``1h30m``, ``2d``, ``10:00`` or ``2-00:00:00`` in ms.
+    """Parse a time span such as ``90``, ``10m``, ``1h30m``, ``2d``, ``10:00`` or ``2-00:00:00``; return it in ms.
 
     A number without a unit is in ``bare`` units.
 
@@ -55,20 +55,20 @@ def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> i
 
 
 def _clock_ms(text: str) -> float | None:
-    """Return a time that is written with colons or a dash in ms, or None if it is not."""
+    """Parse a time span in Slurm's formats; return it in ms, or None if `text` is in another format."""
     if clock := _CLOCK.fullmatch(text):
         days, counts = "0", [clock[1] or "0", clock[2], clock[3]]
     elif clock := _DAYS.fullmatch(text):
         days, counts = clock[1], [clock[2], clock[3] or "0", clock[4] or "0"]
     else:
         return None
-    # Floats, so that a very long number gives a time that is too long, not a conversion error.
+    # Use floats, so that a huge number is reported as too long instead of as a conversion error.
     units = (_UNITS_MS["d"], _UNITS_MS["h"], _UNITS_MS["m"], _UNITS_MS["s"])
     return sum(float(count) * unit for count, unit in zip([days, *counts], units, strict=True))
 
 
 def typed_time(span_ms: int) -> str:
-    """Return a time span exactly, as a user types it and `parse_time_ms` reads it.
+    """Format a time span exactly, as a user would type it for `parse_time_ms`.
 
     Examples
     --------
@@ -87,7 +87,7 @@ _SHOWN_UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000}
 
 
 def span_text(span_ms: float) -> str:
-    """Return a time span for people: its largest unit and the next smaller one, rounded to the latter.
+    """Format a time span for people, in its largest unit and the next smaller unit, rounded to the latter.
 
     `span` in ``grid/gateway/web/text.js`` is the same function for the web pages.
 
@@ -117,12 +117,12 @@ def _two_units(span_ms: int) -> str:
 
 
 def _half_up(span_ms: float, step_ms: int) -> int:
-    """Return the number of steps in a time span, halves rounded up."""
+    """Divide a time span by a step; return the quotient rounded to an integer, halves upwards."""
     return int((span_ms + step_ms / 2) // step_ms)
 
 
 def when_text(when_ms: int, now_ms: int) -> str:
-    """Return an instant relative to now, in words.
+    """Format an instant relative to now, for people.
 
     Examples
     --------
@@ -135,21 +135,21 @@ def when_text(when_ms: int, now_ms: int) -> str:
 
 
 def end_of_processes_ms(start_ms: int, ran_ms: Ran, heard_ms: int) -> int:
-    """Return when processes ended by their machines' clocks, or ``heard_ms`` if that time is implausible.
+    """Return when processes ended by their machines' clocks, or the report's time ``heard_ms`` if that is implausible.
 
-    The two times differ when a part of the grid was unreachable at the end of the job; the outage is not run time.
+    The report is late if part of the grid was unreachable when the job ended; the outage does not count as run time.
     """
     return ran_ms[1] if ran_ms is not None and start_ms <= ran_ms[1] <= heard_ms else heard_ms
 
 
 def processes_ended_ms(record: JobRecord) -> int | None:
-    """Return when the processes of a job ended, as `end_of_processes_ms` does; None if the job has not ended."""
+    """Return when a job's processes ended, as in `end_of_processes_ms`; None if the job has not ended."""
     if record.start_ms is None or record.end_ms is None:
         return record.end_ms
     return end_of_processes_ms(record.start_ms, record.ran_ms, record.end_ms)
 
 
 def run_time_ms(record: JobRecord, now_ms: int | None = None) -> int | None:
-    """Return the run time of a job's last attempt, until `now_ms` if it still runs; None if it has not started."""
+    """Return the run time of a job's last attempt, until `now_ms` if it is running; None if it has not started."""
     until_ms = now_ms if record.end_ms is None else processes_ended_ms(record)
     return None if record.start_ms is None or until_ms is None else until_ms - record.start_ms

@@ -1,4 +1,4 @@
-"""Forecast of the free nodes of a batch system, as a step function of time, and queries on it. Pure."""
+"""Forecast a batch system's free nodes as a step function of time, and query that forecast. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from gridweave.slurm.system import BatchView
 
 Steps = tuple[tuple[int, int], ...]
-"""Numbers of free nodes, each with the instant [ms] from which it holds, in order of time; the last one has no end."""
+"""Steps of (instant [ms], number of free nodes from then on), in order of time; the last step has no end."""
 
 MOST_STEPS = 64
-"""The most steps of a forecast, to bound the size of a journal; the last one takes the minimum of all later ones."""
+"""Maximum number of steps, which bounds the journal's size; the last step has the minimum of all later steps."""
 
 UNKNOWN_MS = 86_400_000
-"""How long nodes with an unknown end count as taken if the batch system has no time limit [ms] (a guess)."""
+"""How long nodes count as taken if it is unknown when they become free and there is no time limit [ms] (a guess)."""
 
 SOON_MS = 60_000
-"""How long nodes past their time limit count as taken if they are not free yet [ms] (a guess)."""
+"""How much longer nodes count as taken if their job's time limit has passed [ms] (a guess)."""
 
 
 def free_steps(view: BatchView, now_ms: int) -> Steps:
-    """Return how many nodes will be free from now on, if every running or waiting job uses its whole time limit.
+    """Forecast the number of free nodes from now on, if every running or waiting job uses its whole time limit.
 
     Nodes that are neither idle nor in ``view.busy`` count as taken for the longest time limit. Waiting jobs without an
-    expected start are ignored, so the forecast may be too high. The number for now is the batch system's ``idle``.
+    expected start are ignored, so the forecast may be too high. The first step has the batch system's ``idle``.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def free_steps(view: BatchView, now_ms: int) -> Steps:
 
 
 def free_throughout(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int) -> int:
-    """Return how many nodes are free during all of an interval; 0 if no step overlaps it.
+    """Return how many nodes are free throughout an interval; 0 if no step overlaps the interval.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def free_throughout(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int
 
 
 def earliest_start(steps: Sequence[tuple[int, int]], now_ms: int, width: int, length_ms: int) -> int | None:
-    """Return the first instant from which `width` nodes stay free for `length_ms`, or None.
+    """Return the first instant from which `width` nodes are free for `length_ms`, or None if never.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def earliest_start(steps: Sequence[tuple[int, int]], now_ms: int, width: int, le
 
 
 def occupied(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int, nodes: int) -> Steps:
-    """Return the steps with `nodes` fewer free nodes between two instants, the first of them not before the first step.
+    """Return the steps with `nodes` fewer free nodes from `start_ms`, at or after the first step, to `end_ms`.
 
     Examples
     --------

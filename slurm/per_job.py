@@ -1,4 +1,4 @@
-"""A site that requests nodes for each of its jobs, and starts the job when the batch system gives them."""
+"""A site that requests nodes for each of its jobs, and starts the job once the batch system has allocated them."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ FIRST_PAUSE_MS = 10_000
 """Pause before the next request for a job whose nodes were lost before it began [ms]; it doubles each time."""
 
 LATER_MS = 60_000
-"""A new expected start is reported only if it is later by more than this [ms]: such forecasts change often."""
+"""A new expected start is reported only if it is later by more than this [ms], because forecasts change often."""
 
 MOST_LOST = 10
-"""A job is rejected when its nodes were lost this often before it began: after some forty minutes (a guess)."""
+"""A job is rejected once its nodes were lost this often before it began, after some forty minutes (a guess)."""
 
 
 class AskedJob(msgspec.Struct):
-    """A job of the site, and the state of the request for its nodes."""
+    """One of the site's jobs, and the state of the request for its nodes."""
 
     job: Job
-    ask: int  # the number of the request, unique for this site
-    lost: int = 0  # how often nodes were lost before it began
-    why_lost: str = ""  # why they were lost the last time
-    is_ready: bool = False  # whether all its nodes are there
+    ask: int  # the number of the request, unique at this site
+    lost: int = 0  # how often its nodes were lost before it began
+    why_lost: str = ""  # why its nodes were lost the last time
+    is_ready: bool = False  # whether all its nodes are available
     start_ms: int | None = None  # its expected start, or its actual one
-    end_ms: int | None = None  # its end by estimate, once it has started
+    end_ms: int | None = None  # its expected end, once it has started
     not_before_ms: int = 0
     reason: str = ""
-    is_put_off: bool = False  # whether the batch system has decided that it has to wait
+    is_put_off: bool = False  # whether the batch system has considered the request and made it wait
     was_reported: bool = False  # whether its wait was reported
-    reported_ms: int | None = None  # the start that was reported last
+    reported_ms: int | None = None  # the last reported start
     is_counted: bool = False  # whether the snapshot of the batch system counts its nodes as taken
 
     def lose(self, now_ms: int, reason: str) -> None:
-        """Record that its nodes were lost before it began; they are requested again after a pause."""
+        """Record that the job's nodes were lost before it began; they are requested again after a pause."""
         self.not_before_ms = now_ms + growing_pause_ms(FIRST_PAUSE_MS, self.lost)
         self.lost, self.why_lost, self.start_ms, self.reason = self.lost + 1, reason, None, ""
         self.is_put_off = True
 
     def delay(self, start_ms: int | None) -> bool:
-        """Record the expected start of a waiting job; return whether to report it: the first one, or a later one."""
+        """Record the expected start; return whether to report it, as the first report or because it is later."""
         is_later = start_ms is not None and (self.reported_ms is None or start_ms > self.reported_ms + LATER_MS)
         is_news = is_later or not self.was_reported
         if is_news:
@@ -63,14 +63,14 @@ class AskedJob(msgspec.Struct):
 
     @property
     def loss(self) -> str:
-        """How often its nodes were lost and why, as text; empty if never."""
+        """A description of how often the job's nodes were lost, and why; empty if never."""
         if self.lost > 1:
             return f"its nodes were lost {self.lost} times before it began, the last time: {self.why_lost}"
         return f"its nodes were lost before it began: {self.why_lost}" if self.lost else ""
 
 
 class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDiscipline 1"):
-    """The jobs in the order of submission, the number of requests so far, and the last snapshot of the batch system."""
+    """The jobs in order of submission, the number of requests so far, and the last snapshot of the batch system."""
 
     jobs: list[AskedJob]
     asks: int
@@ -78,12 +78,12 @@ class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDisci
 
 
 class AskedJobs(Discipline):
-    """Starts each job when the batch system has given its nodes, which are requested in the order of submission.
+    """Starts each job once the batch system has allocated its nodes, which are requested in order of submission.
 
     Parameters
     ----------
     nodes : int
-        The most nodes that jobs have at one time.
+        Maximum number of nodes that jobs have at one time.
     policy : BatchPolicy
     week : WeekClock
         Not used.
@@ -141,14 +141,14 @@ class AskedJobs(Discipline):
 
     @property
     def longest_job_ms(self) -> int | None:
-        """The longest time limit that the batch system accepts; None: any, or unknown."""
+        """The longest time limit that the batch system accepts; None if unlimited or unknown."""
         return None if self._snapshot is None else self._snapshot.longest_ms
 
     def requests(self, now_ms: int) -> list[NodeRequest]:
-        """Return the requests to make or keep: for all jobs that have started, and for the first waiting ones."""
+        """Return the requests to make or keep, for all running jobs and for the first waiting jobs."""
         requests = [NodeRequest(asked_job.job, asked_job.ask, True) for asked_job in self._started()]
         capacity = self.free
-        # If the cluster is larger than the site, the site must not request more nodes than it may have.
+        # If the cluster is larger than the site, stop at the number of nodes that the site may have.
         is_capped = self._snapshot is not None and self._snapshot.nodes > self.nodes
         for asked_job in self._in_order()[: self._policy.most_asked]:
             if is_capped and asked_job.job.width > capacity:
@@ -159,12 +159,12 @@ class AskedJobs(Discipline):
         return requests
 
     def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
-        """Apply a snapshot of the batch system; return the waiting jobs that it rejects, and why."""
+        """Apply a snapshot of the batch system; return the waiting jobs to reject, each with a reason."""
         is_other = self._snapshot is None or self._snapshot.longest_ms != view.longest_ms
         self._snapshot = msgspec.structs.replace(view, asks=())
         refused = {}
         if is_other:
-            # Jobs may have been accepted before the time limit was known or while it was longer.
+            # Jobs may have been accepted before the time limit was known, or while it was longer.
             refused = {asked.job.job_id: why for asked in self._in_order() if (why := self.why_never(asked.job))}
         for ask in view.asks:
             asked = self._jobs.get(ask.job_id)
@@ -185,13 +185,13 @@ class AskedJobs(Discipline):
 
     @property
     def idle(self) -> int:
-        """Free nodes of the batch system that the site may use; 0 if it was never queried, or does not answer."""
+        """Number of the batch system's free nodes that the site may use; 0 if it has not answered."""
         if self._snapshot is None or self._snapshot.problem or not self._snapshot.free_from:
             return 0
         return min(self.free, self._snapshot.free_from[0][1])
 
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
-        """Return the jobs that the batch system delays, or that are not requested now, and their expected starts."""
+        """Return the delays to report, new or longer than reported before, as job ids and expected starts or None."""
         is_away = self._snapshot is None or bool(self._snapshot.problem)
         asked = {request.job.job_id for request in self.requests(now_ms)}
         waits = [
@@ -210,7 +210,7 @@ class AskedJobs(Discipline):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Start the jobs whose nodes are there, in the order of the queue."""
+        """Start the jobs whose nodes are available, in queue order."""
         free, starts = self.free, []
         for asked_job in self._in_order():
             if asked_job.is_ready and asked_job.job.width <= free:
@@ -223,26 +223,26 @@ class AskedJobs(Discipline):
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length could have at once, by forecast; 0 if any job waits."""
+        """Return how many nodes a job of this length could get at once, by forecast; 0 if any job is waiting."""
         if self._snapshot is None or self._snapshot.problem or self._in_order():
             return 0
         return min(self.nodes, max(0, free_throughout(self._free_steps(now_ms), now_ms, now_ms + length_ms)))
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start, by forecast; None: never, or unknown."""
+        """Return when a job submitted now would start, by forecast; None if never or unknown."""
         if width > self.nodes or self._snapshot is None:
             return None
         start_ms = earliest_start(self._free_steps(now_ms), now_ms, width, length_ms)
         expected = [asked_job.start_ms for asked_job in self._in_order() if asked_job.start_ms is not None]
-        # Behind all waiting jobs of the site; a batch system that backfills may start it earlier.
+        # Assume that it starts after all of the site's waiting jobs; with backfilling it may start earlier.
         return None if start_ms is None else max([start_ms, *expected])
 
     def _free_steps(self, now_ms: int) -> Steps:
-        """Return how many nodes are free from now on, without those of jobs that the last snapshot does not count.
+        """Return how many nodes are free from now on, less those of the site's jobs that the last snapshot misses.
 
-        These are the jobs that have started since then, and the waiting jobs without an expected start. Each of the
-        latter is assumed to start as soon as it fits behind the jobs before it.
+        The snapshot misses jobs that have started since it was taken, and waiting jobs without an expected start. Each
+        such waiting job is assumed to start as soon as it fits after the jobs ahead of it.
         """
         assert self._snapshot is not None, "asked before the first snapshot"
         steps = self._snapshot.free_from
@@ -283,13 +283,13 @@ class AskedJobs(Discipline):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order in which nodes are requested; none has a promised start."""
+        """Yield the waiting jobs in the order in which their nodes are requested; no job has a promised start."""
         for asked_job in self._in_order():
             yield asked_job.job, None
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return the start that the batch system expects for a waiting job, and why it is not earlier."""
+        """Return when the batch system expects a waiting job to start, and why the job is waiting."""
         asked_job = self._jobs[job_id]
         ahead = [other.job.job_id for other in self._in_order()].index(job_id)
         problem = "" if self._snapshot is None else self._snapshot.problem
@@ -303,7 +303,7 @@ class AskedJobs(Discipline):
         else:
             reason = asked_job.reason or "its nodes are being requested from the batch system"
             reason += f"; {asked_job.loss}" if asked_job.lost else ""
-        # A job whose expected start has passed is expected now.
+        # If the expected start has passed, the job is expected to start now.
         start_ms = None if asked_job.start_ms is None else max(asked_job.start_ms, now_ms)
         return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
 
@@ -313,11 +313,11 @@ class AskedJobs(Discipline):
     @property
     @override
     def free(self) -> int:
-        """Nodes that the site may have and none of its jobs has."""
+        """Number of nodes that the site may have and its jobs do not have."""
         return self.nodes - sum(asked_job.job.width for asked_job in self._started())
 
     def _in_order(self) -> list[AskedJob]:
-        """Return the waiting jobs in the order of submission, those with `behind` after all others."""
+        """Return the waiting jobs in order of submission, with the `behind` jobs last."""
         return sorted(
             (asked_job for asked_job in self._jobs.values() if asked_job.end_ms is None),
             key=lambda asked_job: asked_job.job.behind,
@@ -342,12 +342,12 @@ class AskedJobs(Discipline):
 
 
 class OneAllocationPerJob(NodeSource):
-    """The nodes of a site that requests an allocation for each job; the batch system decides when the job starts.
+    """The node source of a site that requests an allocation for each job, so the batch system decides when it starts.
 
     Parameters
     ----------
     nodes : int
-        The most nodes that jobs have at one time.
+        Maximum number of nodes that jobs have at one time.
     policy : BatchPolicy
     week : WeekClock
         Not used.

@@ -1,8 +1,8 @@
-"""A site that requests nodes from its batch system ahead of its jobs, as pilots (docs/slurm.md, "Pilots").
+"""A site that requests nodes from its batch system ahead of its jobs, in pilots (docs/slurm.md, "Pilots").
 
-A pilot is a group of nodes that a batch system lends for a limited time. The site has a fixed number of nodes, each of
-them out of service until a node of a pilot provides it, and again once that pilot accepts no more jobs. A discipline
-schedules jobs on the nodes in service as on nodes of the site's own; it treats a pilot near its end as drained nodes.
+A pilot is a group of nodes that a batch system lends for a limited time. The site has a fixed number of nodes. Each
+node is out of service until a pilot provides it, and again once that pilot accepts no more jobs. A discipline schedules
+jobs on the nodes in service as if the site owned them; it treats the nodes of a pilot near its end as drained.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from gridweave.slurm.outlook import earliest_start
 from gridweave.slurm.policy import BatchPolicy
 
 FIRST_PAUSE_MS = 10_000
-"""Pause before the next request after a pilot failed [ms]; it doubles with each further failure in a row.
+"""Pause before the next request after a pilot has failed [ms]; it doubles with each consecutive failure.
 
-A row of failures ends when a pilot has lasted for the longest pause, or was given back as idle or at its end.
+The count restarts once a pilot has lasted for the longest pause, or was given back because it was idle or at its end.
 """
 
 D = TypeVar("D")
 
 
 class Pilot(msgspec.Struct):
-    """A request for nodes ahead of jobs, and these nodes once they are there."""
+    """A request for nodes ahead of jobs, and the nodes themselves once they are allocated."""
 
-    number: int  # unique among all pilots of the site, ever
-    node_indices: tuple[int, ...]  # the nodes of the site that it provides
+    number: int  # unique among all pilots that the site ever requests
+    node_indices: tuple[int, ...]  # the site's nodes that it provides
     length_ms: int
-    until_ms: int | None = None  # all its jobs must have ended by then; None until its nodes are there
+    until_ms: int | None = None  # when all its jobs must have ended; None until its nodes are allocated
     last_start_ms: int = 0  # the last instant at which a job may start in it
-    start_ms: int | None = None  # when the batch system expects to give its nodes
-    reason: str = ""  # why they are not there yet
+    start_ms: int | None = None  # when its nodes are expected to be allocated, or were allocated
+    reason: str = ""  # why its nodes are not allocated yet
 
     @property
     def bits(self) -> int:
-        """Its nodes as a bit set."""
+        """The pilot's nodes as a bit set."""
         return sum(1 << place for place in self.node_indices)
 
     def takes_jobs(self, now_ms: int) -> bool:
-        """Whether a job may start in it."""
+        """Whether a job may start in the pilot."""
         return self.until_ms is not None and now_ms <= self.last_start_ms
 
 
 class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag="PilotDiscipline 1"):
-    """The pilots, the nodes in service, and the state of the discipline that schedules jobs on them.
+    """The pilots, the nodes in service, and the state of the discipline that schedules jobs on these nodes.
 
-    ``nodes_of`` has the nodes of each job if the discipline does not choose them; otherwise it is empty.
+    ``nodes_of`` has each job's nodes if the discipline does not choose them; otherwise it is empty.
     """
 
     queue: D
@@ -77,15 +77,15 @@ class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag
 
 
 class Pilots(NodeSource):
-    """The nodes of a site that requests them from a batch system ahead of its jobs.
+    """The node source of a site that requests nodes from a batch system ahead of its jobs.
 
-    If a pilot stops accepting jobs while a job runs on one of its nodes, the node leaves service when that job ends. A
-    discipline that only counts nodes counts it until then, and never evicts the job: no other job could use the node.
+    If a job is running on a node whose pilot stops accepting jobs, the node stays in service until that job ends. A
+    discipline that only counts nodes never evicts such a job, because no other job could use the node.
 
     Parameters
     ----------
     nodes : int
-        The most nodes that pilots have at one time.
+        Maximum number of nodes that pilots have at one time.
     policy : BatchPolicy
         Must have rules for pilots.
     week : WeekClock
@@ -111,7 +111,7 @@ class Pilots(NodeSource):
         self._pilots: dict[int, Pilot] = {}
         self._asks = self._lost = self._not_before_ms = 0
         self._why_lost = ""
-        self._wished = 0, -1  # number of nodes that the grid has looked for, and until when to request them
+        self._wished = 0, -1  # number of nodes that the grid has asked for, and until when to keep them
         self._now_ms = 0
         self._snapshot: BatchSnapshot | None = None
 
@@ -135,7 +135,7 @@ class Pilots(NodeSource):
             self.discipline.resize(-gone.bit_count())
 
     def _serve(self, now_ms: int) -> None:
-        """Put the nodes in service whose pilots accept jobs; remove the others, those in use when their jobs end."""
+        """Put nodes in service if their pilots accept jobs; remove other nodes, once no job is using them."""
         accepting = self._accepting(now_ms)
         if accepting == self._open:
             return
@@ -153,12 +153,12 @@ class Pilots(NodeSource):
 
     @property
     def _in_use(self) -> int:
-        """The nodes that jobs have or are about to start on, as a bit set."""
+        """The nodes on which jobs are running or about to start, as a bit set."""
         return self.held() | self.discipline.in_use
 
     @property
     def _in_service(self) -> int:
-        """The nodes that accept jobs or still have some, as a bit set."""
+        """The nodes that accept jobs or are still running some, as a bit set."""
         return self._open | self._in_use
 
     @property
@@ -175,7 +175,7 @@ class Pilots(NodeSource):
 
     @override
     def why_never(self, job: Job) -> str | None:
-        # `longest_job_ms` has half the margin on top: a part of a multi-site job is reserved ahead of its start.
+        # `longest_job_ms` includes half the margin, as a fragment of a multi-site job is reserved ahead of its start.
         if job.estimate_ms > self.longest_job_ms:
             longest, asked = span_text(self._job_ms), span_text(job.estimate_ms)
             return f"its pilots accept jobs of up to {longest}, but the job may take {asked}; give it a lower limit"
@@ -188,7 +188,7 @@ class Pilots(NodeSource):
 
     @property
     def _longest_ms(self) -> int:
-        """The longest time limit with which a pilot is requested [ms]."""
+        """Maximum time limit of a new pilot [ms]."""
         longest_ms = None if self._snapshot is None else self._snapshot.longest_ms
         if longest_ms is None:
             return self._rules.length_ms
@@ -196,32 +196,32 @@ class Pilots(NodeSource):
 
     @property
     def _job_ms(self) -> int:
-        """The longest estimate of a job [ms], scaled down if the batch system's time limit is below twice `stay_ms`."""
+        """Maximum estimate of a job [ms]; scaled down if the batch system's time limit is below twice `stay_ms`."""
         stay_ms, most_ms = self._rules.stay_ms, self._longest_ms // 2
         return self._rules.job_ms if stay_ms <= most_ms else self._rules.job_ms * most_ms // stay_ms
 
     @property
     def _stay_ms(self) -> int:
-        """The longest time for which a job usually has its nodes [ms], at most half of a pilot."""
+        """The longest time that a job usually has its nodes [ms], at most half of a pilot's time limit."""
         return min(self._rules.stay_ms, self._longest_ms // 2)
 
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @override
     def overdue(self, now_ms: int) -> list[int]:
-        """Return the jobs in pilots that are past their end; they took longer there than such jobs usually do."""
+        """Return the jobs that are still running in pilots past their end, because they took longer than usual."""
         over = sum(pilot.bits for pilot in self._pilots.values() if self._is_up(pilot, now_ms))
         if not over:
             return []
         return [run.job.job_id for run in self.discipline.running() if self.nodes_of[run.job.job_id] & over]
 
     def _is_up(self, pilot: Pilot, now_ms: int) -> bool:
-        """Whether the jobs in a pilot have to save their work now; half of the margin remains for that."""
+        """Whether jobs in a pilot must save their work now; half of the margin remains for that."""
         return pilot.until_ms is not None and now_ms >= pilot.until_ms + self._margin_ms // 2
 
     @override
     def request_nodes(self, now_ms: int, width: int) -> None:
-        """Request up to `width` nodes for a part of a multi-site job, and keep them for `idle_ms` without one."""
+        """Request up to `width` nodes for a fragment of a multi-site job; keep them for `idle_ms` if none comes."""
         self._wished = min(width, self.nodes), now_ms + self._rules.idle_ms
 
     @override
@@ -239,7 +239,7 @@ class Pilots(NodeSource):
 
     @override
     def note(self, now_ms: int) -> str:
-        """Return how many nodes the site has and requested, and how many node-seconds the free ones were idle."""
+        """Describe how many nodes are in service and requested, and how many node-seconds the free nodes were idle."""
         there = self._in_service.bit_count()
         text = f"{there} of the {self.nodes} nodes of the site {_are(there)} in service"
         if coming := _nodes_of(self._awaited()):
@@ -247,7 +247,7 @@ class Pilots(NodeSource):
         return f"{text}; {self._idle_text(now_ms)}" if there else text
 
     def _awaited(self) -> list[Pilot]:
-        """Return the pilots whose nodes are not there yet, in the order of their requests."""
+        """Return the pilots whose nodes are not allocated yet, in the order of their requests."""
         return [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
 
     def _waiting_width(self) -> int:
@@ -259,7 +259,7 @@ class Pilots(NodeSource):
 
     @override
     def requests(self, now_ms: int) -> list[NodeRequest]:
-        """Return a request for each pilot, whether or not its nodes are there yet."""
+        """Return a request for each pilot, whether or not its nodes are allocated yet."""
         return [
             NodeRequest(
                 Job(job_id=PILOT, width=len(pilot.node_indices), estimate_ms=pilot.length_ms),
@@ -273,7 +273,7 @@ class Pilots(NodeSource):
 
     @override
     def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
-        """Apply the reports about pilots; return the waiting jobs that are too long from now on, and why."""
+        """Apply the snapshot's reports on pilots; return the waiting jobs that can never run any more, and why."""
         is_other = self._snapshot is None or self._snapshot.longest_ms != view.longest_ms
         self._snapshot = msgspec.structs.replace(view, asks=())
         nothing: list[Pilot] = []
@@ -296,7 +296,7 @@ class Pilots(NodeSource):
         return [(job.job_id, why) for job in waiting if (why := self.why_never(job))]
 
     def _put_off(self, now_ms: int, nothing: list[Pilot]) -> None:
-        """Delay the next request after pilots failed; failures in one report mostly have one cause and count once."""
+        """Delay the next request after pilots failed; failures in one report usually share a cause and count once."""
         lasted_ms = [0 if pilot.until_ms is None else now_ms - (pilot.start_ms or 0) for pilot in nothing]
         if max(lasted_ms) >= LONGEST_PAUSE_MS:
             self._lost = 0
@@ -326,7 +326,7 @@ class Pilots(NodeSource):
         return sum(pilot.bits for pilot in self._pilots.values() if pilot.takes_jobs(now_ms))
 
     def _give_back(self, now_ms: int) -> None:
-        """Give back pilots that accept no more jobs and run none, and idle ones whose nodes no job needs."""
+        """Give back pilots that accept no more jobs and run none, and idle pilots that no job needs."""
         spare = self._accepting(now_ms).bit_count() - self._needed(now_ms)
         given_back, in_use = [], self._in_use
         for pilot in self._pilots.values():
@@ -343,15 +343,15 @@ class Pilots(NodeSource):
             del self._pilots[number]
 
     def _idle_at(self, pilot: Pilot) -> int | None:
-        """Return when a pilot reaches its idle limit; None if a job is in it, or its nodes are not there.
+        """Return when a pilot reaches its idle limit; None if it is running a job, or its nodes are not allocated.
 
-        `_free_since_ms` has only nodes that are free.
+        `_free_since_ms` has entries only for free nodes.
         """
         since_ms = [self._free_since_ms.get(place) for place in pilot.node_indices]
         return None if None in since_ms else max(instant_ms or 0 for instant_ms in since_ms) + self._rules.idle_ms
 
     def _needed(self, now_ms: int) -> int:
-        """Return how many nodes the site needs now, if no two of its running and waiting jobs shared a node."""
+        """Return how many nodes the site needs now, assuming that jobs do not share nodes."""
         wished, until_ms = self._wished
         accepting = self._accepting(now_ms)
         running = sum((nodes & accepting).bit_count() for nodes in self.nodes_of.values())
@@ -359,7 +359,7 @@ class Pilots(NodeSource):
         return min(self.nodes, max(running + self._waiting_width(), least))
 
     def _ask(self, now_ms: int) -> None:
-        """Request the missing pilots, or withdraw the latest requests that are no longer needed."""
+        """Request missing pilots, or withdraw requests that are no longer needed, the latest first."""
         coming = self._awaited()
         missing = self._needed(now_ms) - self._accepting(now_ms).bit_count() - _nodes_of(coming)
         for pilot in reversed(coming):
@@ -377,7 +377,7 @@ class Pilots(NodeSource):
             self._pilots[self._asks] = Pilot(self._asks, of_pilot, length_ms)
 
     def _length_ms(self) -> int:
-        """Return the time limit for new pilots: the waiting work spread over all nodes, then one more job."""
+        """Return the time limit for new pilots [ms], enough for the waiting work on all nodes plus one more job."""
         work_ms = sum(job.width * job.estimate_ms for job, _ in self.discipline.waiting()) // self.nodes
         return min(self._longest_ms, self._stay_ms + max(work_ms, self._stay_ms))
 
@@ -412,7 +412,7 @@ class Pilots(NodeSource):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when a pilot next closes, reaches its idle limit, has to save its jobs' work, or can be requested."""
+        """Return the next time when pilots must be updated, or the discipline must be called."""
         instants = [self.discipline.next_wakeup_ms(), self._wished[1], self._not_before_ms]
         for pilot in self._pilots.values():
             instants += [self._idle_at(pilot), pilot.last_start_ms + 1]
@@ -422,8 +422,8 @@ class Pilots(NodeSource):
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, and whether it waits for other jobs or for pilots."""
-        # No promised start is binding: pilots, and with them nodes, may be gone before it.
+        """Return when a waiting job will start, and whether it is waiting for other jobs or for pilots."""
+        # No promised start is binding, because pilots and their nodes may be gone before it.
         answer = msgspec.structs.replace(self.discipline.explain(now_ms, job_id), is_bound=False)
         width = next(job.width for job, _ in self.discipline.waiting() if job.job_id == job_id)
         lacks = width > self._in_service.bit_count()

@@ -1,4 +1,4 @@
-"""How a site requests nodes from a batch system: the policy that its operator configures (docs/slurm.md)."""
+"""The policy by which a site requests nodes from a batch system, as configured by its operator (docs/slurm.md)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gridweave.site.disciplines.entry import Entry, Policy
 from gridweave.site.policy import SitePolicy
 
 NAME = "slurm"
-"""The name of this discipline."""
+"""Name of the discipline."""
 
 
 def check_discipline(name: str) -> Entry:
-    """Return the discipline of this name; raise OptionError if it cannot schedule the jobs in pilots."""
+    """Return the entry of the discipline with this name; raise OptionError if it cannot schedule jobs in pilots."""
     entry = entry_named(name)
     if not entry.traits.elastic:
         valid_names = ", ".join(name for name, entry in DISCIPLINES.items() if entry.traits.elastic)
@@ -30,23 +30,23 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     policy : Policy
-        Schedules jobs on the nodes of the pilots. Its discipline must accept nodes that come and go; it promises new
+        Schedules jobs on the pilots' nodes. Its discipline must accept nodes that come and go, and it promises new
         starts when they do.
     size : int
-        The most nodes of a pilot, >= 1.
+        Maximum number of nodes per pilot, >= 1.
     length_ms : int
-        The longest time limit of a pilot; at least twice `stay_ms`.
+        Maximum time limit of a pilot; at least twice `stay_ms`.
     job_ms : int
-        The longest estimate of a job in a pilot, >= 1.
+        Maximum estimate of a job in a pilot, >= 1.
     idle_ms : int
-        A pilot that has been idle for this long is given back if no job needs it; >= 0.
+        Time after which an idle pilot that no job needs is given back, >= 0.
     keep : int
-        Number of nodes to keep when no job waits, >= 0.
+        Number of nodes to keep when no job is waiting, >= 0.
 
     Raises
     ------
     OptionError
-        If a number is out of its range, or the discipline does not accept nodes that come and go.
+        If a number is out of range, or the discipline does not accept nodes that come and go.
     """
 
     policy: Policy = SitePolicy()
@@ -75,7 +75,7 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stay_ms(self) -> int:
-        """The longest time for which a job usually has its nodes [ms]; above `job_ms` if jobs share or take turns."""
+        """The longest time that a job usually has its nodes [ms]; longer than `job_ms` if jobs share nodes or time."""
         return entry_of(self.policy).stay_ms(self.policy, self.job_ms)
 
 
@@ -85,16 +85,16 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     most_asked : int
-        The most waiting jobs for which nodes are requested at one time, in the order of the queue; >= 1.
+        Maximum number of waiting jobs, in queue order, for which nodes are requested at one time; >= 1.
     margin_ms : int
-        Added to the estimate of a job in its request, for starting and ending the job; >= 0.
+        Time added to a job's estimate in the request for its nodes, for starting and ending the job; >= 0.
     pilots : PilotRules, optional
-        None: the site requests nodes for each job, and the batch system decides when the job starts.
+        The rules for pilots; None: nodes are requested for each job, and the batch system decides when it starts.
 
     Raises
     ------
     OptionError
-        If a number is out of its range.
+        If a number is out of range.
 
     Examples
     --------
@@ -116,12 +116,12 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def inside(self) -> Policy:
-        """The policy by which jobs get nodes: that of the pilots, or this one if there are none."""
+        """The policy by which jobs get nodes: the pilots' policy, or this policy if there are no pilots."""
         return self if self.pilots is None else self.pilots.policy
 
     @property
     def label(self) -> str:
-        """The name of this policy in tables and plots."""
+        """Name of the policy in tables and plots."""
         if self.pilots is not None:
             return f"{NAME} pilots, {self.pilots.policy.label}"
         return f"{NAME} up to {self.most_asked} waiting"

@@ -1,7 +1,7 @@
 """The interface between a site and the batch system that lends it nodes (docs/batch-systems.md).
 
-A batch system lends nodes for a limited time. An *allocation* is a set of nodes that are lent together: one job of the
-batch system, under a name that the site chooses and never uses again.
+A batch system lends nodes for a limited time. An *allocation* is a set of nodes that are lent together. In the batch
+system it is one job, under a name that the site chooses and never reuses.
 
 `BatchPlan` says which batch system a site uses, and how often the site queries it.
 """
@@ -21,52 +21,52 @@ AllocationState = Literal["waiting", "running", "ended"]
 AllocationEnd = Literal["", "given back", "cancelled", "limit", "memory", "failed", "lost"]
 """How an allocation ended.
 
-``given back``: its script succeeded. ``cancelled``: somebody cancelled it in the batch system. ``limit``: it reached
-its time limit. ``memory``: it used more memory than it was allowed. ``failed``: its script failed for any other reason.
-``lost``: a node failed, or the batch system preempted it.
+``given back``: its script succeeded. ``cancelled``: it was cancelled in the batch system. ``limit``: it reached its
+time limit. ``memory``: it exceeded its memory limit. ``failed``: its script failed for another reason. ``lost``: a node
+failed, or the batch system preempted it. Empty: it has not ended.
 """
 
 
 class RequestRejectedError(UnavailableError):
-    """The batch system rejected a request as too large, or because the account has too many; it does not say which."""
+    """The batch system rejected a request as too large or as too many for the account; it does not say which."""
 
 
 class LimitError(UnavailableError):
-    """The batch system accepts no more requests for now from the same account with the same options."""
+    """The batch system accepts no more requests from this account with these options for now."""
 
 
 class BatchUser(msgspec.Struct, frozen=True, kw_only=True):
-    """The account that pays for a user's jobs, and the Unix account that runs them; empty: the site's own."""
+    """The account charged for a user's jobs, and the Unix account that runs them; empty: the site's own."""
 
     account: str = ""
     runs_as: str = ""
 
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for whole nodes: no other job of the batch system may use them.
+    """A request for whole nodes, which no other job of the batch system may use.
 
     Attributes
     ----------
     name : str
-        Never used twice: by its name the site finds the allocation again, even if the answer to the request was lost.
+        Unique forever, so that the site can find the allocation even if the answer to the request was lost.
     nodes : int
         Number of nodes, >= 1.
     length_ms : int
-        Time limit, >= 1; the batch system takes the nodes back after this time.
+        Time limit, >= 1, after which the batch system takes the nodes back.
     script : str
-        Runs on the first node; the nodes are given back when it ends.
+        Script to run on the first node; the nodes are given back when it ends.
     folder : str
         Working folder of the script; the account that runs it must be able to write there.
     output : str
         File for the output of the script.
     comment : str
-        Shown in the queue of the batch system, for people: the job and its user.
+        The job and its user, for people who look at the batch system's queue.
     account : str
-        Account that pays, as the batch system names it; empty: the site's.
+        Name of the batch system account to charge; empty: the site's account.
     runs_as : str
-        Unix account that submits and runs the script; empty: the site's.
+        Unix account that submits and runs the script; empty: the site's account.
     options : tuple of str
-        Options of the batch system itself, written as on its command line.
+        Options for the batch system itself, written as on its command line.
     """
 
     name: str
@@ -87,20 +87,20 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name : str
-        As in the request.
+        Name from the request.
     number : str
-        Its job number in the batch system.
+        Job number in the batch system.
     state : {"waiting", "running", "ended"}
     start_ms : int, optional
-        The expected start of a waiting allocation, or the actual start. None if unknown.
+        Expected start of a waiting allocation, otherwise the actual start; None if unknown.
     reason : str
-        Why it waits or how it ended, in plain words; empty while it runs.
+        Why it is waiting or how it ended, for people to read; empty while it is running.
     end : AllocationEnd
         How it ended; empty before that.
     runs_as : str
-        The Unix account that owns it; empty: the site's.
+        Unix account that owns it; empty: the site's account.
     is_put_off : bool
-        Whether the batch system has considered the request and decided that it has to wait; False if just submitted.
+        Whether the batch system has considered the request and made it wait; False if it was just submitted.
     """
 
     name: str
@@ -119,18 +119,18 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     nodes : int
-        Nodes that run jobs or are able to.
+        Number of nodes that are running jobs or are able to.
     idle : int
-        Nodes that no job of any user has.
+        Number of nodes that no user's job has.
     longest_ms : int, optional
-        The longest time limit that a request may have; None: any.
+        Maximum time limit of a request; None: no maximum.
     allocations : tuple of Allocation
-        The allocations whose names start with the requested prefix, sorted by name. A name occurs twice if it was
-        requested twice. Allocations that ended some minutes ago may be missing.
+        The allocations whose names start with the requested prefix, sorted by name. A name that was requested twice
+        occurs twice. Allocations that ended some minutes ago may be missing.
     busy : tuple of (int, int, int)
-        Start, latest end [ms] and number of nodes of every running job, and of every waiting job with an expected
-        start, of any user. Running jobs without a known end are missing: nodes that are neither idle nor listed here
-        count as taken for the longest time limit.
+        Start, latest end [ms] and number of nodes for each running job of any user, and for each waiting job with an
+        expected start. Running jobs without a known end are missing, so nodes that are neither idle nor listed here
+        count as taken for the maximum time limit.
     """
 
     nodes: int
@@ -141,16 +141,16 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSystem(Protocol):
-    """A batch system, as the driver of a site calls it.
+    """The interface through which a site uses a batch system.
 
-    Every call may raise `gridweave.errors.UnavailableError`: the batch system does not answer, and whether it has done
-    what was asked is unknown.
+    Every call may raise `gridweave.errors.UnavailableError` if the batch system does not answer; then it is unknown
+    whether the call has taken effect.
     """
 
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
-        """Return notes for the operator, one line each.
+        """Check that these users can get nodes; return notes for the operator, one line each.
 
-        InputError, in one line: the batch system can never give nodes to the site, or to one of these users.
+        Raise InputError with a one-line message if the site or one of the users can never get nodes.
         """
 
     async def view(self, prefix: str) -> BatchView:
@@ -159,32 +159,32 @@ class BatchSystem(Protocol):
     async def submit(self, request: AllocationRequest) -> str:
         """Request nodes; return the number of the allocation.
 
-        InputError: the batch system will never accept the request. `LimitError`: it accepts neither this one now nor
-        others of the same account with the same options. `RequestRejectedError`: either of the two.
+        Raise InputError if the batch system will never accept the request, `LimitError` if for now it accepts no
+        requests from this account with these options, and `RequestRejectedError` if it may be either of the two.
         """
 
     def script(self, command: tuple[str, ...], stdin: str = "") -> str:
-        """Return a script that runs a command once on each node of an allocation, and ends when all of them have ended.
+        """Return a script that runs a command once on each node of an allocation, and ends once all of them have ended.
 
-        The command finds the number of its node, counted from 0, in ``GRIDWEAVE_NODE``, the number of the allocation in
+        The command gets its node number, counted from 0, in ``GRIDWEAVE_NODE``, the number of the allocation in
         ``GRIDWEAVE_ALLOCATION``, and ``stdin``, a line that nobody else may read, on its standard input.
         """
 
     async def ended(self, names: Collection[str]) -> Sequence[Allocation]:
-        """Return how allocations ended, from the batch system's records, once views no longer show them.
+        """Return how allocations that views no longer show have ended, from the batch system's records.
 
-        UnavailableError: it keeps no such records, or does not answer.
+        Raise UnavailableError if the batch system keeps no such records or does not answer.
         """
 
     def end_from_output(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how an allocation with a failed script ended, by the script's output; None if that is unclear."""
+        """Return how an allocation with a failed script ended, judging by the script's output; None if unclear."""
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
-        """Cancel allocations, running or waiting; skip those that have ended."""
+        """Cancel running or waiting allocations; allocations that have ended are skipped."""
 
 
 def size_problem(nodes: int, view: BatchView) -> str | None:
-    """Return a one-line warning if a site counts more nodes than its batch system has up; None otherwise.
+    """Return a one-line warning if a site is configured with more nodes than its batch system has up, or None.
 
     Examples
     --------
@@ -199,7 +199,7 @@ def size_problem(nodes: int, view: BatchView) -> str | None:
 
 
 def allocation_name_problem(name: str) -> str | None:
-    """Return what is wrong with the name of an allocation, in one line; None if it is valid.
+    """Return what is wrong with an allocation name, in one line; None if the name is valid.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def allocation_name_problem(name: str) -> str | None:
 
 
 def check_request(request: AllocationRequest) -> None:
-    """Raise OptionError if the name, the number of nodes or the time limit of a request is invalid."""
+    """Raise OptionError if a request's name, number of nodes or time limit is invalid."""
     problem = allocation_name_problem(request.name)
     if problem is not None:
         raise OptionError("name", problem)
@@ -228,24 +228,24 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     settings
-        Settings of the batch system's own type, such as `SlurmSettings`: the cluster, and the options of all requests.
+        The cluster and the options of all requests, in the batch system's own type, e.g. `SlurmSettings`.
     system : str
-        The name of the batch system, in `gridweave.slurm.service.dictionary.SYSTEMS`.
+        Name of the batch system in `gridweave.slurm.service.dictionary.SYSTEMS`.
     folder : str
-        The folder that the site shares with the nodes.
+        Folder that the site shares with the nodes.
     host : str
-        The name by which nodes reach the site; empty: its host name.
+        Host name at which nodes reach the site; empty: the site's own host name.
     python : str
-        The Python on every node that has gridweave installed; empty: the path of the site's Python.
+        Path on every node of a Python with gridweave installed; empty: the path of the site's Python.
     poll_s : float
         Time between two queries of the batch system while a change is expected.
     lease_s : float
-        A node that runs nothing gives itself back when it has not heard from the site for this long. The site cancels
-        an allocation when one of its nodes has been silent for this long.
+        Time without contact to the site after which an idle node gives itself back, and time without contact to one of
+        its nodes after which the site cancels an allocation.
     rules : MachineRules
-        Which jobs the nodes start.
+        Rules for which jobs the nodes start.
     users : dict of str to BatchUser
-        The accounts for each user's jobs; empty: all jobs are submitted as the site's own.
+        The accounts for jobs, by user; if empty, all jobs are submitted as the site's account.
     """
 
     settings: Any

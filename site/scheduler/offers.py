@@ -1,4 +1,4 @@
-"""Offer the grid nodes shared by hardware threads, and check whether an offer still holds."""
+"""Offer shared nodes to the grid, and check whether an offer still holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridweave.site.users.owner import GridJob
 
 
 def offered(site: SiteCore, now_ms: int, job: Job, capacity: int) -> SharedOffer | None:
-    """Return how a job could share nodes now; None if its needs are unknown or the site cannot share nodes with it."""
+    """Return an offer of shared nodes for a job; None if its needs are unknown or no running job can share with it."""
     is_known = job.resources is not None or job.assumed is not None
     if not is_known or job.width > capacity or why_impossible(job) is not None:
         return None
@@ -20,14 +20,14 @@ def offered(site: SiteCore, now_ms: int, job: Job, capacity: int) -> SharedOffer
 
 
 def untold_job(request: RequestQuote) -> Job:
-    """Return a job that has only the fields of a quote request."""
+    """Return a placeholder job with only the fields of a quote request."""
     needs = {"resources": request.resources, "assumed": request.assumed}
     untold = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, user_name=request.user)
     return msgspec.structs.replace(untold, **needs)
 
 
 def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, capacity: int) -> Quoted:
-    """Return a quote extended by the offer of shared nodes, if there is one."""
+    """Return the quote, with an offer of shared nodes added if the site can make one."""
     offer = offered(site, now_ms, job, capacity)
     if offer is None:
         return quoted
@@ -36,10 +36,10 @@ def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, capacity: 
 
 
 def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[ToGrid]:
-    """Return the report to the grid that the rate of a job on shared nodes has changed.
+    """Return the message that reports a job's new rate on shared nodes to the grid.
 
-    Only a grid that has placed the job itself needs it, because it plans with the end of the job. For a delegated job
-    the result is empty.
+    Only a grid that placed the job itself needs the message, to plan with the job's new end. The list is empty for
+    delegated jobs, and at sites that do not assign hardware threads.
     """
     is_placed = part.lease_until_ms == 0 and not part.shared
     if not is_placed or not site.traits.assigns_threads:
@@ -51,8 +51,8 @@ def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[To
 def why_not_placed(site: SiteCore, now_ms: int, job: Job, beside: float | None) -> str | None:
     """Return why a job cannot start as the grid has placed it, on free or on shared nodes, or None.
 
-    The site could still start the job in the other way, but the grid has not considered the cost of that. `beside` is
-    the largest accepted slowdown on shared nodes; None: the grid wants free nodes.
+    The site might be able to start the job on the other kind of nodes, but the grid has not considered that cost.
+    `beside` is the largest accepted slowdown on shared nodes, or None if the grid wants free nodes.
     """
     if beside is None:
         left = site.startable(now_ms, job.estimate_ms)

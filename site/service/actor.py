@@ -1,4 +1,4 @@
-"""The base of actors with a journal, and the actor of a site."""
+"""The base class of actors with a journal, and the site actor."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ K = TypeVar("K", bound="Queries[Any]")
 
 
 class DrivenActor(LiveActor, ABC, Generic[K]):
-    """An actor around a driver.
+    """Base class of actors that run a driver.
 
     Ray does not restart an actor whose constructor has failed. So the journal is opened after construction, with
-    retries while another process has locked it or its server is unreachable.
+    retries while another process holds its lock or its server is unreachable.
 
-    Any process that looks up an actor on Ray imports the module of its class. So these modules import cores and
-    journals only in `make_queries`; otherwise each such process would spend a second and a hundred megabytes on them.
+    Any process that looks up an actor in Ray imports the module of the actor's class. So actor modules import cores
+    and journals only in `make_queries`, which saves every other process a second and a hundred megabytes.
     """
 
     def __init__(self, name: str, **own: str) -> None:
@@ -67,10 +67,10 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
 
     @abstractmethod
     def make_queries(self) -> K:
-        """Return the queries with their driver; runs in a separate thread, because a replay may take long."""
+        """Create the queries and their driver; called in a separate thread, because a replay may take a long time."""
 
     def works(self, queries: K) -> list[Coroutine[Any, Any, Any]]:
-        """Return the coroutines that run for the life of the actor."""
+        """Return the coroutines that run for the actor's lifetime."""
         return [queries.driver.run()]
 
     async def _open(self) -> None:
@@ -90,7 +90,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
                 self._opened.set()
                 return
         self._problem = None
-        # The objects loaded so far stay, so exclude them from garbage collection, which would double the work.
+        # The objects loaded so far are permanent; exclude them from garbage collection, which would double the work.
         gc.collect()
         gc.freeze()
         self._queries, self._door = queries, Door(queries, queries.methods)
@@ -106,43 +106,43 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
         return self._queries
 
     def queries_now(self) -> K:
-        """Return the queries, or raise UnavailableError while the actor is starting."""
+        """Return the queries; raise UnavailableError if the actor is still starting."""
         if self._queries is None:
             raise UnavailableError(f"{self._name} is starting")
         return self._queries
 
     @property
     def problem(self) -> GridweaveError | None:
-        """Why the journal is not open, or why the driver accepts no jobs; None if both work."""
+        """Why the journal is not open or the driver accepts no jobs; None if there is no problem."""
         if self._queries is not None and self._queries.driver.problem:
             return UnavailableError(self._queries.driver.problem)
         return self._problem
 
     async def ready(self) -> str:
-        """Return the name of the actor once its journal is open."""
+        """Wait until the journal is open; return the actor's name."""
         await self.queries()
         return self._name
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """Answer an encoded question with the method of `Queries` of this name."""
+        """Call a method of `Queries` with encoded arguments; return its encoded answer."""
         await self.queries()
         return await self._door.ask(method, data)
 
     async def ask_all(self, method: str, questions: list[bytes]) -> list[bytes]:
-        """Answer several questions of one call, in order."""
+        """Call a method once per question; return the answers in the same order."""
         await self.queries()
         return await self._door.ask_all(method, questions)
 
     async def submit(self, data: bytes) -> bytes:
-        """Submit jobs, as pairs of key and request; return the answers once they are durable."""
+        """Submit jobs, encoded as (idempotency key, request) pairs; return the answers once they are durable."""
         return encode(await (await self.queries()).driver.submit(SUBMISSIONS.decode(data)))
 
     async def records(self, job_ids: list[int]) -> bytes:
-        """Return the records of jobs, without unknown ones."""
+        """Return the encoded job records; unknown job ids are omitted."""
         return encode(await (await self.queries()).records(job_ids))
 
     async def check(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the core's state is inconsistent."""
         (await self.queries()).core.check_invariants()
 
     async def stop(self) -> None:
@@ -155,13 +155,13 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
 
 
 LOOK_S = 5.0
-"""Interval of checks for machines that do not answer, and the time that they have to answer [s]."""
+"""Interval between checks of whether each machine responds, and the time limit for a response [s]."""
 
 
 class SiteActor(DrivenActor["SiteQueries"]):
-    """The actor of a site: a thin shell around its `SiteDriver`.
+    """The site actor, a thin shell around a `SiteDriver`.
 
-    It reaches its machines through ``calls``, and the grid through ``uplink`` or, without one, also through ``calls``.
+    The site reaches its machines through ``calls``, and the grid through ``uplink`` or, without it, ``calls``.
     """
 
     def __init__(
@@ -185,14 +185,14 @@ class SiteActor(DrivenActor["SiteQueries"]):
         super().__init__(site_actor(settings.name), **own)
 
     def make_queries(self) -> SiteQueries:
-        """Return the queries of the site."""
+        """Create the site's queries and driver."""
         from gridweave.site.service.queries import SiteQueries
         from gridweave.site.service.site_driver import SiteDriver
 
         return SiteQueries(self.make_driver(SiteDriver), uplink=self.uplink_status)
 
     def make_driver(self, kind: type[SiteDriver]) -> SiteDriver:
-        """Return the driver of the site, with its connection to the grid."""
+        """Create the site's driver, and its link to the grid if the grid is elsewhere."""
         if self._uplink_end is not None:
             from gridweave.site.service.link import Link
 
@@ -205,12 +205,12 @@ class SiteActor(DrivenActor["SiteQueries"]):
 
     @property
     def uplink_status(self) -> Callable[[], LinkStatus] | None:
-        """A function that returns the status of the link to the grid; None if the grid is in the same Ray cluster."""
+        """A function that returns the status of the uplink; None if the grid is in the same Ray cluster."""
         uplink = self._uplink
         return None if uplink is None else lambda: uplink.status
 
     def works(self, queries: SiteQueries) -> list[Coroutine[Any, Any, Any]]:
-        """Return the driver's turns, the repetition of orders, and the checks of the machines."""
+        """Return the coroutines that run the driver, resend orders, check the machines, and monitor the uplink."""
         works = [queries.driver.run(), queries.driver.repeat_orders(), self.look_after_machines(queries)]
         return works if self._uplink is None else [*works, self._uplink.beat()]
 
@@ -230,11 +230,11 @@ class SiteActor(DrivenActor["SiteQueries"]):
         return self.queries_now().driver.packet(GRID, data)
 
     async def report(self, data: bytes) -> None:
-        """Apply reports of a machine; return once they are durable."""
+        """Apply reports from a machine; return once they are durable."""
         await self.queries_now().driver.report(data)
 
     async def look_after_machines(self, queries: SiteQueries) -> None:
-        """Check periodically which machines answer, so that questions do not wait for machines that do not answer."""
+        """Check periodically which machines respond, so that queries do not wait for the unresponsive ones."""
         machines = [machine.name for machine in self._settings.machines]
         while True:
             answers = await asyncio.gather(*(self._answers(machine) for machine in machines))
@@ -250,7 +250,7 @@ class SiteActor(DrivenActor["SiteQueries"]):
         return True
 
     async def stop(self) -> None:
-        """Close the journal and the link to the grid; running jobs continue."""
+        """Close the journal and the uplink; running jobs continue."""
         await super().stop()
         if self._uplink is not None:
             await self._uplink.close()

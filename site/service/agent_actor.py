@@ -1,4 +1,4 @@
-"""The actor of a machine's agent; it imports neither cores nor kernels."""
+"""The actor of a machine's agent. This module imports neither cores nor kernels."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class AgentActor(LiveActor):
     Parameters
     ----------
     virtual : bool
-        Whether the machine's nodes are only counted and have no hardware threads of their own.
+        Whether the nodes are virtual: only counted, with no hardware threads of their own.
     probes : ProbePlan, optional
-        Set on one machine of each site, which answers probes and measures the paths to other sites.
+        Given to one machine per site, which answers probes and measures the paths to other sites.
     peers : tuple of (str, str)
-        The sites to measure, each with its machine that answers probes.
+        The sites to measure, each with the name of the machine that answers probes there.
     host : str
-        Address under which other machines reach this one; by default the address known to Ray.
+        Address at which other machines reach this machine; by default the address known to Ray.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AgentActor(LiveActor):
         await self._driver.run()
 
     async def _probe(self, plan: ProbePlan, clock: Clock) -> None:
-        """Answer the probes of other sites, and measure the paths to the peers."""
+        """Answer probes from other sites, and measure the paths to the peers."""
         turn = asyncio.Lock()
         async with ProbeServer(plan.secret, turn=turn) as server:
             self._probe_port = await server.start(self._host)
@@ -110,36 +110,36 @@ class AgentActor(LiveActor):
         await self._calls.call(GRID_ACTOR, "probed", encode(probe))
 
     async def probe_address(self) -> Address:
-        """Return the address at which this machine answers probes; port 0 if it does not."""
+        """Return the host and port at which this machine answers probes; the port is 0 if it answers none."""
         return self._host, self._probe_port
 
     async def _report(self, data: bytes) -> None:
         await self._calls.call(site_actor(self._site), "report", data)
 
     async def ready(self) -> str:
-        """Return the name of the machine once it has adopted its running tasks."""
+        """Wait until the agent has adopted the tasks already running; return the machine's name."""
         await self._opened.wait()
         return self._driver.name
 
     async def order(self, data: bytes) -> None:
-        """Execute encoded orders of the site."""
+        """Execute encoded orders from the site."""
         await self._opened.wait()
         await self._driver.order(data)
 
     async def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a part of a rank's output, and whether the rank is on this machine."""
+        """Return a range of a rank's output, and whether the rank ran on this machine."""
         return await asyncio.to_thread(self._driver.part, job_id, attempt, rank, stream, offset, limit)
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """Answer a question of the gateway."""
+        """Answer an encoded question from the gateway."""
         return await self._door.ask(method, data)
 
     async def ask_all(self, method: str, questions: list[bytes]) -> list[bytes]:
-        """Answer several questions of one call, in order."""
+        """Answer several questions in one call, in order."""
         return await self._door.ask_all(method, questions)
 
     async def stop(self, end_jobs: bool = True) -> None:
-        """Stop watching the machine's tasks, after ending them if ``end_jobs``."""
+        """Close the agent; end the machine's tasks first if ``end_jobs``, otherwise leave them running."""
         if end_jobs:
             await self._driver.end_all()
         for task in self._tasks:

@@ -1,7 +1,7 @@
 """Calls to the actors of a grid: actor names, encoding, deadlines and errors.
 
-Every call inside a Ray cluster is a Ray call on the handle of a named actor. Questions that arrive during a call share
-the next one, so that many small messages cost little more than a few.
+Every call inside a Ray cluster is a Ray call to a named actor. Questions that arrive during a call are batched into
+the next call, so that many small messages cost little more than a few.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ GRID_ACTOR, GATEWAY_ACTOR = "grid", "gateway"
 
 SITE_LABEL = "gridweave.io/site"
 MACHINE_LABEL = "gridweave.io/machine"
-"""Labels of Ray nodes: the site of a node, and its machine name if the site has several machines."""
+"""Labels of a Ray node: its site, and its machine name if the site has several machines."""
 
 GRID_LABEL = "gridweave.io/grid"
-"""Label of the Ray node for the meta-scheduler, with the name of the grid."""
+"""Label of the Ray node that hosts the meta-scheduler; its value is the grid's name."""
 
 CALL_S = 10.0
 """Default time limit of a call between actors [s]."""
@@ -51,50 +51,50 @@ def site_actor(site: str) -> str:
 
 
 FIRST_MACHINE = "m0"
-"""The name of the first machine of each site."""
+"""Name of every site's first machine."""
 
 
 def agent_actor(site: str, machine: str) -> str:
-    """Return the name of the actor of a machine."""
+    """Return the name of a machine's agent actor."""
     return f"agent:{site}/{machine}"
 
 
 class Calls(Protocol):
-    """Makes calls to the actors of a grid."""
+    """Calls methods of a grid's actors."""
 
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call a method of a named actor; raise UnavailableError if it does not answer."""
+        """Call a method of a named actor; raise UnavailableError if the actor does not answer."""
 
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Send a question to the `Queries` of an actor (`Door.ask`); use ``alone`` if the answer may take long."""
+        """Send a question to an actor's `Door`; set ``alone`` for a slow question, so that it shares no call."""
 
 
 class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The identity and health of an actor."""
 
     name: str
-    grid_id: str  # id of its grid; two grids in one namespace differ in it
+    grid_id: str  # distinguishes grids in the same namespace
     version: str  # version of gridweave
     host: str
     pid: int
-    since_ms: int  # Unix time of its creation
-    problem: str = ""  # why it does not work; empty if it works
-    fault: LoggedFault | None = None  # the last fault logged within a day
+    since_ms: int  # Unix time at which it was created
+    problem: str = ""  # why it is not working; empty if it is
+    fault: LoggedFault | None = None  # the last fault, if logged within the past day
 
 
 class LiveActor:
-    """Base of a grid's actors: reports its identity, and logs into a file of the grid.
+    """Base class of a grid's actors: reports the actor's identity, and logs its warnings and errors to a file.
 
     Parameters
     ----------
     name
-        Its name on Ray.
+        The actor's name in Ray.
     grid_id
-        A random text shared by all actors of a grid.
+        A random string shared by all actors of a grid.
     logs
-        Folder for its log; if empty, only Ray keeps its output.
+        Folder for the actor's log file; if empty, no log file is written, and only Ray keeps the output.
     """
 
     def __init__(self, name: str, *, grid_id: str = "", logs: str = "") -> None:
@@ -106,7 +106,7 @@ class LiveActor:
 
     @property
     def problem(self) -> GridweaveError | None:
-        """Why the actor does not work yet, or None."""
+        """Why the actor is not working, or None."""
         return None
 
     async def about(self) -> bytes:
@@ -143,9 +143,9 @@ _LOG_BYTES, _OLD_LOGS = 4 << 20, 2
 
 
 def log_to(path: Path) -> None:
-    """Also write warnings and errors of this process into a file that only this user can read.
+    """Also write this process's warnings and errors to a log file.
 
-    `LAST_FAULT` keeps the last one, initially that of an earlier process in the file.
+    `LAST_FAULT` keeps the last of them. It starts with the last fault that an earlier process logged to the file.
     """
     if LAST_FAULT.fault is None:
         LAST_FAULT.fault = fault_in(path)
@@ -162,7 +162,7 @@ def log_to(path: Path) -> None:
 
 
 def run_forever(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Run coroutines of an actor forever; if one fails, end the process, so that Ray restarts the actor.
+    """Run an actor's coroutines in the background; if one fails, exit the process, so that Ray restarts the actor.
 
     The restarted actor continues from the state in the journal.
     """
@@ -173,7 +173,7 @@ def run_forever(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Tas
 
 
 RESTART_PAUSE_S = 1.0
-"""Pause of a failed actor before Ray restarts it [s]; without it, an actor that always fails would load the machine."""
+"""Pause before a failed actor exits [s], so that an actor that always fails does not restart in a tight loop."""
 
 
 def _ended(name: str, task: asyncio.Task[Any]) -> None:
@@ -185,7 +185,7 @@ def _ended(name: str, task: asyncio.Task[Any]) -> None:
 
 
 def journal_place(place: str, password_file: str = "") -> str:
-    """Return the place of a journal, after creating the folder of a file or adding the password to a URL."""
+    """Return a journal's location: a path whose folder is created, or a database URL with its password filled in."""
     if "://" not in place:
         try:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
@@ -207,21 +207,21 @@ def journal_place(place: str, password_file: str = "") -> str:
 
 
 def encode(value: object) -> bytes:
-    """Encode a value as MessagePack, which is cheaper for Ray to pass than an object."""
+    """Encode a value as MessagePack; Ray passes bytes more cheaply than objects."""
     return msgspec.msgpack.encode(value)
 
 
 def actor_options(name: str, namespace: str, labels: Mapping[str, str], ip: str = "") -> dict[str, Any]:
-    """Return the options of a grid's actor: named, detached, and restarted by Ray without limit.
+    """Return the Ray options of a grid's actor, which is named, detached, and restarted without limit.
 
     Parameters
     ----------
     name, namespace
-        The actor's name and namespace on Ray.
+        The actor's name and namespace in Ray.
     labels
-        Labels that its Ray node must have.
+        Labels that the actor's Ray node must have.
     ip
-        Address of the machine that it must be on; empty for any.
+        Address of the machine on which the actor must run; empty for any machine.
     """
     return {
         "name": name,
@@ -229,19 +229,19 @@ def actor_options(name: str, namespace: str, labels: Mapping[str, str], ip: str 
         "lifetime": "detached",
         "max_restarts": -1,
         "max_concurrency": 1000,
-        # Callers repeat lost calls; without a bound, calls to an actor on a lost node would pile up.
+        # Callers retry lost calls; without a bound, calls to an actor on a lost node would pile up.
         "max_pending_calls": 1000,
         "num_cpus": 0,
         # Otherwise Ray would keep an entry for each of the last hundred thousand calls.
         "enable_task_events": False,
         "label_selector": dict(labels),
-        # Every Ray node has this resource, and it keeps its name over a restart of Ray, unlike a node id.
+        # Every Ray node has this resource, whose name survives a restart of Ray, unlike a node id.
         "resources": {f"node:{ip}": 0.001} if ip else {},
     }
 
 
 def node_ip() -> str:
-    """Return the IP address of this machine, as Ray knows it."""
+    """Return this machine's IP address as known to Ray."""
     import ray
 
     ip: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
@@ -249,13 +249,13 @@ def node_ip() -> str:
 
 
 MOST_IN_A_CALL = 500
-"""Largest number of questions in one call."""
+"""Maximum number of questions per call."""
 
 
 class ActorCalls(Calls):
-    """Calls to the actors in a namespace of the Ray cluster that this process has joined.
+    """Calls actors in one namespace of the Ray cluster that this process has joined.
 
-    An object can be pickled before its first call.
+    An instance can be pickled until its first call.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -265,7 +265,7 @@ class ActorCalls(Calls):
 
     @override
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor. After an UnavailableError the method may still have run."""
+        """Call an actor's method. The method may have run even if UnavailableError is raised."""
         import ray
 
         if not ray.is_initialized():  # otherwise Ray would start a cluster of its own
@@ -283,14 +283,14 @@ class ActorCalls(Calls):
             raise UnavailableError(f"actor {actor} does not answer within {span_text(timeout_s * 1000)}") from error
         except (ray.exceptions.RayError, ValueError) as error:
             if not isinstance(error, ray.exceptions.RayTaskError):
-                self._handles.pop(actor, None)  # another actor may have the name by now
+                self._handles.pop(actor, None)  # the name may belong to a new actor by now
             raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
 
     @override
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask an actor; questions with the same method may share a call unless ``alone``."""
+        """Send a question to an actor; questions for the same method may share a call unless ``alone``."""
         if alone:
             answers = await self.call(actor, "ask_all", method, [data], timeout_s=timeout_s)
             return bytes(answers[0])
@@ -301,7 +301,7 @@ class ActorCalls(Calls):
 
 
 class _Lane:
-    """Joins questions with one method of one actor into shared calls."""
+    """Batches questions for one method of one actor into shared calls."""
 
     def __init__(self, calls: Calls, actor: str, method: str) -> None:
         self._calls, self._actor, self._method = calls, actor, method
@@ -324,21 +324,21 @@ class _Lane:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one line on why a Ray call failed: the message of the actor's exception, or else Ray's."""
+    """Return why a Ray call failed: the first line of the actor's error message, or of Ray's."""
     cause = getattr(error, "cause", None) or error
     lines = str(cause).splitlines()
     return lines[0] if lines else type(cause).__name__
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The answer of a method, or the problem of the question."""
+    """The return value of a method, or why the question was invalid."""
 
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
     problem: str | None = None
 
 
 class Door:
-    """The methods of an object that other processes may call; arguments are decoded by the parameters' types.
+    """Exposes some methods of an object to other processes; arguments are decoded by the parameters' types.
 
     Examples
     --------
@@ -379,17 +379,17 @@ class Door:
         return _ENCODER.encode(Answered(msgspec.Raw(_ENCODER.encode(value))))
 
     async def ask_all(self, method: str, questions: Sequence[bytes]) -> list[bytes]:
-        """Answer several questions with one method, as `ask` does."""
+        """Call a method concurrently for several questions, as `ask` does; return the answers in order."""
         return list(await asyncio.gather(*(self.ask(method, data) for data in questions)))
 
 
 def question(*arguments: object) -> bytes:
-    """Encode the arguments of a call for `Door.ask`."""
+    """Encode call arguments for `Door.ask`."""
     return _ENCODER.encode(arguments)
 
 
 def answer_of(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
-    """Decode an answer of `Door.ask`; raise InputError if the question had a problem."""
+    """Decode an answer from `Door.ask`; raise InputError if it reports a problem."""
     answered = _ANSWERED.decode(data)
     if answered.problem is not None:
         raise InputError(answered.problem)

@@ -10,11 +10,11 @@ import msgspec
 from gridweave.errors import OptionError
 
 HISTORY_DAYS = 90
-"""How long a journal keeps the records, histories, usage and submission keys of ended jobs, by default."""
+"""Default number of days for which a journal keeps an ended job's record, history, usage and submission key."""
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """The time that the cores see.
+    """The clock by which the cores run.
 
     Examples
     --------
@@ -30,21 +30,21 @@ class Clock(msgspec.Struct, frozen=True):
             raise OptionError("speed", f"is {self.speed}; expected above 0, 1 for real time")
 
     def now_ms(self) -> int:
-        """Return the present time of this clock."""
+        """Return the current time on this clock [ms]."""
         return self.at(time.time() * 1000)
 
     def at(self, unix_ms: float) -> int:
-        """Convert Unix time to the time of this clock."""
+        """Convert Unix time [ms] to time on this clock [ms]; times before the epoch become 0."""
         return max(0, int((unix_ms - self.epoch_ms) * self.speed))
 
     def shown_ms(self, real_ms: float) -> int:
-        """Convert a real duration to one of this clock, in ms, at least 1."""
+        """Convert a real duration to a duration on this clock, in ms, at least 1."""
         return max(1, round(real_ms * self.speed))
 
     def unix_ms(self, shown_ms: int) -> int:
-        """Convert a time of this clock to Unix time, rounded up."""
+        """Convert a time on this clock to Unix time [ms], rounded up."""
         return self.epoch_ms + self.real_ms(shown_ms)
 
     def real_ms(self, span_ms: float) -> int:
-        """Convert a duration of this clock to a real one, in ms, rounded up."""
+        """Convert a duration on this clock to real milliseconds, rounded up."""
         return math.ceil(span_ms / self.speed)

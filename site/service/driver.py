@@ -1,7 +1,7 @@
 """Drive a core with a journal, in turns: receive input, decide, write to the journal, and only then act.
 
-Only one turn runs at a time. Input that arrives during a write waits for the next turn, so a busy driver puts more
-input into each transaction. No decision is visible before it is durable (docs/live.md).
+Only one turn runs at a time. Input that arrives while the journal is being written waits for the next turn, so a busy
+driver handles more input per transaction. No decision becomes visible before it is durable (docs/live.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gridweave.site.users.registry import JobRegistry
 logger = logging.getLogger("gridweave.live")
 
 Incoming = TypeVar("Incoming")
-"""Type of the messages from the peers."""
+"""Type of the messages that peers send."""
 
 Answer = Accepted | Declined
 
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class HasChangeable(Protocol):
-    """Settings, some of which can change while a journal is in use."""
+    """Settings of which some can change while a journal is in use."""
 
     @property
     def changeable(self) -> Changeable:
@@ -65,7 +65,7 @@ S = TypeVar("S", bound=HasChangeable)
 
 
 class _Submission:
-    """A submitted job, and the futures of its submitters."""
+    """A submitted job, and the futures on which its submitters are waiting."""
 
     def __init__(self, request: JobRequest, origin: str) -> None:
         self.request, self.origin = request, origin
@@ -75,47 +75,47 @@ class _Submission:
 _Submissions = dict[str, _Submission]
 
 OnNotes = Callable[[list[NumberedNote], dict[int, JobRecord]], None]
-"""Called with the new notes in the histories of jobs, and the records of the jobs that ended in the same turn."""
+"""Called after a turn with the new history notes, and the records of the jobs that ended in that turn, by job id."""
 
 Send = Callable[[str, bytes], Awaitable[str | None]]
-"""Sends bytes to a peer and returns the peer's reason for refusing them, or None; it can fail, lose or repeat them."""
+"""Sends a packet to a peer; returns why the peer refused it, or None. It may fail, or lose or duplicate packets."""
 
 RESEND_MS = 1_000
 SNAPSHOT_EVERY = 1_000
-"""Least number of inputs between two snapshots (with more open jobs: their number), so that a replay is short."""
+"""Minimum number of inputs between two snapshots, or the number of open jobs if that is larger."""
 
 _DAY_MS = 86_400_000
 
 MOST_PACKET_BYTES = 1 << 20
-"""Largest packet with several messages; a single message can be longer."""
+"""Maximum size of a packet with several messages; a packet with one message may be larger."""
 
 MOST_KEY = 1_000
-"""Most characters of an idempotency key."""
+"""Maximum length of an idempotency key, in characters."""
 
 _MOST_BYTES = 2**63 - 1
 MOST_IN_SNAPSHOT = 100_000
-"""With more open jobs, no snapshot is taken, because leases would expire meanwhile."""
+"""Maximum number of open jobs for a snapshot; with more, leases would expire while it is being taken."""
 
 REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.02, 0.1
-"""Pause after a turn: `REST` times the turn's duration beyond `LEAST_REST_S`, within the two bounds [s]."""
+"""Pause after a turn: `REST` times (its duration - `LEAST_REST_S`), clamped to the two bounds [s]."""
 
 _MOST_EVENTS = 2_000
 MOST_SUBMISSIONS = 1_000
-"""Most submissions in a turn, shared about equally among the users; the other submissions wait."""
+"""Maximum number of submissions per turn, divided about equally among the users; the others wait."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _STUCK_PAUSE_S = 0.8
-"""With this pause, the journal has failed for 0.75 s; from then on queries report the problem."""
+"""Queries report a journal failure once the retry pause has grown to this, i.e. after 0.75 s of failures [s]."""
 
 
 class _Peers:
     """The state of the connections to the peers."""
 
     def __init__(self) -> None:
-        # Why no messages are exchanged with a peer: this end has an old copy of its journal, one of the two ends has a
-        # different journal than before, or the peer refuses the messages.
+        # Why no messages are exchanged with a peer: this end has an old copy of its journal (lost), one of the two ends
+        # has a different journal than before (strangers), or the peer refuses the messages (refusals).
         self.lost, self.strangers, self.refusals = dict[str, str](), dict[str, str](), dict[str, str]()
-        self.linked = set[str]()  # peers that were heard without such a problem
+        self.linked = set[str]()  # peers that have sent a valid packet
         self.met: dict[str, str] = {}  # journal ids of peers that are not recorded yet
 
 
@@ -123,23 +123,23 @@ _RIGHT = "restore the newest copy, or start over at both ends (`gridweave up --f
 
 
 class LiveCore(Core, Protocol):
-    """A core that a live driver can drive."""
+    """The interface of a core that `Driver` can drive."""
 
     registry: JobRegistry
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when to call `handle` without an event, or None."""
+        """Return when `handle` must be called even without an event, or None."""
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent."""
 
 
 class Driver(ABC, Generic[Incoming]):
-    """Drives a core: events and packets in, commands out, with a journal in between.
+    """Drives a core: passes it events and packets, journals its decisions, and executes its commands.
 
-    The core must be new; the driver restores it to the end of the journal. The journal must have ``batch=0``, because
-    the driver decides when it is written. ``peers`` are the other ends of the channels, and ``send`` sends a packet to
-    one of them. ``quotas`` are the new quotas, and ``history_days`` says how long the history is kept.
+    The core must be new; the driver restores it by replaying the journal. The journal must have ``batch=0``, because
+    the driver decides when to write. ``peers`` names the other ends of the channels, and ``send`` sends a packet to a
+    peer. ``quotas`` replaces the quotas in the journal, and ``history_days`` says how long job histories are kept.
     """
 
     def __init__(
@@ -168,10 +168,10 @@ class Driver(ABC, Generic[Incoming]):
         self._news = asyncio.Event()
         self._asked = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
-        # Counted from the start of the replay, so that a driver that restarts again and again also takes snapshots.
+        # Counted from the start of the replay, so that a driver that restarts often also takes snapshots.
         self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
         self._received: dict[str, int] = {}
-        # Set unless a turn is being written; if that takes long, `_stuck` has the reason.
+        # Set unless a turn is being written, or the write has failed for long; then `_stuck` has the reason.
         self._settled, self._stuck = asyncio.Event(), ""
         self._settled.set()
         self._peers = _Peers()
@@ -182,7 +182,7 @@ class Driver(ABC, Generic[Incoming]):
         self._events += [QuotasChanged(quotas)] * (core.registry.eligibility.admission.quotas != quotas)
 
     def use_settings(self, before: msgspec.Struct, now: msgspec.Struct) -> None:
-        """Switch the core to the settings `now` in its first turn if they differ from `before`."""
+        """If settings have changed from `before` to `now`, apply the new ones to the core in the first turn."""
         changes = list(settings_changes(plain(before), now))
         if changes:
             logger.info("settings change: %s", "; ".join(change.text for change in changes))
@@ -196,7 +196,7 @@ class Driver(ABC, Generic[Incoming]):
         self._news.set()
 
     async def apply(self, *events: Any) -> None:
-        """Pass events to the core; return when they are durable. If the driver fails, they may or may not be."""
+        """Pass events to the core; return once they are durable. If this raises, the events may still be durable."""
         self._check_alive()
         self.post(*events)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -204,7 +204,7 @@ class Driver(ABC, Generic[Incoming]):
         await future
 
     async def durable(self) -> None:
-        """Wait until the whole state of the core is durable, so that it can be shown.
+        """Wait until the core's whole state is durable, so that it can be shown to users.
 
         Raise UnavailableError if the journal cannot be written.
         """
@@ -216,11 +216,11 @@ class Driver(ABC, Generic[Incoming]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name of this end in messages."""
+        """How error messages name this end, e.g. ``site north``."""
 
     @property
     def problem(self) -> str:
-        """Why the driver accepts no jobs now; empty if it does."""
+        """Why the driver is accepting no jobs; empty if it is accepting them."""
         return str(self._failed or "") or self._stuck
 
     def peer_problem(self, peer: str) -> str:
@@ -234,11 +234,11 @@ class Driver(ABC, Generic[Incoming]):
             raise self._failed
 
     async def submit(self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = "") -> list[Answer]:
-        """Submit jobs, each with its idempotency key; return the answer to each when it is durable.
+        """Submit jobs, each with an idempotency key; return their answers, in order, once they are durable.
 
-        A repeated key gets its first answer again. An invalid key or a request that cannot be stored is declined. If
-        the driver fails, the result is unknown: submit the jobs again with the same keys. The histories of the jobs
-        show the ``origin``: the user and the request. Raise UnavailableError if there is a `problem`.
+        A repeated key gets its original answer again. An invalid key or a request that cannot be stored is declined. If
+        the driver fails, the outcome is unknown: submit the jobs again with the same keys. The job histories show the
+        ``origin``, i.e. the user and the request id. Raise UnavailableError if there is a `problem`.
         """
         self._check_alive()
         if self.problem:
@@ -259,7 +259,7 @@ class Driver(ABC, Generic[Incoming]):
     async def apply_action(
         self, kind: ActionKind, job_ids: Sequence[int], *, origin: str = "", signal: SignalName | None = None
     ) -> None:
-        """Apply a user's action to jobs; return when that is durable."""
+        """Apply a user's action to jobs; return once the action is durable."""
         await self.apply(JobAction(kind, tuple(job_ids), origin, signal))
 
     def packet(self, peer: str, data: bytes) -> str | None:
@@ -286,7 +286,7 @@ class Driver(ABC, Generic[Incoming]):
         return None
 
     def _strange(self, peer: str, problem: str) -> str:
-        """Record whether one of the ends has a different journal than before; return the problem, or an empty text."""
+        """Record or clear the problem that an end has a different journal than before; return the problem, or ''."""
         previous = self._peers.strangers.pop(peer, "")
         if problem:
             message = f"the packet {problem}"
@@ -296,11 +296,11 @@ class Driver(ABC, Generic[Incoming]):
         return self._peers.strangers.get(peer, "")
 
     def peer_name(self, peer: str) -> str:
-        """Return the name of a peer in messages."""
+        """Return how error messages name a peer."""
         return f"the {peer}"
 
     def _other_journal(self, peer: str, whose: str) -> str:
-        """Return in words which end has a different journal than before, and how to repair that."""
+        """Return an error message that says which end has a different journal than before, and how to repair that."""
         if whose == "mine":
             return f"is for another journal of {self.name}: {self.name} lost its journal, or was started over; {_RIGHT}"
         return (
@@ -308,13 +308,13 @@ class Driver(ABC, Generic[Incoming]):
         )
 
     def _old_copy(self, peer: str, received: int) -> str:
-        """Return in words that a peer acknowledges messages missing in this journal, and how to repair that."""
+        """Return an error message for a peer that acknowledges more messages than this journal has."""
         cause = f"{self.name} has sent {self._channels[peer].sent:,}: it lost its journal, or has an old copy of it"
         return f"acknowledges {received:,} messages, but {cause}; {_RIGHT}"
 
     @staticmethod
     def _dropped(peer: str, problem: str) -> str:
-        """Log why a packet is dropped, and return it."""
+        """Log why a packet was dropped; return the reason."""
         logger.warning("a packet from %s %s", peer, problem)
         return f"the packet {problem}"
 
@@ -322,23 +322,23 @@ class Driver(ABC, Generic[Incoming]):
 
     @abstractmethod
     def heard(self, peer: str, message: Incoming) -> Any:
-        """Return the core's event for a message."""
+        """Convert a peer's message to an event for the core."""
 
     @abstractmethod
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
-        """Return peer and message if a command sends one; otherwise None."""
+        """Return the peer and the message that a command sends; None if the command sends no message."""
 
     def news_of_links(self) -> list[Any]:
-        """Return the events for the core about changed connections to peers."""
+        """Return events that inform the core of changed connections to peers."""
         return []
 
     def act(self, commands: Sequence[Any]) -> None:
-        """Execute the other commands of the core, which are durable."""
+        """Execute the turn's other commands, e.g. orders to machines; all commands are durable by now."""
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take turns until another process has become the writer of the journal."""
+        """Take turns until a turn fails, e.g. because another process has taken over the journal."""
         loop = asyncio.get_running_loop()
         while True:
             begin_s = loop.time()
@@ -350,7 +350,7 @@ class Driver(ABC, Generic[Incoming]):
     async def turn(self) -> None:
         """Take one turn: receive input, let the core decide, write the journal, and act.
 
-        If the turn fails, everyone who waits for an answer gets the failure, and the driver accepts nothing more.
+        If the turn fails, all waiting callers get the error, and the driver accepts no more input.
         """
         self._check_alive()
         self._news.clear()
@@ -371,7 +371,7 @@ class Driver(ABC, Generic[Incoming]):
             raise
 
     def _next_submissions(self) -> _Submissions:
-        """Take a turn's submissions, round-robin by user, so that one user's many jobs do not hold up the others."""
+        """Take a turn's submissions, round-robin by user, so that one user's many jobs do not delay other users."""
         waiting, self._submissions = self._submissions, {}
         if len(waiting) <= MOST_SUBMISSIONS:
             return waiting
@@ -429,7 +429,7 @@ class Driver(ABC, Generic[Incoming]):
         return await self._read(lambda: self._journal.submissions(submissions))
 
     async def _past(self, requests: Sequence[JobRequest]) -> dict[int, Past]:
-        """Return the ended jobs that new submissions depend on, from the journal; open jobs are omitted."""
+        """Return the ended jobs on which new submissions depend, by job id, from the journal."""
         next_id = self._core.registry.next_id
         job_ids = {after.job_id for request in requests for after in request.after if after.job_id < next_id}
         if not job_ids:
@@ -441,7 +441,7 @@ class Driver(ABC, Generic[Incoming]):
         return await self._insist("read", lambda: asyncio.to_thread(read))
 
     async def _insist(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Run an operation on the journal, with retries until it succeeds or another process is the writer."""
+        """Run a journal operation; retry until it succeeds or another process has taken over the journal."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -460,13 +460,13 @@ class Driver(ABC, Generic[Incoming]):
                 return done
 
     def _decide(self, events: list[Any], packets: list[tuple[str, Packet[Incoming]]]) -> list[Any]:
-        """Let the core decide in one step of the journal, if there is anything to do."""
+        """Let the core handle the input in one journal step, if there is input or a wakeup is due."""
         commands: list[Any] = []
         self._now_ms = max(self._now_ms, self.clock.now_ms())
         wakeup_ms = self._core.next_wakeup_ms()
         is_due = wakeup_ms is not None and wakeup_ms <= self._now_ms
         heard, counts = self._unpacked(packets)
-        # A channel keeps the order of its messages; a user's action counts from its arrival.
+        # The order of messages in a channel is kept; a user's action takes effect when it arrives.
         everything = heard + events
         if not everything and not is_due and not self._peers.met:
             return commands
@@ -484,7 +484,7 @@ class Driver(ABC, Generic[Incoming]):
         return commands
 
     def _unpacked(self, packets: list[tuple[str, Packet[Incoming]]]) -> tuple[list[Any], dict[str, int]]:
-        """Return the new events from the packets, in order, and the number of new messages per peer."""
+        """Return the events for new messages in the packets, in order, and the number of new messages per peer."""
         real_ms = self._real_ms()
         heard: list[Any] = []
         counts: dict[str, int] = {}
@@ -500,7 +500,7 @@ class Driver(ABC, Generic[Incoming]):
         return heard, counts
 
     def _handle(self, step: Step, events: list[Any]) -> list[Any]:
-        """Pass events to the core; leave out those with invalid input, so that they do not affect the others."""
+        """Pass events to the core; if one is invalid, pass them one by one and refuse the invalid events."""
         has_acted, step.has_acted = step.has_acted, False
         try:
             return [*step.handle(self._core, self._now_ms, *events)]
@@ -514,7 +514,7 @@ class Driver(ABC, Generic[Incoming]):
         return [command for event in events for command in self._handle(step, [event])]
 
     def _refused(self, event: Any, error: InputError) -> list[Any]:
-        """Return the answer to an event with invalid input; its sender must not send it again and again."""
+        """Return the answer to an invalid event, so that its sender does not keep retrying."""
         logger.error("input refused: %s", error)
         key = getattr(event, "key", None)
         return [Declined(key, str(error))] if isinstance(key, str) else []
@@ -542,7 +542,7 @@ class Driver(ABC, Generic[Incoming]):
                 self._channels[peer].send(message)
 
     async def _flush(self) -> None:
-        """Write the decisions, however long that takes; they must not be visible before."""
+        """Write the pending decisions, however long that takes; they must not become visible earlier."""
         while self._journal.pending:
             await self._insist("written", self._write)
 
@@ -560,7 +560,7 @@ class Driver(ABC, Generic[Incoming]):
                 self.spawn(self._carry(peer, _encoded(channel, packet)))
 
     async def _carry(self, peer: str, data: bytes) -> None:
-        """Send a packet, and record whether the peer refuses it."""
+        """Send a packet, and record why the peer refuses it, if it does."""
         refusal = await self._send(peer, data)
         before, self._peers.refusals[peer] = self._peers.refusals.get(peer, ""), refusal or ""
         if self._peers.refusals[peer] != before:
@@ -569,7 +569,7 @@ class Driver(ABC, Generic[Incoming]):
                 logger.error("%s refuses messages: %s", peer, refusal)
 
     def spawn(self, work: Awaitable[object]) -> None:
-        """Run in the background; a failure is harmless."""
+        """Run a send operation in the background; a failure is harmless."""
         task = asyncio.ensure_future(_harmless(work))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -587,7 +587,7 @@ class Driver(ABC, Generic[Incoming]):
                 self.spawn(self._keep(snap))
 
     async def _keep(self, snap: Snap) -> None:
-        """Store a snapshot in the background; compressing many jobs takes a while, and turns continue meanwhile."""
+        """Compress and store a snapshot; many jobs take a while to compress, so turns continue in the meantime."""
         state = await asyncio.to_thread(compressed, snap.state)
         self._journal.keep(snap, state)
 
@@ -604,17 +604,17 @@ class Driver(ABC, Generic[Incoming]):
         channel_ms = [channel.next_wakeup_ms() for channel in heard]
         waits_ms += [max(0, due_ms - self._real_ms()) for due_ms in channel_ms if due_ms is not None]
         try:
-            # A clock change is noticed within a minute. Not wait_for: in Python 3.11 it can swallow a cancellation, and
-            # this loop would never end.
+            # Wake up every minute to notice clock changes. Do not use wait_for: in Python 3.11 it can swallow a
+            # cancellation, and this loop would never end.
             async with asyncio.timeout(min([*waits_ms, 60_000]) / 1000):
                 await self._news.wait()
         except TimeoutError:
             return
 
     async def _rest(self, until_s: float) -> None:
-        """Wait for more input after a turn; one large turn is cheaper than several small ones.
+        """Wait for more input after a turn, because one large turn is cheaper than several small ones.
 
-        A submission ends the pause: its user waits for the answer, often before the next submissions.
+        A submission ends the pause, because its user is waiting for the answer, often before submitting more jobs.
         """
         rest_s = min(until_s - asyncio.get_running_loop().time(), LONGEST_REST_S)
         wakeup_ms = self._core.next_wakeup_ms()
@@ -630,7 +630,7 @@ class Driver(ABC, Generic[Incoming]):
         return int(asyncio.get_running_loop().time() * 1000)
 
     async def close(self) -> None:
-        """Stop, and close the journal."""
+        """Stop sending, and close the journal."""
         for task in self._sending:
             task.cancel()
         if self._sending:
@@ -639,9 +639,9 @@ class Driver(ABC, Generic[Incoming]):
 
 
 def as_begun(settings: S, journal: Journal, unsaid: Mapping[str, Any] = MappingProxyType({})) -> S:
-    """Return the settings at the start of a journal: the current ones, with changeable settings as recorded.
+    """Return the current settings, with the changeable ones as recorded at the start of the journal.
 
-    `unsaid` supplies settings that older releases did not record. If the journal does not fit, its replay reports why.
+    `unsaid` supplies settings that older releases did not record. If settings do not match, the replay reports why.
     """
     with contextlib.suppress(InputError, msgspec.ValidationError):
         return settings_as(settings, {**unsaid, **journal.kept_settings}, settings.changeable)
@@ -657,7 +657,7 @@ def _resolve(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:
 
 
 def _restored(journal: Journal, peer: str) -> Channel:
-    """Return the channel to a peer from the journal."""
+    """Restore the channel to a peer from the journal."""
     state = journal.channel(peer)
     return Channel.restored(
         RESEND_MS,
@@ -673,14 +673,14 @@ def _replayed(journal: Journal, core: LiveCore) -> Replayed:
     try:
         return replay(journal, core)
     except BaseException:
-        # Release the journal for another try.
+        # Release the journal, so that a retry can open it.
         with contextlib.suppress(GridweaveError):
             journal.close()
         raise
 
 
 def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:
-    """Return the encoded packet, with fewer messages if it would be too long."""
+    """Encode a packet; leave out its last messages if it would exceed `MOST_PACKET_BYTES`."""
     data = msgspec.msgpack.encode(packet)
     while len(data) > MOST_PACKET_BYTES and len(packet.messages) > 1:
         fitting = len(packet.messages) * MOST_PACKET_BYTES // (2 * len(data))
@@ -690,13 +690,13 @@ def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:
 
 
 async def _harmless(work: Awaitable[object]) -> None:
-    """Await an operation whose failure only means a lost message."""
+    """Await a send operation; log any failure, which only means a lost message."""
     try:
         await work
     except GridweaveError as error:
         logger.debug("not sent: %s", error)
     except Exception as error:
-        # Any error of the transport (an unreachable actor, a broken connection) means the same.
+        # Any other transport error, e.g. a broken connection, also means a lost message.
         logger.debug("not sent: %s: %s", type(error).__name__, error)
 
 
@@ -710,7 +710,7 @@ def _key_problem(key: str) -> str | None:
 
 
 def _usage(command: RecordUsage, now_ms: int) -> JobUsage:
-    """Return the journal's record of a job's resource use; impossible values are clamped or dropped."""
+    """Convert a job's resource use to a journal record; impossible values are clamped or dropped."""
     request, used = command.request, command.used
     cpu_ms = max(1, command.run_ms) * command.width
     return JobUsage(

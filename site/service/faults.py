@@ -1,4 +1,4 @@
-"""The last fault of an actor, kept in memory and, in case the actor is gone, as the last line of its log."""
+"""The last warning or error of an actor, from memory or, after a restart, from the end of its log file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} (?:WARNING|ERROR|CRITICAL) [\w.]+: (.+)$", re.MULTILINE)
 
 RECENT_MS = 86_400_000
-"""How long a fault is shown [ms]."""
+"""How long a fault counts as recent [ms]."""
 
 _TAIL_BYTES, _MOST_CHARS = 16_384, 500
 
@@ -27,16 +27,16 @@ class LastFault(logging.Handler):
         self.fault: LoggedFault | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
+        """Keep the first line of a log record as the last fault."""
         self.fault = LoggedFault(int(record.created * 1000), _first_line(record.getMessage()))
 
 
 LAST_FAULT = LastFault()
-"""The last fault of this process; `log_to` attaches it to gridweave's loggers."""
+"""The handler that holds this process's last fault; `log_to` attaches it to the gridweave logger."""
 
 
 def recent_fault(now_ms: int | None = None) -> LoggedFault | None:
-    """Return the last fault of this process, unless it is older than `RECENT_MS`; ``now_ms`` is Unix time."""
+    """Return this process's last fault unless it is older than `RECENT_MS`; ``now_ms`` is Unix time, by default now."""
     return recent(LAST_FAULT.fault, now_ms)
 
 
@@ -47,7 +47,7 @@ def recent(fault: LoggedFault | None, now_ms: int | None = None) -> LoggedFault 
 
 
 def fault_in(log: Path) -> LoggedFault | None:
-    """Return the last fault in a log that was written with `LOG_FORMAT`, or None."""
+    """Return the last fault in a log file with lines in `LOG_FORMAT`, or None."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -61,7 +61,7 @@ def fault_in(log: Path) -> LoggedFault | None:
 
 
 def fault_text(fault: LoggedFault | None) -> str:
-    """Format a fault with its local time; empty for None."""
+    """Format a fault for display, with its local time; return an empty string for None."""
     if fault is None:
         return ""
     at = datetime.fromtimestamp(fault.at_ms / 1000, UTC).astimezone()

@@ -1,7 +1,7 @@
-"""Read a journal for users without delaying its writer or other questions.
+"""Read a journal for users without delaying its writer or other queries.
 
-The writer has the journal's own connection. Questions use another connection and a separate thread, and read in small
-chunks, so that the chunks of several questions alternate.
+The writer has the journal's own connection. Queries use a second connection in a separate thread, and read in small
+chunks, so that several queries can interleave.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gridweave.site.query_messages import JobQuery
 
 IDS_AT_ONCE = 500
 NUMBERS_AT_ONCE = 20_000
-"""Number of jobs to look up, and range of job ids to search, in one chunk."""
+"""Number of jobs looked up per chunk, and number of job ids searched per chunk."""
 
 LOOK_S = 8.0
-"""Time limit of a search for jobs; below the limit of a call between actors, so that the reason reaches the caller."""
+"""Time limit for a job search [s]; below the limit of a call between actors, so that the error reaches the caller."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
 class HistoryReader:
-    """The durable records of ended jobs, and the histories of all jobs, in a journal."""
+    """Reads the records of ended jobs and the histories of all jobs from a journal."""
 
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
@@ -42,14 +42,14 @@ class HistoryReader:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(read, *args, **kwargs))
 
     async def ended(self, job_ids: Sequence[int]) -> dict[int, JobRecord]:
-        """Return the records of ended jobs by job id, without the jobs that have not ended."""
+        """Return job records by job id; jobs that have not ended are omitted."""
         records: dict[int, JobRecord] = {}
         for start in range(0, len(job_ids), IDS_AT_ONCE):
             records |= await self._read(self._reader.ended, job_ids[start : start + IDS_AT_ONCE])
         return records
 
     async def find_ended(self, query: JobQuery) -> list[JobRecord]:
-        """Return the ended jobs that match, highest id first; raise UnavailableError if the search takes too long."""
+        """Return the ended jobs that match a query, highest id first; raise UnavailableError after `LOOK_S` seconds."""
         numbers, records = await self._read(self._reader.ended_numbers), list[JobRecord]()
         below = numbers.stop if query.below is None else min(query.below, numbers.stop)
         try:
@@ -65,9 +65,9 @@ class HistoryReader:
         return records
 
     async def history(self, job_id: int) -> list[Note]:
-        """Return the history of a job in order."""
+        """Return a job's history, oldest event first."""
         return await self._read(self._reader.history, job_id)
 
     async def notes(self, after: int, limit: int) -> list[NumberedNote]:
-        """Return up to ``limit`` history events of all jobs after number ``after``, in ascending order."""
+        """Return up to ``limit`` history events of all jobs, in order, starting after event number ``after``."""
         return await self._read(self._reader.notes, after=after, limit=limit)

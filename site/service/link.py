@@ -1,7 +1,7 @@
 """The sending end of the link between a site and the grid: MessagePack over HTTP (docs/link.md).
 
-Each end posts to the other's gateway, so each direction may fail separately. Messages may be lost or arrive twice;
-channels and callers handle both. The receiving end is `gridweave.grid.gateway.link`.
+Each end posts to the other end's gateway, so each direction may fail separately. Messages may be lost or arrive twice;
+channels and callers handle both cases. The receiving end is `gridweave.grid.gateway.link`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gridweave.link")
 
 LINK_VERSION = "1"
-"""Version of the messages; an end refuses other versions."""
+"""Version of the link protocol; each end refuses other versions."""
 
 VERSION_HEADER, SITE_HEADER = "Gridweave-Link", "Gridweave-Site"
 LINK_PATH = "/v1/link"
@@ -40,21 +40,21 @@ PACKET_PATH, CALL_PATH, BEAT_PATH = f"{LINK_PATH}/packet", f"{LINK_PATH}/call", 
 BODY_FORM = "application/msgpack"
 
 LEAST_SECRET = 32
-"""Smallest length of a secret, in characters."""
+"""Minimum length of a secret, in characters."""
 
 _MOST_SECRETS = 1 << 16
 _FIRST_WORD_S, _BYTES_PER_S = 5.0, 20_000
-"""A packet counts as lost after this time plus the time for its bytes on a very slow line."""
+"""Time limit of a packet [s]: a base time, plus the packet's size divided by the rate of a very slow line."""
 
 _CONNECT_S, _IDLE_S = 3.0, 15.0
 BEAT_S = 1.5
-"""After this time without an answer, the other end is asked for a sign of life [s]."""
+"""Time without an answer after which a heartbeat is sent [s]."""
 
 _BEAT_ANSWER_S = 2.0
-"""Time limit for that answer [s]; so the loss of an idle link is detected after 3.5 s."""
+"""Time limit for the answer to a heartbeat [s]; the failure of an idle link is thus detected within 3.5 s."""
 
 _MOST_PACKETS, _MOST_CALLS = 4, 64
-"""Largest number of packets and calls in transit to one end; further packets are dropped and sent again, calls wait."""
+"""Maximum packets and calls in transit to one end; excess packets are dropped and resent later, excess calls wait."""
 
 _LOG_EVERY_S = 60.0
 _LONG_BYTES = 1 << 20
@@ -63,11 +63,11 @@ _LONG_BYTES = 1 << 20
 class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The address and credentials for the other end of a link."""
 
-    site: str  # name of the link's site, used by both ends
-    url: str  # URL of the other end's gateway, without a slash at its end
+    site: str  # name of the site; both ends use the same name
+    url: str  # URL of the other end's gateway, without a trailing slash
     token_file: str  # file with the secret to send
     ca: str | None = None  # file of certificates to trust instead of the system's
-    # Files of this end's certificate and its key.
+    # Files with this end's certificate and its key.
     cert: str | None = None
     key: str | None = None
 
@@ -75,8 +75,8 @@ class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Secrets:
     """The secrets in a file, one per line; the file is read again when it has changed.
 
-    The first secret is sent, and all of them are accepted, so that the two ends can change a secret one after the
-    other. If the file becomes unusable, the last secrets read stay valid.
+    The first secret is sent, and all secrets are accepted, so that the two ends can change a secret at different
+    times. If the file becomes unusable, the secrets last read stay valid.
     """
 
     def __init__(self, path: str) -> None:
@@ -116,11 +116,11 @@ class Secrets:
         return self._fresh()[0].decode("ascii")
 
     def all(self) -> tuple[bytes, ...]:
-        """Return all secrets of the file; the first is the one to send."""
+        """Return all secrets in the file; the first is the secret to send."""
         return self._fresh()
 
     def accepts(self, candidate: str) -> bool:
-        """Whether a text is one of the secrets, compared in constant time."""
+        """Whether `candidate` is one of the secrets; the comparison takes constant time."""
         text = candidate.encode("utf-8", "replace")
         return any([hmac.compare_digest(text, secret) for secret in self._fresh()])  # noqa: C419 - compare with all
 
@@ -130,11 +130,11 @@ def _is_sendable(text: bytes) -> bool:
 
 
 Observe = Callable[[str, float | None], None]
-"""Called after each request with its kind (``packet``, ``call``) and the seconds until its answer, None without one."""
+"""Called after each request with its kind (e.g. ``packet``) and its response time [s], or None without a response."""
 
 
 class Link:
-    """A connection to the other end of a link."""
+    """The sending end of a link."""
 
     def __init__(self, end: LinkEnd) -> None:
         self.end = end
@@ -150,21 +150,21 @@ class Link:
         self._way_back = ""
 
     def secret(self) -> bytes:
-        """Return the secret to send, from which the keys of probes are derived."""
+        """Return the secret to send, from which probe keys are derived."""
         return self._secret.all()[0]
 
     @property
     def problem(self) -> str:
-        """The problem of the last request; empty if it succeeded."""
+        """Why the last request failed; empty if it succeeded."""
         return self._status.problem
 
     @property
     def status(self) -> LinkStatus:
-        """The status of the link, including the way back as reported by the other end."""
+        """The status of the link; it also shows if the other end reports that it cannot reach this end."""
         return msgspec.structs.replace(self._status, problem=self._status.problem or self._way_back)
 
     async def packet(self, data: bytes) -> str | None:
-        """Send a packet; return why the other end refuses it, or None. After UnavailableError it may have arrived."""
+        """Send a packet; return why it was refused, or None. It may arrive even if UnavailableError is raised."""
         if self._packets >= _MOST_PACKETS:
             raise UnavailableError(f"{self.end.url}: {_MOST_PACKETS} packets are already in transit")
         self._packets += 1
@@ -177,7 +177,7 @@ class Link:
         return None
 
     async def beat(self) -> None:
-        """While the link is idle, ask the other end for a sign of life, and whether it can reach this end."""
+        """Send heartbeats forever while the link is idle; the answers say whether the other end can reach this end."""
         while True:
             await asyncio.sleep(BEAT_S)
             if time.monotonic() - self._answered_s < BEAT_S and not self._way_back:
@@ -190,16 +190,16 @@ class Link:
                 self._way_back = way_back
 
     async def ask(self, machine: str, method: str, data: bytes, timeout_s: float = CALL_S) -> bytes:
-        """Send a question to the other end, or to one of its machines, as `Door.ask` takes it.
+        """Send a question, encoded for `Door.ask`, to the other end or to one of its machines; return the answer.
 
-        Without an answer, the request may still have been executed.
+        The request may have been executed even if UnavailableError is raised.
         """
         path = "/".join(part for part in (CALL_PATH, machine, method) if part)
         async with self._calls:
             return await self._post("call", path, data, timeout_s)
 
     async def _post(self, what: str, path: str, data: bytes, timeout_s: float) -> bytes:
-        """Post data and return the answer; record the outcome and the time."""
+        """Post data and return the answer; record the outcome and the response time."""
         import aiohttp
 
         begin_s = time.monotonic()
@@ -208,7 +208,7 @@ class Link:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or f"no answer within {span_text(timeout_s * 1000)}"
             if type(error) is aiohttp.ClientConnectorError and error.errno and error.errno > 0:
-                why = os.strerror(error.errno)  # asyncio replaces the text of the error by the address
+                why = os.strerror(error.errno)  # asyncio replaces the error text with the address
             self._failed(what, why)
             raise UnavailableError(f"{self.end.url} does not answer: {why}") from error
         except UnavailableError as error:
@@ -218,7 +218,7 @@ class Link:
         return answer
 
     async def _answer(self, path: str, data: bytes, timeout_s: float) -> bytes:
-        """Post data and return the answer; raise UnavailableError for an HTTP error."""
+        """Post data and return the answer; raise UnavailableError for an HTTP error status."""
         import aiohttp
 
         headers = {
@@ -240,7 +240,7 @@ class Link:
 
     def _open(self, aiohttp: Any) -> aiohttp.ClientSession:
         if self._session is None:
-            # After an interruption idle connections may be dead, so they are closed soon.
+            # Idle connections may be dead after an interruption, so close them early.
             connector = aiohttp.TCPConnector(limit=0, ssl=self._trusted, keepalive_timeout=_IDLE_S)
             agent = {"User-Agent": f"gridweave/{__version__}", "Accept": "application/problem+msgpack, */*"}
             self._session = aiohttp.ClientSession(
@@ -249,7 +249,7 @@ class Link:
         return self._session
 
     def _refused(self, status: int, form: str, data: bytes) -> UnavailableError:
-        """Return the error for an HTTP status other than success."""
+        """Return the error to raise for an HTTP error status."""
         detail = f"it answers with {status}"
         if form == "application/problem+msgpack":
             with contextlib.suppress(msgspec.MsgspecError):
@@ -268,7 +268,7 @@ class Link:
         )
 
     def _failed(self, what: str, why: str) -> None:
-        """Count a request without an answer; log each reason at once, and then every minute."""
+        """Record a failed request; log a new reason at once, and the same reason at most once a minute."""
         self.observe(what, None)
         self._status = msgspec.structs.replace(self._status, failed=self._status.failed + 1, problem=why)
         now_s = time.monotonic()
@@ -291,13 +291,13 @@ class PacketRefusedError(UnavailableError):
 
 
 class _Problem(msgspec.Struct):
-    """The part of a problem document that is read."""
+    """A problem document, of which only the detail is used."""
 
     detail: str = ""
 
 
 def client_context(end: LinkEnd) -> ssl.SSLContext | bool:
-    """Return the TLS settings of a link: the trusted certificates, and this end's certificate."""
+    """Return a link's TLS settings, i.e. the trusted certificates and this end's certificate; True for the defaults."""
     if end.ca is None and end.cert is None:
         return True
     try:

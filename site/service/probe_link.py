@@ -1,7 +1,7 @@
-"""Probes between sites that are linked over HTTP, by WebSockets to the other site's gateway (docs/link.md, "Probes").
+"""Probes between sites linked over HTTP, through WebSockets to the other site's gateway (docs/link.md, "Probes").
 
-The grid orders a site to measure the path to another site, and gives it a key. The other site can derive the same key
-from the secret of its own link with the grid, the two names, and the key's end of validity.
+The grid orders a site to measure the path to another site, and gives it a key. The other site derives the same key
+from the secret of its own link to the grid, the names of both sites, and the key's expiry time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 PROBE_PATH = f"{LINK_PATH}/probe"
 PROBE_METHOD = "probe"
-"""The method of a site that takes a `ProbeOrder` and answers with a `LinkProbe`."""
+"""Name of a site's method that executes a `ProbeOrder` and returns a `LinkProbe`."""
 
 PROBE_HEADER = "Gridweave-Probe"
-"""Header from the measuring site: its name, the end of its key's validity (Unix time), and a proof of the key."""
+"""Header that the measuring site sends: its name, its key's expiry time (Unix time), and a proof of the key."""
 
 VALID_S = 60
 PROBE_S = 30.0
-"""Validity of a key, and time limit of an ordered probe [s]."""
+"""Lifetime of a key, and time limit of a probe [s]."""
 
 CLOSE_S = 1.0
 """Time limit for the other end to confirm that the WebSocket is closed [s]."""
@@ -46,15 +46,15 @@ class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order to measure the path to another site."""
 
     target: str
-    url: str  # URL of its gateway
-    until_s: int  # end of the key's validity (Unix time)
+    url: str  # URL of the target's gateway
+    until_s: int  # when the key expires (Unix time)
     key: bytes
     ca: str = ""  # trusted certificates (PEM); empty for the system's
     with_bandwidth: bool = False
 
 
 class LinkProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a probe; rates are 0 if they were not requested."""
+    """The result of a probe; the rates are 0 if they were not measured."""
 
     round_trips_ms: tuple[float, ...]
     there_bps: float = 0.0
@@ -63,17 +63,17 @@ class LinkProbe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_key(secret: bytes, origin: str, target: str, until_s: int) -> bytes:
-    """Derive the key with which ``origin`` may probe ``target``, from the secret of the target's link."""
+    """Derive the key with which ``origin`` may probe ``target`` from the secret of the target's link."""
     return hmac.digest(secret, msgspec.json.encode(("probe", origin, target, until_s)), "sha256")
 
 
 def probe_tag(key: bytes) -> str:
-    """Return a proof of knowing a key that does not reveal the key."""
+    """Return a proof that the sender knows a key; the proof does not reveal the key."""
     return hmac.digest(key, _TAG, "sha256").hex()
 
 
 class LinkProber(Prober):
-    """Measures the path to another site through its gateway, for one order."""
+    """Executes one order to measure the path to another site through that site's gateway."""
 
     def __init__(self, site: str, order: ProbeOrder, **options: Any) -> None:
         super().__init__(order.key, **options)
@@ -81,7 +81,7 @@ class LinkProber(Prober):
         self._opened: list[WebSocketStreams] = []
 
     async def run(self) -> LinkProbe:
-        """Measure; raise UnavailableError with a one-line reason if that fails."""
+        """Measure the path; raise UnavailableError with a one-line reason if that fails."""
         place = urlsplit(self._order.url)
         if place.scheme not in ("http", "https") or not place.hostname:
             raise InputError(
@@ -125,7 +125,7 @@ class LinkProber(Prober):
         connection = socket.get_extra_info("socket")
 
         async def cut() -> None:
-            # Otherwise aiohttp waits until the other end has read all data, which it may never do.
+            # Otherwise aiohttp would wait until the other end has read all data, which may never happen.
             with contextlib.suppress(OSError):
                 connection.shutdown(SHUT_RDWR)
             await socket.close()
@@ -137,7 +137,7 @@ class LinkProber(Prober):
 
 
 class WebSocketStreams:
-    """The messages of a WebSocket as streams of bytes; ``cut`` drops its connection."""
+    """Presents a WebSocket as a pair of byte streams; ``cut`` drops the connection."""
 
     def __init__(
         self, socket: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, cut: Callable[[], Awaitable[None]]
@@ -150,7 +150,7 @@ class WebSocketStreams:
 
     @property
     def streams(self) -> Streams:
-        """The reader and writer; the writer has the methods of `asyncio.StreamWriter` that probes use."""
+        """The reader and writer; the writer has only the `asyncio.StreamWriter` methods that probes use."""
         return self._reader, cast("asyncio.StreamWriter", self)
 
     async def _receive(self) -> None:
@@ -174,19 +174,19 @@ class WebSocketStreams:
 
     @property
     def transport(self) -> WebSocketStreams:
-        """The object with `abort`, like `asyncio.StreamWriter.transport`."""
+        """The object that has `abort`, as for `asyncio.StreamWriter.transport`."""
         return self
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information about the connection."""
+        """Return information about the connection, like `asyncio.StreamWriter.get_extra_info`."""
         return self._socket.get_extra_info(name, default)
 
     def write(self, data: bytes) -> None:
-        """Queue data for sending, in order."""
+        """Queue data for sending."""
         self._waiting.put_nowait(bytes(data))
 
     async def drain(self) -> None:
-        """Wait until the connection has accepted all data."""
+        """Wait until the connection has accepted all queued data."""
         await self._waiting.join()
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class WebSocketStreams:
             self._ending = asyncio.ensure_future(self._end(at_once=False))
 
     def abort(self) -> None:
-        """Close at once, dropping queued data, even while `close` waits for the other end to read it."""
+        """Close at once and drop the queued data, even if `close` is still waiting for it to be sent."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end(at_once=True))
         else:

@@ -38,7 +38,7 @@ from gridweave.site.service.prober import (
 
 
 class ServerCounts(msgspec.Struct):
-    """The numbers of connections to a server, by outcome."""
+    """Number of connections to a server, by outcome."""
 
     served: int = 0  # completed
     refused: int = 0  # the peer did not know the secret
@@ -47,10 +47,10 @@ class ServerCounts(msgspec.Struct):
 
 
 class ProbeServer(ProbeEnd):
-    """Answers probes of other sites, which have the same secret.
+    """Answers probes from other sites that know the same secret.
 
-    The lock ``turn`` is held during a measurement of bandwidth. The site's `Prober` uses the same lock, so that its own
-    measurements and those of other sites do not overlap.
+    The lock ``turn`` is held during a bandwidth measurement. The site's `Prober` uses the same lock, so that the site's
+    own measurements and those by other sites do not overlap.
     """
 
     def __init__(self, secret: bytes, **options: Any) -> None:
@@ -59,11 +59,11 @@ class ProbeServer(ProbeEnd):
         self._longest_s = 10 * self._wait_s + self._limits.duration_ms / 1000
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        # The present connections, oldest first, and whether they have proved to know the secret.
+        # The open connections, oldest first, and whether the peer has proved that it knows the secret.
         self._known: dict[asyncio.Task[None], bool] = {}
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Listen on an address that other sites can reach; return the port, chosen by the system for port 0."""
+        """Listen on an address that other sites can reach; return the port, which the system chooses if `port` is 0."""
         if self._server is not None:
             raise InputError("this probe server is already listening")
         try:
@@ -74,7 +74,7 @@ class ProbeServer(ProbeEnd):
         return address[1]
 
     async def close(self) -> None:
-        """Stop listening, and end all connections."""
+        """Stop listening and close all connections."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -128,7 +128,7 @@ class ProbeServer(ProbeEnd):
             writer.transport.abort()
 
     def _end_oldest(self) -> bool:
-        """End the oldest connection whose peer has not proved to know the secret; return whether there was one."""
+        """Close the oldest connection without proof of the secret; return whether there was one."""
         for task, is_known in self._known.items():
             if not is_known:
                 self.counts.turned_away += 1
@@ -158,7 +158,7 @@ class ProbeServer(ProbeEnd):
         raise ProtocolError("asks for more round trips than allowed")
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Check the other end's proof of the secret, and send one."""
+        """Check the other end's proof that it knows the secret, and send a proof in return."""
         nonce = os.urandom(NONCE_BYTES)
         writer.write(MAGIC + nonce)
         hello = await reader.readexactly(len(MAGIC) + NONCE_BYTES + MAC_BYTES)
@@ -186,7 +186,7 @@ class ProbeServer(ProbeEnd):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Measure bandwidth by receiving or sending data, unless another measurement is in progress."""
+        """Measure bandwidth by receiving or sending data; answer `BUSY` if another measurement is in progress."""
         if not requested_bytes or not duration_ms:
             raise ProtocolError("asks for no data")
         if self._turn.locked():
@@ -200,7 +200,7 @@ class ProbeServer(ProbeEnd):
                 samples = await receive(reader, count, longest_ms, self._clock_ns)
                 await self._say(writer, frame(RESULT, throughput_bps(samples)))
             async with asyncio.timeout(longest_ms / 1000 + self._wait_s):
-                # The receiver closes the connection once it has enough. Read until then, because closing with unread
+                # The prober closes the connection once it has its result. Read until then, because closing with unread
                 # data would lose our answer.
                 with contextlib.suppress(ConnectionError):
                     if kind == DOWNLOAD:

@@ -1,6 +1,6 @@
-"""Measure the paths to other sites periodically: round trips, and the bandwidth in each direction.
+"""Measure the paths to other sites periodically: round-trip times, and the bandwidth in each direction.
 
-This module also has the protocol between the two ends of a probe (docs/netmodel.md, "Probes").
+This module also defines the protocol between the two ends of a probe (docs/netmodel.md, "Probes").
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ ClockNs = Callable[[], int]
 
 
 class ProbeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a probe; the stricter limits of the two ends apply."""
+    """The limits of a probe; where the two ends differ, the stricter limit applies."""
 
     round_trips: int = 100  # per connection
-    bytes: int = 16 << 20  # per measurement of bandwidth
-    duration_ms: int = 2000  # time limit of a measurement of bandwidth
+    bytes: int = 16 << 20  # per bandwidth measurement
+    duration_ms: int = 2000  # time limit of a bandwidth measurement
     timeout_ms: int = 5000  # time limit of each answer
-    connections: int = 16  # simultaneous connections of a server
+    connections: int = 16  # simultaneous connections to a server
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -66,7 +66,7 @@ class ProtocolError(GridweaveError):
 
 
 def check_secret(secret: bytes) -> bytes:
-    """Return a secret; raise OptionError if it is too short."""
+    """Return `secret`; raise OptionError if it is too short."""
     if len(secret) < LEAST_SECRET_BYTES:
         expected = f"at least {LEAST_SECRET_BYTES}, the same at all sites"
         raise OptionError("secret", f"has {len(secret)} bytes; expected {expected}")
@@ -74,7 +74,7 @@ def check_secret(secret: bytes) -> bytes:
 
 
 def proof(secret: bytes, who: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    """Return a proof that one end knows the secret, valid for this connection; the secret itself is never sent."""
+    """Return a proof, valid for one connection, that an end knows the secret; the secret itself is never sent."""
     return hmac.digest(secret, MAGIC + who + server_nonce + client_nonce, "sha256")
 
 
@@ -92,7 +92,7 @@ async def read_frame(reader: asyncio.StreamReader, *kinds: bytes) -> tuple[bytes
 
 
 async def send(writer: asyncio.StreamWriter, count: int) -> None:
-    """Send ``count`` random bytes, which nothing on the way can compress."""
+    """Send ``count`` random bytes, which cannot be compressed on the way."""
     block = os.urandom(BLOCK_BYTES)
     while count > 0:
         writer.write(block[:count])
@@ -103,7 +103,7 @@ async def send(writer: asyncio.StreamWriter, count: int) -> None:
 async def receive(
     reader: asyncio.StreamReader, most_bytes: int, duration_ms: int, clock_ns: ClockNs
 ) -> list[tuple[int, int]]:
-    """Receive data until the end, a size limit or a time limit; return samples of time [ns] and bytes received."""
+    """Receive data until it ends or a limit is reached; return samples of (time [ns], total bytes)."""
     samples: list[tuple[int, int]] = []
     total = noted = 0
     try:
@@ -121,9 +121,9 @@ async def receive(
 
 
 def throughput_bps(samples: Sequence[tuple[int, int]]) -> int:
-    """Return the rate of received data [bits/s]; 0 if it all arrived at once.
+    """Return the rate at which data was received [bits/s]; 0 if all data arrived at once.
 
-    A TCP stream starts slowly, so only the second half of the time counts.
+    Only the second half of the time counts, because a TCP stream starts slowly.
 
     Examples
     --------
@@ -147,7 +147,7 @@ ROUND_TRIPS = 10
 
 
 class ProbeEnd:
-    """The common part of the two ends of a probe: secret, limits and clock."""
+    """What both ends of a probe need: the secret, the limits, and a clock."""
 
     def __init__(
         self,
@@ -169,13 +169,13 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Prober(ProbeEnd):
-    """Measures the paths to other sites, each of which has a `gridweave.site.service.probe_server.ProbeServer`.
+    """Measures the paths to other sites, each of which runs a `gridweave.site.service.probe_server.ProbeServer`.
 
-    All sites have the same secret. The lock ``turn`` is held during a measurement of bandwidth and is shared with this
+    All sites have the same secret. The lock ``turn`` is held during a bandwidth measurement and is shared with this
     site's server.
 
-    Every method raises UnavailableError with a one-line reason if there is no probe server, or it does not know the
-    secret, is busy or too slow, or disconnects.
+    Every method raises UnavailableError with a one-line reason if there is no probe server, or if the server does not
+    know the secret, is busy or too slow, or disconnects.
 
     Examples
     --------
@@ -194,14 +194,14 @@ class Prober(ProbeEnd):
     """
 
     async def measure(self, host: str, port: int, *, with_bandwidth: bool) -> tuple[tuple[float, ...], float, float]:
-        """Return round trips [ms] and the rates [bits/s] there and back, which are 0 without ``with_bandwidth``."""
+        """Return the round-trip times [ms] and both directions' rates [bits/s], which are 0 unless measured."""
         round_trips_ms = await self.round_trips(host, port)
         if not with_bandwidth:
             return round_trips_ms, 0.0, 0.0
         return round_trips_ms, await self.bandwidth(host, port), await self.bandwidth(host, port, back=True)
 
     async def round_trips(self, host: str, port: int, count: int = ROUND_TRIPS) -> tuple[float, ...]:
-        """Return the round-trip times [ms] of messages to a site and their answers, one after the other."""
+        """Measure ``count`` round trips to a site, one after another; return their times [ms]."""
         if not 1 <= count <= self._limits.round_trips:
             raise OptionError("count", f"is {count}; expected 1 to {self._limits.round_trips} round trips")
         samples_ms = []
@@ -217,7 +217,7 @@ class Prober(ProbeEnd):
         return tuple(samples_ms)
 
     async def bandwidth(self, host: str, port: int, *, back: bool = False) -> int:
-        """Return the rate [bits/s] of data to a site, or back, in one TCP stream after its slow start."""
+        """Return the bandwidth of one TCP stream to a site, or ``back`` from it, after its slow start [bits/s]."""
         async with self._turn, self._connection(host, port) as (reader, writer):
             limits = self._limits
             writer.write(frame(DOWNLOAD if back else UPLOAD, limits.bytes, limits.duration_ms))
@@ -236,7 +236,7 @@ class Prober(ProbeEnd):
         return rate_bps
 
     async def _sent(self, streams: Streams, count: int, longest_ms: int) -> int:
-        """Send data until the other end reports the rate at which it arrived."""
+        """Send data until the other end reports its rate of arrival; return that rate [bits/s]."""
         reader, writer = streams
         sending = asyncio.ensure_future(send(writer, count))
         try:
@@ -249,7 +249,7 @@ class Prober(ProbeEnd):
 
     @contextlib.asynccontextmanager
     async def _connection(self, host: str, port: int) -> AsyncIterator[Streams]:
-        """Yield the streams to a server that knows the secret; turn errors into one-line UnavailableErrors."""
+        """Yield a connection to a server that knows the secret; convert errors to one-line UnavailableErrors."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(self._wait_s):
@@ -302,9 +302,9 @@ Address = tuple[str, int]
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How often to measure the paths between sites."""
 
-    secret: bytes = b""  # shared by the sites of one Ray cluster
-    every_s: float = 60.0  # interval of round trips to each other site
-    # Interval of measurements of bandwidth, which cost more; rounded to whole intervals of round trips.
+    secret: bytes = b""  # shared by all sites of a Ray cluster
+    every_s: float = 60.0  # interval between round-trip measurements to each site
+    # Interval between bandwidth measurements, which cost more; rounded to a multiple of `every_s`.
     bandwidth_every_s: float = 3_600.0
 
     def __post_init__(self) -> None:
@@ -318,9 +318,9 @@ Measure = Callable[[str, bool], Awaitable[Probed]]
 
 
 class ProbeRounds:
-    """Measures the paths from a site to others, one after the other, and reports the results.
+    """Measures the paths from a site to its peers, one after another, and reports the results.
 
-    A round trip counts for both directions, so it is enough if one of two sites measures it.
+    A round trip counts for both directions, so only one of two sites needs to measure it.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class ProbeRounds:
     ) -> None:
         self._site, self._peers, self._plan = site, tuple(peers), plan
         self._measure, self._report = measure, report
-        # Number of rounds until the next measurement of bandwidth to each peer.
+        # Number of rounds until the next bandwidth measurement, by peer.
         self._rounds_left: dict[str, int] = {}
         self._problems: dict[str, str] = {}
 
@@ -356,7 +356,7 @@ class ProbeRounds:
                 self._rounds_left[peer] -= 1
                 self._problems.pop(peer, None)
             except UnavailableError as error:
-                # Earlier measurements stay valid until they are too old. Warn about each reason only once.
+                # Earlier measurements stay valid until they are too old. Warn only when the reason changes.
                 level = logging.INFO if self._problems.get(peer) == str(error) else logging.WARNING
                 self._problems[peer] = str(error)
                 logger.log(level, "the path from %s to %s was not measured: %s", self._site, peer, error)
@@ -364,7 +364,7 @@ class ProbeRounds:
 
 
 class Probing(ProbeRounds):
-    """Measures the paths to other sites of the same Ray cluster, and reports the results."""
+    """Measures the paths to other sites in the same Ray cluster, and reports the results."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Answer queries of users about a site; the base class `Queries` is shared with the grid.
+"""Answer users' queries about a site; the base class `Queries` is shared with the grid.
 
-`Queries` only show durable information. They do not depend on Ray: an actor or a test serves them through a `Door`.
-The newest job events and the reasons of waiting jobs are kept in memory, so following a job needs no SQL.
+`Queries` shows only durable information. It does not depend on Ray: an actor or a test serves it through a `Door`. The
+newest job events and the reasons why jobs wait are kept in memory, so that following a job needs no SQL.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from gridweave.site.service.site_driver import GRID, SiteDriver
 from gridweave.site.users.owner import policy_label
 
 KEEP_EVENTS = 20_000
-"""Number of newest events in memory; older ones are read from the journal."""
+"""Number of events kept in memory; older events are read from the journal."""
 
 EXPLAIN_S = 1.0
-"""Longest time to compute the forecasts of a queue [s]."""
+"""Time limit for computing the forecasts of a queue [s]."""
 
 
 class Events:
-    """The newest events, ascending and without a gap, up to number ``last``.
+    """The newest job events, numbered consecutively up to ``last``.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class Events:
         self._news = asyncio.Event()
 
     def add(self, events: Iterable[JobEvent]) -> None:
-        """Add events and wake the waiting tasks."""
+        """Add events, and wake the tasks that are waiting for them."""
         for event in events:
             assert event.number == self.last + 1, "an event is missing"
             self._newest.append(event)
@@ -82,12 +82,12 @@ class Events:
         self._news = asyncio.Event()
 
     def after(self, number: int, limit: int) -> list[JobEvent] | None:
-        """Return at most ``limit`` events after a number; None if some of them are no longer in memory."""
+        """Return up to ``limit`` events after event ``number``; None if some of them are no longer in memory."""
         start = number - self.last + len(self._newest)
         return None if start < 0 else list(islice(self._newest, start, start + limit))
 
     async def wait(self, number: int, timeout_s: float) -> None:
-        """Wait until there is an event after a number, or until the timeout."""
+        """Wait until there is an event after event ``number``, or until the timeout."""
         if self.last <= number:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -95,14 +95,14 @@ class Events:
 
 
 MOST_JOBS = 2_000
-"""Most jobs whose reasons are kept; the job that waited first is dropped first."""
+"""Maximum number of jobs whose reasons are kept; the job added first is dropped first."""
 
 MOST_REASONS = 20
-"""Most reasons per job; the newest are kept."""
+"""Maximum number of reasons per job; the newest are kept."""
 
 
 class WaitReasons:
-    """The reasons given in forecasts, in memory only: they are not part of the grid's state.
+    """The reasons why jobs wait, taken from forecasts; kept only in memory, because they are not part of the state.
 
     Examples
     --------
@@ -114,11 +114,11 @@ class WaitReasons:
     """
 
     def __init__(self) -> None:
-        # Last cause and notes of each job.
+        # The last cause and the notes, by job id.
         self._by_job: dict[int, tuple[str, deque[Note]]] = {}
 
     def heard(self, forecast: Forecast, where: str = "") -> None:
-        """Record the reason of a waiting job, prefixed by `where`; an unchanged cause is not recorded again."""
+        """Record why a job is waiting, prefixed by `where`, unless its cause is the same as before."""
         job_id, cause = forecast.job_id, forecast.cause
         if job_id is None or not cause:
             return
@@ -131,29 +131,29 @@ class WaitReasons:
             del self._by_job[next(iter(self._by_job))]
 
     def of(self, job_id: int) -> list[Note]:
-        """Return the reasons of a job, oldest first."""
+        """Return the reasons why a job has waited, oldest first."""
         return list(self._by_job.get(job_id, ("", ()))[1])
 
 
 FEW_JOBS = 50
-"""Submissions of at most this many jobs never wait for larger submissions of others."""
+"""Submissions of up to this many jobs never wait for larger submissions."""
 
 JOBS_AT_ONCE, ROWS_IN_A_TURN = 500, 4
-"""Larger submissions are split into batches of this many jobs, with this many batches in progress at a time."""
+"""Number of jobs per batch of a larger submission, and number of batches in progress at a time."""
 
 ACTIONS_AT_ONCE = 500
 RECORDS_AT_ONCE = 1_000
-"""Number of jobs that one call changes or reads before other calls get their turn."""
+"""Number of jobs that a call changes, or reads, before it lets other calls run."""
 
 MOST_EVENTS = 1_000
-"""Most events in one answer."""
+"""Maximum number of events in an answer."""
 
 
 D = TypeVar("D", bound=Driver[Any])
 
 
 class Queries(Generic[D]):
-    """The queries and actions of users on a core with a journal; its driver must not have started yet."""
+    """Users' queries and actions on a core with a journal; must be created before the driver starts."""
 
     methods: ClassVar[tuple[str, ...]] = ("submit", "apply_action", "records", "jobs", "history", "events")
     """The methods that a `Door` exposes."""
@@ -168,7 +168,7 @@ class Queries(Generic[D]):
         driver.on_notes = self._noted
 
     async def submit(self, jobs: list[tuple[str, JobRequest]], origin: str) -> list[Accepted | Declined]:
-        """Submit jobs; return the answer to each when the answers are durable."""
+        """Submit jobs; return their answers, in order, once they are durable."""
         if len(jobs) <= FEW_JOBS:
             return await self.driver.submit(jobs, origin=origin)
         answers: list[Accepted | Declined] = []
@@ -180,11 +180,11 @@ class Queries(Generic[D]):
     async def apply_action(
         self, kind: ActionKind, job_ids: list[int], origin: str, signal: SignalName | None = None
     ) -> list[int]:
-        """Apply a user's action to jobs; return, when that is durable, the jobs that it applied to.
+        """Apply a user's action to jobs; return the affected jobs once the action is durable.
 
-        ``cancel`` and ``kill`` apply to jobs that had not ended, ``signal`` to running jobs, ``requeue`` to running
-        jobs that can run again, ``hold`` to jobs that are held now or will be unless they start first, and ``release``
-        to jobs that were held by their users.
+        ``cancel`` and ``kill`` affect jobs that have not ended, ``signal`` running jobs, ``requeue`` running jobs that
+        can run again, ``hold`` jobs that are held now or will be unless they start first, and ``release`` jobs that
+        users hold.
         """
         asked = list(dict.fromkeys(job_ids))
         if len(asked) <= ACTIONS_AT_ONCE:
@@ -193,7 +193,7 @@ class Queries(Generic[D]):
         for start in range(0, len(asked), ACTIONS_AT_ONCE):
             async with self._many:
                 done += await self._apply_action(kind, asked[start : start + ACTIONS_AT_ONCE], origin, signal)
-            await asyncio.sleep(0)  # the actions on unknown jobs never await anything
+            await asyncio.sleep(0)  # actions on unknown jobs never await anything
         return done
 
     async def _apply_action(
@@ -207,7 +207,7 @@ class Queries(Generic[D]):
         return [job_id for job_id in allowed if self._is_held(job_id) == (kind == "hold")]
 
     async def records(self, job_ids: list[int]) -> list[JobRecord]:
-        """Return the records of jobs, including those that ended long ago, by id; unknown ids are omitted."""
+        """Return job records in ascending order of id, even of jobs that ended long ago; unknown ids are omitted."""
         await self.driver.durable()
         registered = self.core.registry.records
         records = {job_id: copy.copy(registered[job_id]) for job_id in job_ids if job_id in registered}
@@ -217,7 +217,7 @@ class Queries(Generic[D]):
         return [records[job_id] for job_id in sorted(records)]
 
     async def jobs(self, query: JobQuery) -> JobPage:
-        """Return the page of jobs that match a query, the newest first."""
+        """Return a page of the jobs that match a query, newest first."""
         await self.driver.durable()
         records = await self._known(query)
         if query.follows is None and (not query.state or not set(query.state).isdisjoint(OVER)):
@@ -227,7 +227,7 @@ class Queries(Generic[D]):
         return page_of(records, query)
 
     async def _known(self, query: JobQuery) -> dict[int, JobRecord]:
-        """Return copies of the newest matching jobs in memory: at most one more than the limit."""
+        """Return copies of the newest matching records in memory, at most one more than the query's limit."""
         records: dict[int, JobRecord] = {}
         async with self._many:
             # Ids are ascending, so the newest jobs are the last.
@@ -241,7 +241,7 @@ class Queries(Generic[D]):
         return records
 
     async def history(self, job_id: int) -> list[Note]:
-        """Return the history of a job here, with the reasons of its waiting that forecasts gave, oldest first."""
+        """Return a job's history, including the reasons for waiting that its forecasts gave, oldest event first."""
         await self.driver.durable()
         notes = await self._history.history(job_id)
         return sorted([*notes, *self._waits.of(job_id)], key=lambda note: note.at_ms)
@@ -251,14 +251,14 @@ class Queries(Generic[D]):
 
     def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
         record = self.core.registry.records.get(note.job_id) or others.get(note.job_id)
-        # A job that was declined at that instant has no record.
+        # A job that was declined when it was submitted has no record.
         user, name = ("", "") if record is None else (record.request.user, record.request.name)
         return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
-        """Return the job events after a number; wait up to `timeout_s` for the first.
+        """Return the job events after event number `after`; if there are none yet, wait up to `timeout_s`.
 
-        For -1 or a number that does not exist yet, return at once with no events and the number of the last one.
+        If `after` is -1 or does not exist yet, return no events at once, with the number of the last event.
         """
         if not 0 <= after <= self._events.last:
             return JobEvents(events=[], last=self._events.last)
@@ -294,7 +294,7 @@ class Queries(Generic[D]):
 
 
 def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
-    """Return a waiting job as visible to all users, with its forecast if there is one."""
+    """Return the fields of a waiting job that all users may see, with its forecast if given."""
     request = record.request
     return QueuedJob(
         job_id=record.job_id,
@@ -311,10 +311,10 @@ def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
 
 
 class SiteQueries(Queries[SiteDriver]):
-    """Answer queries about a site and the jobs of its own users.
+    """Answers queries about a site and its own users' jobs.
 
-    ``uplink`` returns the state of the connection to the grid. ``read`` reads output that machines have left, as
-    `AgentDriver.part` does. `away` has the machines that do not answer.
+    ``uplink`` returns the status of the link to the grid. ``read`` reads output for which no machine is needed, with
+    the arguments of `AgentDriver.part`. `away` has the machines that are not responding.
     """
 
     methods = (
@@ -345,7 +345,7 @@ class SiteQueries(Queries[SiteDriver]):
         self.away: Collection[str] = ()
 
     async def status(self) -> SiteInfo:
-        """Return the state of the site."""
+        """Return the site's current status."""
         await self.driver.durable()
         site, settings = self.driver.site, self.driver.settings
         core = site.core.site
@@ -380,7 +380,7 @@ class SiteQueries(Queries[SiteDriver]):
         )
 
     async def forecasts(self, job_ids: list[int]) -> list[Forecast]:
-        """Return the forecasts of waiting jobs; those that cannot be computed within `EXPLAIN_S` are omitted."""
+        """Return the forecasts of waiting jobs, as many as can be computed within `EXPLAIN_S`."""
         forecasts, until_s = [], time.monotonic() + EXPLAIN_S
         for job_id in job_ids:
             forecast = await self.forecast(job_id) if time.monotonic() < until_s else None
@@ -388,13 +388,13 @@ class SiteQueries(Queries[SiteDriver]):
         return forecasts
 
     async def about(self) -> list[SiteNames]:
-        """Return the names of the site and its machines, in the same form as the grid's queries do."""
+        """Return the names of the site and its machines, in the same form as the grid's `about`."""
         settings = self.driver.settings
         machines = tuple(machine.name for machine in settings.machines)
         return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
 
     async def queue(self, limit: int, explain: bool = False) -> Queue:
-        """Return the number of jobs in each state, and the first waiting jobs of the site's own users.
+        """Return the number of jobs in each state, and the first ``limit`` waiting jobs of the site's own users.
 
         With `explain`, include the forecasts that can be computed within `EXPLAIN_S`.
         """
@@ -415,7 +415,7 @@ class SiteQueries(Queries[SiteDriver]):
         )
 
     async def _explained(self, records: list[JobRecord]) -> dict[int, Forecast | None]:
-        """Return the forecasts that can be computed within `EXPLAIN_S`; other calls are answered in between."""
+        """Return as many forecasts as can be computed within `EXPLAIN_S`; other calls can run in between."""
         forecasts: dict[int, Forecast | None] = {}
         until_s = time.monotonic() + EXPLAIN_S
         async with self._many:
@@ -427,13 +427,13 @@ class SiteQueries(Queries[SiteDriver]):
         return forecasts
 
     async def drain(self, draining: bool) -> None:
-        """Make the site accept no new grid jobs, or accept them again."""
+        """Stop accepting new grid jobs if ``draining``, otherwise accept them again."""
         await self.driver.drain(draining)
 
     async def give_up(self, machine: str) -> GivenUp:
-        """Give up a machine, so that its jobs run again.
+        """Give up an unresponsive machine, so that its jobs run again.
 
-        A machine that answers is not given up: its jobs still run, and would run twice.
+        A responsive machine is not given up: its jobs are still running, and would run twice.
         """
         name = self.driver.settings.name
         if (
@@ -452,7 +452,7 @@ class SiteQueries(Queries[SiteDriver]):
         return GivenUp("machine-answers", reason)
 
     async def ask_discipline(self, question: str, changes: Any) -> Any:
-        """Return what the discipline has learned about `question`, after applying changes unless they are None.
+        """Return what the discipline has learned about `question`, after applying any `changes`.
 
         Return None, and change nothing, if the discipline does not know the question. Raise InputError if it cannot
         read the changes.
@@ -466,18 +466,18 @@ class SiteQueries(Queries[SiteDriver]):
         return core.answer(question)
 
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
-        """Return the machine that runs a rank of an attempt; empty if no machine runs it now."""
+        """Return the name of the machine on which a rank is running; empty if the rank is not running."""
         await self.driver.durable()
         return self.driver.site.runs.machine_of(job_id, attempt, rank)
 
     async def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a range of a rank's output if the site can read it itself; for a machine that does not answer."""
+        """Return a range of a rank's output without asking its machine, if the site can read the output itself."""
         if self._read is None:
             return OutputRead(is_here=False, data=b"", size=0)
         return await asyncio.to_thread(self._read, job_id, attempt, rank, stream, offset, limit)
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Return the forecast of a job at this site; None if it is unknown."""
+        """Return a job's forecast at this site; None if the job is unknown."""
         await self.driver.durable()
         forecast = self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
         if forecast is not None:
@@ -485,9 +485,9 @@ class SiteQueries(Queries[SiteDriver]):
         return forecast
 
     async def quote(self, request: JobRequest, for_grid: bool) -> Forecast:
-        """Return the start of a job if it were submitted now, or delegated by the grid."""
+        """Return the forecast for a job if it were submitted now, or delegated now by the grid if `for_grid`."""
         return self.driver.site.quote(self.driver.clock.now_ms(), request, for_grid=for_grid)
 
     async def offer(self, request: JobRequest, question: RequestQuote) -> Quoted:
-        """Return the site's answer to a question of the grid about a job that is not submitted yet."""
+        """Return the site's answer to the grid's quote request for a job that is not submitted yet."""
         return self.driver.site.offer(self.driver.clock.now_ms(), request, question)

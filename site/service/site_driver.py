@@ -44,17 +44,17 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.driver import Driver, Send, as_begun
 
 GRID = "grid"
-"""The peer of a site's channel."""
+"""Name of a site's only peer."""
 
 _SENT_ONCE = (KeepRun, SignalRun)
-"""Orders that `Runs.orders` does not repeat."""
+"""Orders that are sent only once; `Runs.orders` does not repeat them."""
 
 REPEAT_S = 2.0
-"""Interval of repeating orders that a machine has not confirmed [s]."""
+"""Interval at which unconfirmed orders are resent [s]."""
 
 
 class SiteDriver(Driver[Any]):
-    """Drives a `LiveSite`; sends packets to the grid, and orders to machines by name."""
+    """Drives a `LiveSite`; ``to_grid`` sends packets to the grid, and ``to_machine`` sends orders to a machine."""
 
     def __init__(
         self,
@@ -89,25 +89,25 @@ class SiteDriver(Driver[Any]):
 
     @property
     def name(self) -> str:
-        """Name of the site for messages."""
+        """How error messages name the site."""
         return f"site {self.settings.name}"
 
     def heard(self, peer: str, message: GridMessage) -> GridMessage:
-        """Return the grid's message, which is an event already."""
+        """Return the message, because messages from the grid are events of the core."""
         return message
 
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
-        """Return the message to the grid in a command, if it has one."""
+        """Return the grid and the message for it, if the command sends a message."""
         return (GRID, command.message) if isinstance(command, SendToGrid) else None
 
     def act(self, commands: Sequence[Any]) -> None:
         """Send orders to the machines."""
         orders: dict[str, list[Order]] = {}
-        # Collect repeated orders here, where the whole state of the site is durable.
+        # Collect the orders to repeat here, where the site's whole state is durable.
         for order in self.site.runs.orders(*self._due):
             orders.setdefault(order.machine, []).append(order)
         for command in commands:
-            # Orders that are never repeated are sent even to machines that get all their orders again.
+            # Machines in `_due` already get all their unconfirmed orders again, except those that are sent only once.
             if isinstance(command, Order) and (isinstance(command, _SENT_ONCE) or command.machine not in self._due):
                 orders.setdefault(command.machine, []).append(command)
         self._due = set()
@@ -115,18 +115,18 @@ class SiteDriver(Driver[Any]):
             self.spawn(self._to_machine(machine, ENCODER.encode([self._in_real_time(order) for order in ordered])))
 
     async def forget_machine(self, machine: str) -> None:
-        """Give up the jobs of a machine that will not come back."""
+        """Give up the jobs on a machine that will not come back."""
         names = [machine.name for machine in self.settings.machines]
         if machine not in names:
             raise InputError(f"site {self.settings.name} has no machine {machine!r:.100}; it has {', '.join(names)}")
         await self.apply(MachineForgotten(machine))
 
     async def drain(self, draining: bool) -> None:
-        """Stop accepting new jobs from the grid, or accept them again."""
+        """Stop accepting new grid jobs if ``draining``, otherwise accept them again."""
         await self.apply(DrainSite() if draining else ResumeSite())
 
     async def report(self, data: bytes) -> None:
-        """Apply reports of a machine; return once they are durable, so that it need not repeat them."""
+        """Apply reports from a machine; return once they are durable, so that the machine need not resend them."""
         try:
             reports = REPORTS.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -135,22 +135,22 @@ class SiteDriver(Driver[Any]):
         self._repeat({report.machine for report in reports if isinstance(report, MachineJoined)})
 
     async def repeat_orders(self) -> None:
-        """Repeat unconfirmed orders to the machines forever, because any call may be lost."""
+        """Resend unconfirmed orders to the machines periodically, forever, because any call may be lost."""
         machines = {machine.name for machine in self.settings.machines}
         while True:
-            # Take no turn if there is nothing to repeat.
+            # Take no turn if there are no orders to repeat.
             if any(True for _ in self.site.runs.orders(*machines)):
                 self._repeat(machines)
             await asyncio.sleep(REPEAT_S)
 
     def _repeat(self, machines: set[str]) -> None:
-        """Repeat the unconfirmed orders of these machines in the next turn."""
+        """Resend these machines' unconfirmed orders in the next turn."""
         if machines:
             self._due |= machines
             self._news.set()
 
     def _in_site_time(self, report: Report) -> Report:
-        """Convert the times in a report from the machine's clock to the site's."""
+        """Convert the times in a report from Unix time to the site's clock."""
         if not isinstance(report, RunEnded) or report.ran_ms is None:
             return report
         began_ms, ended_ms = report.ran_ms
@@ -171,7 +171,7 @@ _MOST_ROUNDS = 50
 
 
 def warm_up(settings: SiteSettings) -> LiveSite:
-    """Compile the kernels by running some jobs on a throwaway site, and return it."""
+    """Compile the kernels by running some jobs on a throwaway site; return that site."""
     site = LiveSite(settings)
     widths = [settings.nodes, settings.nodes, 1, 1]
     requests = [
@@ -206,7 +206,7 @@ def warm_up(settings: SiteSettings) -> LiveSite:
 
 
 def _of_the_grid(request: JobRequest) -> list[LiveSiteEvent]:
-    """Return the events of two grid jobs: one that starts at once, and one that is reserved and committed."""
+    """Return events that reserve nodes for two grid jobs: one starts at once, the other at a later, committed start."""
     events: list[LiveSiteEvent] = []
     for job_id, start_ms in ((1, None), (2, 10_000)):
         events.append(DescribeJob(job_id, 1, request, 1_000, 0, 1, ("here",)))

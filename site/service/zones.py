@@ -1,4 +1,4 @@
-"""Time zones: the local time of the week at a site, for windows such as *mon-fri from 8:00 to 18:00*."""
+"""Compute the local time of the week at a site, for windows such as *mon-fri from 8:00 to 18:00*."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIVE_UNTIL_S = int(datetime(2080, 1, 1, tzinfo=UTC).timestamp())
 
 
 def load_zone(timezone: str | None) -> ZoneInfo:
-    """Return a time zone by its IANA name, UTC for None; raise InputError if the system does not know it."""
+    """Return the time zone with this IANA name, or UTC for None; raise InputError if the name is unknown."""
     try:
         return ZoneInfo(timezone or "UTC")
     except (LookupError, ValueError, OSError):
@@ -25,7 +25,7 @@ def load_zone(timezone: str | None) -> ZoneInfo:
 
 
 def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
-    """Return the time of the week in a zone for the clock of a live site, which counts Unix time in ms.
+    """Return the time of the week in a zone, for a live site, whose clock shows Unix time in ms.
 
     Clock changes from 2020 to 2080 are included. The zone is an IANA name, or None for this machine's zone.
 
@@ -42,12 +42,12 @@ def weeks_of(zone: ZoneInfo | None, zero_s: int, from_s: int, until_s: int) -> t
     """Return the time of the week in a zone, for a clock that shows 0 at the Unix time ``zero_s``.
 
     Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included. Without a zone, this machine's zone
-    applies.
+    is used.
 
     Returns
     -------
     tuple of (int, int)
-        Times of that clock (ms), ascending, each with the offset (ms) that gives the time since a Monday 00:00.
+        Times on that clock (ms), ascending, each with the offset (ms) to add from then on to get the time of the week.
     """
     since_monday_s = 3 * DAY_S + zero_s  # 1970-01-01 was a Thursday
     spans = [(from_s, _ahead_s(from_s, zone)), *_moves(from_s, until_s, zone)]

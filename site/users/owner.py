@@ -1,4 +1,4 @@
-"""The share of a site that its owner gives to the grid, and the nodes that grid jobs use of it."""
+"""The share of a site that its owner gives to the grid, and the grid jobs that use it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("grid_share", f"is {self.grid_share}; expected 0 to 1, e.g. 0.5 for half of the nodes")
 
     def nodes_for_grid(self, nodes: int) -> int:
-        """Return how many nodes grid jobs can use at one time: the share of `nodes`, rounded down."""
+        """Return the maximum number of nodes that grid jobs can use at one time: the share of `nodes`, rounded down."""
         return math.floor(nodes * self.grid_share + 1e-9)
 
     def as_delegated(self, job: Job) -> Job:
-        """Return a grid job for the site's queue, behind all other jobs if the site's own users come first."""
+        """Return a delegated job for the site's queue, marked as behind the site's own jobs if these come first."""
         return msgspec.structs.replace(job, behind=self.own_users_first)
 
 
 def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
-    """Return a label of a site's scheduling; sites that schedule differently have different labels.
+    """Return a label for a site's scheduling; sites that schedule differently get different labels.
 
     Examples
     --------
@@ -67,18 +67,18 @@ class GridShare:
     Attributes
     ----------
     cap : int
-        Most nodes that grid jobs can use at one time.
+        Maximum number of nodes that grid jobs can use at one time.
     is_whole : bool
         Whether the share is the whole site.
     overlaps : bool
-        Whether the share is the whole site and jobs share nodes; then the widths of grid jobs can add up to more than
-        the site.
+        Whether the share is the whole site and jobs can share nodes, so that the total width of grid jobs can exceed
+        the site's number of nodes.
     draining : bool
-        Whether an operator drains the site.
+        Whether an operator is draining the site.
     shut : str
         Why the site cannot start jobs; empty if it can.
     nodes, waiting : int
-        Nodes that grid jobs use or wait for, and those of them that they wait for.
+        Number of nodes that grid jobs use or wait for, and number that they wait for.
     outside : dict of int to Job
         Delegated jobs that have not entered the site's queue yet.
     """
@@ -100,33 +100,33 @@ class GridShare:
         return ShareState(self.draining, self.shut, self.nodes, self.waiting, list(self.outside.values()))
 
     def restore(self, state: ShareState) -> None:
-        """Restore a state into this new share."""
+        """Restore this new share from a state."""
         self.draining, self.shut, self.nodes, self.waiting = state.draining, state.shut, state.nodes, state.waiting
         self.outside = {job.job_id: job for job in state.outside}
         self._outside_nodes = sum(job.width for job in state.outside)
 
     @property
     def closed(self) -> str | None:
-        """Why the site accepts no new grid jobs, or None."""
+        """Why the site is accepting no new grid jobs, or None."""
         return "the site is being drained" if self.draining else self.shut or None
 
     @property
     def held(self) -> int:
-        """Number of nodes that grid jobs use now."""
+        """Number of nodes that grid jobs are using."""
         return self.nodes - self.waiting
 
     @property
     def further_nodes(self) -> int:
-        """Number of further nodes that grid jobs could use now if they were free."""
+        """Number of additional nodes that grid jobs may use now, whether or not that many are free."""
         if self.closed:
             return 0
         return self.cap if self.overlaps else max(0, self.cap - self.held)
 
     def others(self, free: int) -> int:
-        """Return how many nodes of the share would be unavailable to the grid even if it used none.
+        """Return how many nodes of the share grid jobs are not using and could not use now.
 
-        `free` is the number of free nodes of the site. The result is negative where grid jobs share nodes and so occupy
-        fewer nodes than the sum of their widths.
+        `free` is the site's number of free nodes. The result can be negative if jobs share nodes, because grid jobs
+        then occupy fewer nodes than their total width.
         """
         if self.closed:
             return self.cap - self.held
@@ -144,20 +144,20 @@ class GridShare:
 
     @property
     def why_outside(self) -> str:
-        """Why a delegated job does not enter the site's queue, in one line."""
+        """One-line reason why a delegated job cannot enter the site's queue yet."""
         return f"the grid's share is {self.cap} nodes, and its jobs use or wait for {self.nodes}"
 
     def wait(self, job: Job) -> None:
-        """Add a delegated job that waits to enter the site's queue."""
+        """Add a delegated job, which waits to enter the site's queue."""
         self.nodes += job.width
         self.waiting += job.width
         self.outside[job.job_id] = job
         self._outside_nodes += job.width
 
     def let_in(self) -> list[Job]:
-        """Return the delegated jobs that enter the site's queue now: first come, first served, within the share.
+        """Admit delegated jobs to the site's queue, first come, first served, within the share; return them.
 
-        If the share is the whole site, all of them enter, because the queue itself starts only jobs that fit.
+        If the share is the whole site, all jobs enter, because the queue itself starts only jobs that fit.
         """
         entering: list[Job] = []
         for job_id, job in list(self.outside.items()):
@@ -169,7 +169,7 @@ class GridShare:
         return entering
 
     def leave_outside(self, job_id: int) -> bool:
-        """Remove a job that has not entered the site's queue; return whether there was one."""
+        """Remove a delegated job that has not entered the site's queue; return whether there was one with this id."""
         job = self.outside.pop(job_id, None)
         if job is not None:
             self._outside_nodes -= job.width
@@ -177,41 +177,41 @@ class GridShare:
 
 
 class SlowedFragment(msgspec.Struct, gc=False):
-    """The progress of a fragment that slow or broken links delay.
+    """The progress of a fragment that is delayed by slow or broken links.
 
-    Its limit counts work, not time. If work remains at the limit, the limit moves to the end of that work at the
-    current rate. From then on, the site reports each new rate to the grid (docs/grid.md, "Late ends").
+    The fragment's limit applies to work, not to time. If work remains at the limit, the limit moves to the end of that
+    work at the current rate. From then on, the site reports each new rate to the grid (docs/grid.md, "Late ends").
     """
 
-    left: int  # remaining work by its estimate at ``since_ms``
-    rate: int  # since ``since_ms``
+    left: int  # remaining work at ``since_ms``, by its estimate
+    rate: int  # rate since ``since_ms``
     since_ms: int
-    limit_ms: int  # its limit, at which it is killed if no work remains
-    is_late: bool = False  # whether its limit has moved and the grid was notified
+    limit_ms: int  # when the fragment is killed unless work remains
+    is_late: bool = False  # whether the limit has moved and the grid was notified
 
     def left_at(self, now_ms: int) -> int:
-        """Return the remaining work at an instant."""
+        """Return the work that remains at ``now_ms``."""
         return int(work_left(self.left, self.rate, self.since_ms, now_ms))
 
     def measured(self, now_ms: int, rate: int, left: int | None) -> None:
-        """Record the rate from now on; `left` is the remaining work, or None to compute it from the rates so far."""
+        """Record the rate from now on; `left` is the remaining work, or None to compute it from the previous rate."""
         self.left = self.left_at(now_ms) if left is None else left
         self.rate, self.since_ms = rate, now_ms
 
     def put_off(self, now_ms: int) -> bool:
-        """If the limit has come, move it to the end of the work at the current rate; return whether it moved."""
+        """If the limit has passed and work remains, move the limit to the end of that work; return whether it moved."""
         left = self.left_at(now_ms) if self.limit_ms <= now_ms else 0
         if left > 0:
             self.limit_ms = int(late_end_ms(left, self.rate, now_ms))
         return left > 0
 
     def late_report(self, job_id: int, attempt: int) -> RunsLate:
-        """Return the report for the grid."""
+        """Return the message that reports the remaining work and the rate to the grid."""
         return RunsLate(job_id, attempt, self.left, self.rate, self.since_ms)
 
 
 class GridJob(msgspec.Struct, gc=False):
-    """A fragment of a grid job, or a delegated job, at a site; the table `PART` has its states."""
+    """A fragment of a grid job, or a delegated job, at a site; its states are in the table `PART`."""
 
     attempt: int
     width: int
@@ -225,20 +225,20 @@ class GridJob(msgspec.Struct, gc=False):
     outcome: str = "finished"
     slowed: SlowedFragment | None = None
     opened_ms: int | None = None
-    evicted: str = ""  # which job has its nodes now, and why; empty if it was not evicted
-    ahead: bool = False  # whether its nodes are reserved ahead, without an agreed start yet
+    evicted: str = ""  # which job took its nodes, and why; empty if it was not evicted
+    ahead: bool = False  # whether its nodes are reserved in advance, with no agreed start yet
 
     @property
     def has_lease(self) -> bool:
-        """Whether it ends by a timeout unless the grid renews its lease or commits its nodes."""
+        """Whether the fragment times out unless the grid renews its lease or commits its nodes."""
         return self.state in LEASED
 
     @property
     def is_granted(self) -> bool:
-        """Whether it has nodes and has not started."""
+        """Whether the fragment has nodes but has not started."""
         return self.state in GRANTED
 
     @property
     def has_started(self) -> bool:
-        """Whether it can have processes."""
+        """Whether the fragment may have processes."""
         return self.state in STARTED

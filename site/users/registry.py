@@ -1,7 +1,7 @@
 """The registry of users' jobs, for the live grid and for live sites.
 
-It accepts, holds, admits and ends jobs, and records their histories. Its owner has the queue and decides which jobs
-start. No clock, no I/O.
+The registry accepts, holds, admits and ends jobs, and records their histories. Its owner keeps the queue and decides
+which jobs start. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gridweave.site.quotas import node_s_of
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
-"""Most ended jobs in memory; the journal has all of them."""
+"""Maximum number of ended jobs kept in memory; the journal has all of them."""
 
 
 def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Resources | None = None) -> Job:
-    """Convert a request to the job that the scheduler uses.
+    """Convert a request to the scheduler's job.
 
-    `users` maps user names to numbers; a new user is added. `assumed` has the default needs, which apply unless the
-    request has resources.
+    `users` maps user names to numbers; a new user is added to it. `assumed` has the default needs, which apply if the
+    request specifies no resources.
     """
     return Job(
         job_id=job_id,
@@ -85,16 +85,16 @@ class JobRegistry:
     can_hold : tuple of str
         The states in which a user can hold a job.
     needs : UsualNeeds, optional
-        Default needs of jobs without resources.
+        Default needs of jobs that specify no resources.
 
     Attributes
     ----------
     records : dict of int to JobRecord
         The open jobs and the last `KEEP_ENDED` ended jobs, by id.
     out : list
-        The commands of this instant.
+        The commands issued at the current instant.
     n_ended : int
-        Number of accepted jobs that have ended or were refused.
+        Number of accepted jobs that have ended, including refused jobs.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class JobRegistry:
         self._now_ms = 0
         self._next_id = first_id
         self._users: dict[str, int] = {}
-        # The ended jobs in the records, oldest first.
+        # The ids of the ended jobs in `records`, oldest first.
         self._ended: list[int] = []
-        # The idempotency keys of the jobs submitted at this instant.
+        # The idempotency keys of the jobs submitted at the current instant, by job id.
         self._fresh: dict[int, str] = {}
 
     @property
@@ -130,37 +130,37 @@ class JobRegistry:
         return self.records.keys() - set(self._ended)
 
     def next_wakeup_ms(self, core_ms: int | None) -> int | None:
-        """Return when to continue without an event: for held jobs, or at `core_ms` for the core."""
+        """Return when a held job or, at `core_ms`, the core is next due without an event; None if never."""
         here_ms = self.eligibility.next_wakeup_ms()
         if here_ms is None or core_ms is None:
             return core_ms if here_ms is None else max(here_ms, self._now_ms + 1)
         return max(min(here_ms, core_ms), self._now_ms + 1)
 
     def begin(self, now_ms: int) -> None:
-        """Start a new instant."""
+        """Advance to a new instant, and clear the commands."""
         self._now_ms, self.out, self._fresh = now_ms, [], {}
         self.eligibility.begin(now_ms)
 
     def accept(self) -> list[int]:
-        """Confirm the jobs that were submitted at this instant; return their ids."""
+        """Confirm to the submitters the jobs submitted at this instant; return the jobs' ids."""
         self.out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
         return list(self._fresh)
 
     def note(self, job_id: int, kind: str, detail: str = "", at_ms: int | None = None) -> None:
-        """Add an event to the history of a job; it happened now unless `at_ms` is given."""
+        """Add an event to a job's history, at the current instant unless `at_ms` is given."""
         self.out.append(Noted(job_id, kind, detail, at_ms))
 
     def change(self, record: JobRecord, cause: JobCause) -> bool:
-        """Change the state of a job by the table `JOB`; return whether it is a different state."""
+        """Change a job's state according to the table `JOB`; return whether the new state differs."""
         return self._life.change(record.job_id, record, cause)
 
     # -- submissions and actions of users -----------------------------------------------------------------------------
 
     def submit(self, event: UserSubmitted, why_never: Callable[[Job], str | None]) -> Job | None:
-        """Accept or decline a job; return the job if it enters the queue at once.
+        """Accept or decline a submitted job; return the job if it enters the queue at once.
 
-        `why_never` returns why a job can never run here. It is also called for a job that will be held, so that no job
-        waits for an impossible start.
+        `why_never` returns why a job can never run here, or None. It is called even for jobs that will be held, so that
+        no job waits for a start that is impossible.
         """
         request = event.request
         past = pasts_of(request, self.records, event.past)
@@ -181,10 +181,10 @@ class JobRegistry:
         return job if is_eligible else None
 
     def apply_action(self, action: JobAction) -> Iterator[JobRecord]:
-        """Apply a user's action to jobs; yield the jobs that are not held, for which the caller must act."""
+        """Apply a user's action to jobs; yield the jobs in the queue or running, for which the caller must act."""
         for job_id in action.job_ids:
             record = self.records.get(job_id)
-            # No user can know the id of a job that was submitted at this instant: it was guessed.
+            # No user can know the id of a job that was submitted at this instant, so the id was guessed.
             if record is None or job_id in self._fresh or record.state in OVER:
                 continue
             how = "on request"
@@ -215,23 +215,23 @@ class JobRegistry:
                 self.end(record, "cancelled", "")
 
     def why_kept(self, job_id: int, now_ms: int) -> str:
-        """Return why a job is held, and until when if known; empty if it is not held."""
+        """Return why a job is held, and until when if known; empty if the job is not held."""
         bounds = self.eligibility.bounds(job_id)
         if not bounds:
             return self.eligibility.reason(job_id)
         return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
 
     def refusal(self, request: JobRequest) -> str | None:
-        """Return why a job cannot be submitted, in one line, or None."""
+        """Return the one-line reason why a job cannot be submitted, or None."""
         return request_problem(request) or self.eligibility.admission.refusal(request)
 
     def why_it_would_wait(self, request: JobRequest, now_ms: int) -> str:
-        """Return the quotas that a job submitted now would wait for; empty if there are none."""
+        """Return a description of the quotas for which a job submitted now would wait; empty if there are none."""
         bounds = self.eligibility.admission.bound(now_ms, *group_set_of(request))
         return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
 
     def _until(self, bound: Bound, now_ms: int) -> str:
-        """Return in words when a quota has capacity again at the latest, by the limits of the running jobs."""
+        """Describe when a quota will have capacity again at the latest, judging by the running jobs' time limits."""
         if bound.until_ms is not None:
             return f"older use leaves the window, {when_text(bound.until_ms, now_ms)} at the latest"
         if bound.what == "node-hours":
@@ -251,12 +251,12 @@ class JobRegistry:
         return "one ends; none of them runs yet, so the time is unknown" if not ends else "enough of them have ended"
 
     def take_out(self, record: JobRecord, attempt: int) -> None:
-        """Hold a job that was in the queue; `attempt` is the number of its last attempt."""
+        """Hold a job that was in the queue; `attempt` is the number of the job's last attempt."""
         self.change(record, "hold")
         self.eligibility.left_queue(record.job_id, record.request, attempt)
 
     def settle(self) -> list[tuple[Job, int]]:
-        """Admit the held jobs that can enter the queue, and cancel those that never can.
+        """Admit the held jobs that can enter the queue, and cancel the held jobs that never can.
 
         Return the admitted jobs, each with the number of its last attempt.
         """
@@ -284,13 +284,13 @@ class JobRegistry:
         return job_of(record.job_id, record.request, self._users, self.needs.of(record.request).needs)
 
     def next_job(self, request: JobRequest) -> Job:
-        """Return the job that a request would become if submitted now; the registry does not change."""
+        """Return the job that a request would become if submitted now, without changing the registry."""
         return job_of(self._next_id, request, dict(self._users), self.needs.of(request).needs)
 
     # -- how jobs end -------------------------------------------------------------------------------------------------
 
     def decline(self, job_id: int, reason: str) -> bool:
-        """Decline a job that was submitted at this instant; return False if it was not."""
+        """Decline a job that was submitted at this instant; return False for any other job."""
         key = self._fresh.pop(job_id, None)
         if key is None:
             return False
@@ -301,7 +301,7 @@ class JobRegistry:
         return True
 
     def last_ended(self, count: int) -> list[JobRecord]:
-        """Return the last `count` ended jobs, in the order of their ends."""
+        """Return the records of the last `count` jobs to end, in the order in which they ended."""
         return [self.records[job_id] for job_id in self._ended[-count:]]
 
     def refuse(self, record: JobRecord, reason: str) -> None:
@@ -312,9 +312,9 @@ class JobRegistry:
         self._keep(record)
 
     def end_attempt(self, record: JobRecord, *, is_retried: bool = True) -> None:
-        """Record that an attempt has ended and the job has not; its use counts for the quotas.
+        """Record that a job's attempt has ended but not the job; count the attempt's use towards the quotas.
 
-        If the job is being ended (`is_retried` is False), its state stays until the other fragments have ended.
+        If the job is being ended (`is_retried` is False), its state stays the same until all fragments have ended.
         """
         self.eligibility.used(record.request, _used_s(record, self._now_ms))
         record.start_ms = None
@@ -345,14 +345,14 @@ class JobRegistry:
         width: int,
         used: Used,
     ) -> None:
-        """Note the end of a job or fragment; record its resource use if it finished or reached its limit."""
+        """Add the end of a job or fragment to its history; record its resource use if it finished or hit its limit."""
         at = f"at {self._site}: " if self._site else ""
         self.note(job_id, "ended", at + outcome + (f": {reason}" if reason else ""))
         if outcome in ("finished", "limit") and run_ms is not None:
             self.out.append(RecordUsage(job_id, request, width, run_ms, used))
 
     def _keep(self, record: JobRecord) -> None:
-        """Keep the record of an ended job, release its dependents, and drop the oldest records."""
+        """Keep an ended job's record, release its dependents, and drop the oldest records if there are too many."""
         self.eligibility.over(past_of(record), record.request, _used_s(record, record.end_ms))
         self.out.append(RecordEnded(record))
         self.n_ended += 1
@@ -376,7 +376,7 @@ class JobRegistry:
         )
 
     def restore(self, state: RegistryState) -> None:
-        """Restore the state of another registry into this new one."""
+        """Restore this new registry from another registry's state."""
         self.records = {record.job_id: record for record in state.records}
         self.eligibility.restore(state.eligibility)
         self.n_ended, self._next_id = state.n_ended, state.next_id
@@ -385,7 +385,7 @@ class JobRegistry:
         self.needs.restore(state.needs)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless the held jobs are those that `Eligibility` keeps out of the queue."""
+        """Raise AssertionError unless the held jobs are exactly the jobs that `Eligibility` keeps out of the queue."""
         self.eligibility.check_invariants()
         held = {job_id for job_id, record in self.records.items() if record.state == "held"}
         assert held == {job_id for job_id in self.records if job_id in self.eligibility}, "a held job may be queued"
@@ -393,9 +393,9 @@ class JobRegistry:
 
 
 def _used_s(record: JobRecord, end_ms: int | None) -> int:
-    """Return the node-seconds of the attempt that ended at `end_ms`.
+    """Return the node-seconds used by the attempt that ended at `end_ms`.
 
-    The end of a lost attempt is unknown. It counts at most up to its limit, however long its machine was unreachable.
+    The end of a lost attempt is unknown, so at most its time limit counts, even if the outage lasted longer.
     """
     if record.start_ms is None or end_ms is None:
         return 0
@@ -406,17 +406,17 @@ def _used_s(record: JobRecord, end_ms: int | None) -> int:
 
 
 def _processes_ran_ms(record: JobRecord) -> int:
-    """Return the run time of a job's processes, without their startup where that is known; 0 if unknown."""
+    """Return the run time of a job's processes, excluding startup if known; 0 if the run time is unknown."""
     if record.ran_ms is None:
         return run_time_ms(record) or 0
     return record.ran_ms[1] - record.ran_ms[0]
 
 
 def _nodes_of(record: JobRecord) -> int:
-    """Return the number of a job's nodes; with forms it can differ from the request."""
+    """Return the number of nodes that a job has; for a job with forms it can differ from the request."""
     return sum(nodes for _, nodes in record.places) or record.request.nodes
 
 
 def _by_whom(origin: str) -> str:
-    """Return the user and request of an action as the end of a note; empty if unknown."""
+    """Return the end of a history note that says who requested an action; empty if unknown."""
     return f", by {origin}" if origin else ""

@@ -1,1 +1,1 @@
-"""All that is specific to Slurm: its commands, their output, and the meaning of its words."""
+"""Everything specific to Slurm: its commands, its REST interface, and the meaning of its states and reasons."""

@@ -1,7 +1,7 @@
-"""The answers of slurmrestd as structs, and their conversion to the structs of `parse.py`. Pure.
+"""Structs for slurmrestd's answers, and their conversion to the structs of `parse.py`. Pure.
 
 Versions of the interface differ: a number may be plain or an object that says whether it is set, and a state may be one
-word or several. All of these forms are parsed here, and here alone, without a look at the version.
+string or a list. Only this module parses these forms, and it does so without checking the version.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from gridweave.errors import InputError
 from gridweave.slurm.cluster.parse import Partition, QueuedInSlurm, partition_of
 
 NO_PARTITION = (2000, 9000)
-"""Error numbers of a missing partition, up to v0.0.38 and in Slurm 24.11; later versions report no error."""
+"""Error numbers for a missing partition, up to v0.0.38 and in Slurm 24.11; later versions report no error."""
 
 REFUSED = 1007
-"""Error number of a token that slurmctld rejects."""
+"""Error number for a token that slurmctld rejects."""
 
 UNCLEAR = -1
-"""Error number in Slurm 22.05 of a rejected token, and of a slurmctld that does not answer."""
+"""Error number in Slurm 22.05 both for a rejected token and for a slurmctld that does not answer."""
 
 _FIRST = (
     "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "REQUEUE_FED", "REQUEUE_HOLD", "REQUEUED", "RESIZING",
     "RESV_DEL_HOLD", "REVOKED", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
 )  # fmt: skip
-"""States that ``squeue`` shows in place of a job's other states."""
+"""States that ``squeue`` shows instead of a job's other states."""
 
 
 class _Number(msgspec.Struct):
-    """A number since v0.0.40."""
+    """The form of a number since v0.0.40."""
 
     set: bool = False
     infinite: bool = False
@@ -41,7 +41,7 @@ _SlurmNumber = int | float | _Number | None
 
 
 class RestProblem(msgspec.Struct):
-    """An error that slurmrestd reports."""
+    """An error reported by slurmrestd."""
 
     error: str = ""
     description: str = ""
@@ -51,12 +51,12 @@ class RestProblem(msgspec.Struct):
 
     @property
     def number(self) -> int:
-        """Slurm's number of the error, in whichever field it came."""
+        """Slurm's error number; the field that has it depends on the version."""
         return self.error_number or self.error_code or self.errno
 
     @property
     def words(self) -> str:
-        """The description and the error message, in one line."""
+        """The description and the error message, joined in one line."""
         texts = dict.fromkeys(" ".join(text.split()) for text in (self.description, self.error) if text)
         return ": ".join(texts)
 
@@ -71,31 +71,31 @@ class _Meta(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """The fields of every answer."""
+    """The fields that every answer has."""
 
     errors: list[RestProblem] = []
     meta: _Meta | None = None
 
     @property
     def release(self) -> str:
-        """The version of Slurm; empty if not reported."""
+        """Slurm's version; empty if not reported."""
         version = self.meta and (self.meta.slurm or self.meta.old)
         return version.release if version else ""
 
     @property
     def error_text(self) -> str:
-        """All errors that slurmrestd reports, in one line."""
+        """All reported errors in one line."""
         return "; ".join(dict.fromkeys(error.words for error in self.errors if error.words)) or "no error message"
 
 
 class NumberAnswer(Answer):
-    """The answer to the submission of a job."""
+    """The answer to a job submission; `job_id` is 0 if the job was rejected."""
 
     job_id: int = 0
 
 
 class InterfaceAnswer(Answer):
-    """The paths that slurmrestd offers (OpenAPI)."""
+    """The OpenAPI document of slurmrestd, of which only the paths are used."""
 
     paths: dict[str, msgspec.Raw] = {}
 
@@ -116,7 +116,7 @@ class _Job(msgspec.Struct):
 
 
 class JobsAnswer(Answer):
-    """All jobs of the cluster."""
+    """All jobs in the cluster that the account may see."""
 
     jobs: list[_Job] = []
 
@@ -129,12 +129,12 @@ class _Node(msgspec.Struct):
 
     @property
     def words(self) -> list[str]:
-        """The words of its state, then its flags."""
+        """The node's state, in one or more words, followed by its flags."""
         return [*_words(self.state), *self.state_flags]
 
 
 class NodesAnswer(Answer):
-    """All nodes of the cluster."""
+    """All nodes in the cluster."""
 
     nodes: list[_Node] = []
 
@@ -146,17 +146,17 @@ class _Maximums(msgspec.Struct):
 class _Partition(msgspec.Struct):
     name: str = ""
     max_time_limit: _SlurmNumber = None  # up to v0.0.38
-    maximums: _Maximums | None = None  # from then on
+    maximums: _Maximums | None = None  # since v0.0.39
 
 
 class PartitionsAnswer(Answer):
-    """The partitions of the requested name."""
+    """The partitions with the requested name."""
 
     partitions: list[_Partition] = []
 
 
 def partition_named(partitions: Sequence[_Partition], nodes: Iterable[_Node], name: str) -> Partition:
-    """Return the partition of this name; InputError if it does not exist."""
+    """Return the partition with this name; raise InputError if it does not exist."""
     partition = next((candidate for candidate in partitions if candidate.name == name), None)
     if partition is None:
         raise InputError(f"partition {name!r} does not exist on this cluster")
@@ -166,7 +166,7 @@ def partition_named(partitions: Sequence[_Partition], nodes: Iterable[_Node], na
 
 
 def queue_from(jobs: Iterable[_Job]) -> list[QueuedInSlurm]:
-    """Return the jobs of the cluster as ``squeue`` would print them."""
+    """Convert jobs to the form in which ``squeue`` would print them."""
     return [
         QueuedInSlurm(
             partition=job.partition,
@@ -185,7 +185,7 @@ def queue_from(jobs: Iterable[_Job]) -> list[QueuedInSlurm]:
 
 
 def has_hidden_jobs(queue: Iterable[QueuedInSlurm], nodes: Iterable[_Node]) -> bool:
-    """Whether some jobs are hidden: more nodes are taken than the visible running jobs have."""
+    """Whether jobs are hidden from the account: more nodes are allocated than the visible running jobs have."""
     seen = sum(job.nodes for job in queue if job.is_running)
     return sum(node.words[0].lower() in ("allocated", "mixed") for node in nodes if node.words) > seen
 
@@ -199,7 +199,7 @@ def _words(value: str | list[str]) -> list[str]:
 
 
 def _number(value: _SlurmNumber) -> int | None:
-    """Return a number in the form of any version; None if it is unset or infinite."""
+    """Convert a number from any version's form; None if it is unset, infinite or negative."""
     if isinstance(value, _Number):
         value = value.number if value.set and not value.infinite else None
     return int(value) if value is not None and value >= 0 else None

@@ -1,4 +1,4 @@
-"""Runs Slurm's commands as processes, and interprets their error messages."""
+"""Run Slurm's commands as processes, and interpret their error messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.system import LimitError, RequestRejectedError
 
 COMMAND_S = 30.0
-"""Time limit of a Slurm command [s]. A command that exceeds it may or may not have taken effect."""
+"""Time limit for a Slurm command [s]. A command that exceeds the limit may or may not have taken effect."""
 
 _AWAY = (
     "unable to contact slurm controller",
@@ -33,7 +33,7 @@ _AWAY = (
     "slurm backup controller",
     "munge",
 )
-"""Error messages, in lower case, of commands that did not reach slurmctld or got no answer."""
+"""Parts of error messages, in lower case, of commands that did not reach slurmctld or got no answer."""
 
 _PASSING = (
     "required partition not available",
@@ -41,18 +41,18 @@ _PASSING = (
     "unable to create job record",
     "invalid user id",
 )
-"""Error messages, in lower case, of a drained partition, a full disk, and a user directory (LDAP) that is down."""
+"""Parts of temporary errors, in lower case: a drained partition, a full disk, a user directory (LDAP) that is down."""
 
 _FULL = ("queue is full", "queue full")
-"""Error messages of ``sbatch`` 26.05 for a full queue; other versions report a temporary failure (`_AWAY`)."""
+"""Parts of the error of ``sbatch`` 26.05 for a full queue; other versions report a temporary failure (`_AWAY`)."""
 
 _MANY = "submitjob"
-"""Part of the names of limits on the number of jobs (QOSMaxSubmitJobPerUserLimit); they pass as other jobs end."""
+"""Part of the names of limits on the number of jobs, e.g. QOSMaxSubmitJobPerUserLimit, which pass as jobs end."""
 
 _POLICY = "violates accounting/qos policy"
 
 _LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w+")
-"""Matches the name of a limit; all limits but those on the number of jobs concern the job's own size or time."""
+"""Matches the name of a limit; all limits except those on the number of jobs concern the job's own size or time."""
 
 _OTHERS = re.compile(r"SLURM_(?!CONF$)|SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SALLOC_|SRUN_")
 
@@ -68,8 +68,8 @@ class Commands:
     ----------
     settings : SlurmSettings
     environment : mapping from str to str, optional
-        Environment of the commands, and so of the jobs that they submit; None: that of this process. Variables that
-        Slurm has set are removed, since the site may itself run in a job of Slurm.
+        Environment of the commands and of the jobs that they submit; by default this process's environment. Variables
+        set by Slurm are removed, since the site may itself be running in a Slurm job.
     """
 
     def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
@@ -78,7 +78,7 @@ class Commands:
         if settings.conf:
             self.environment["SLURM_CONF"] = settings.conf
         self._path = settings.bin or self.environment.get("PATH", os.defpath)
-        # Commands that did not end when stopped, by the account that they run as.
+        # Commands that may still be running after a timeout, by the account that they run as.
         self._left: dict[str, Process] = {}
 
     def find(self, command: str) -> str | None:
@@ -86,15 +86,15 @@ class Commands:
         return shutil.which(command, path=self._path)
 
     def find_other(self, command: str) -> str | None:
-        """Return the path of a command other than Slurm's, found on the path, or None."""
+        """Return the path of a command that is not part of Slurm; None if it is not on the path."""
         return shutil.which(command, path=self.environment.get("PATH", os.defpath))
 
     async def run(self, command: str, *arguments: str) -> str:
-        """Return the output of a Slurm command, with times in Unix seconds; UnavailableError if it fails."""
+        """Run a Slurm command; return its output, with times in Unix seconds. Raise UnavailableError if it fails."""
         program = self.find(command)
         if program is None:
             raise UnavailableError(f"{command} is not on the path")
-        # For this command only: submitted jobs inherit the environment of `sbatch`.
+        # Not part of `self.environment`, which submitted jobs inherit from `sbatch`.
         status, out, err = await self.ask((program, *arguments), environment=self.environment | _AS_READ)
         if status != 0:
             raise UnavailableError(f"{command} fails: {error_text(err)}")
@@ -103,10 +103,10 @@ class Commands:
     async def ask(
         self, command: Sequence[str], stdin: str = "", environment: Mapping[str, str] | None = None, runs_as: str = ""
     ) -> tuple[int, str, str]:
-        """Run a command; return its exit code, its output and its errors.
+        """Run a command; return its exit code, standard output and standard error.
 
         A command that exceeds `COMMAND_S` is stopped. If it runs as another account, only ``sudo`` can be signalled,
-        which may not pass the signal on. Until the command ends it may take effect, and no other runs as that account.
+        which may not pass the signal on. Until such a command ends, no further command is run as that account.
         """
         left, name = self._left.get(runs_as), os.path.basename(command[0])
         if left is not None and left.returncode is None:
@@ -126,7 +126,7 @@ class Commands:
 
     async def _give_up(self, process: Process, runs_as: str) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            # SIGKILL would end sudo and leave its command running.
+            # SIGKILL would end sudo but leave its command running.
             process.send_signal(signal.SIGTERM if runs_as else signal.SIGKILL)
         if runs_as:
             self._left[runs_as] = process
@@ -148,9 +148,9 @@ class Commands:
 
 
 def refusal(message: str, words: str | None = None) -> InputError | UnavailableError:
-    """Return the error for a job that Slurm rejects: InputError if that is final, UnavailableError if it is temporary.
+    """Return the error for a job that Slurm rejected: InputError if permanent, UnavailableError if possibly temporary.
 
-    slurmrestd reports violations of accounting or QOS limits without the name of the limit, so they may be temporary.
+    slurmrestd does not name the accounting or QOS limit that a job violates, so such a violation may be temporary.
 
     Examples
     --------
@@ -169,18 +169,18 @@ def refusal(message: str, words: str | None = None) -> InputError | UnavailableE
 
 
 def error_text(err: str) -> str:
-    """Return the error messages of a Slurm command, in one line."""
+    """Return a Slurm command's error messages, joined in one line."""
     lines = [re.sub(r"^(\w+: (error: )?|allocation failure: )", "", line).strip() for line in err.splitlines()]
     lines = [line for line in dict.fromkeys(lines) if line and not line.startswith("Try ")]
     return "; ".join(lines) or "no error message"
 
 
 async def _read(process: Process, data: bytes) -> tuple[bytes, bytes]:
-    """Return the output and the errors of a command; if it reports that it is retrying, return that report at once."""
+    """Return a command's standard output and error, or only the errors as soon as they report that it is retrying."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    # A command that ends before it has read all its input prints why.
+    # A command that ends before reading all its input prints the reason.
     with contextlib.suppress(ConnectionError):
         process.stdin.write(data)
         await process.stdin.drain()
@@ -198,7 +198,7 @@ async def _read(process: Process, data: bytes) -> tuple[bytes, bytes]:
 
 
 async def _errors(stream: StreamReader) -> bytes:
-    """Return the error messages of a command, until it ends or reports that it is retrying."""
+    """Return a command's error messages up to its end, or up to a report that it is retrying."""
     lines = []
     async for line in stream:
         lines.append(line)
@@ -208,7 +208,7 @@ async def _errors(stream: StreamReader) -> bytes:
 
 
 def account_named(runs_as: str) -> pwd.struct_passwd:
-    """Return a Unix account of this machine; InputError if it does not exist."""
+    """Return the Unix account with this name on this machine; raise InputError if it does not exist."""
     try:
         return pwd.getpwnam(runs_as)
     except KeyError:
@@ -216,7 +216,7 @@ def account_named(runs_as: str) -> pwd.struct_passwd:
 
 
 def environment_of(account: pwd.struct_passwd, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of an account's jobs; the site's locale, time zone and ``slurm.conf`` are kept."""
+    """Return the environment for an account's jobs, with the locale, time zone and ``slurm.conf`` from `own`."""
     kept = {name: own[name] for name in ("LANG", "LC_ALL", "TZ", "SLURM_CONF") if name in own}
     named = {"USER": account.pw_name, "LOGNAME": account.pw_name, "HOME": account.pw_dir, "SHELL": account.pw_shell}
     return {"PATH": _PATH_OF_JOBS, **kept, **named}

@@ -1,4 +1,4 @@
-"""The batch system Slurm: queries a cluster, and submits and cancels the site's jobs there."""
+"""The batch system Slurm: queries a cluster, and submits and cancels jobs there."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _ON_NODE = (
     'unset $(env | sed -nE "s/^((SLURM_(STEP|SRUN_COMM|CPU_BIND|LAUNCH_NODE|UMASK|KILL_BAD|NTASKS|NPROCS)|PMI)'
     '[A-Za-z0-9_]*)=.*/\\1/p"); exec "$@"'
 )
-"""Starts the agent on a node with the variables of the batch script, and without those of the agents' own step.
+"""Shell code that starts the agent on a node, without the variables of the job step in which the agents run.
 
-Otherwise ``srun`` and MPI libraries in a job would use the options, the tasks and the ranks of that step.
+Otherwise ``srun`` and MPI libraries in a job would use the options, tasks and ranks of that step.
 """
 
 
 class Slurm(BatchSystem):
-    """A Slurm cluster; `SlurmSettings.access` says how to query it, ``submit`` how to submit and cancel jobs.
+    """A Slurm cluster. `SlurmSettings` says how to query it (``access``) and how to submit jobs (``submit``).
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Slurm(BatchSystem):
         return submits if self.settings.access == "rest" else ("sbatch", "squeue", "sinfo", "scancel")
 
     async def _check_sight(self) -> tuple[str, ...]:
-        """Return a note if Slurm hides jobs of other users from the site; InputError if the site must see them."""
+        """Return a note if Slurm hides other users' jobs from the site; raise InputError if the site must see them."""
         sight = await self._look.sight()
         if sight == "all":
             return ()
@@ -103,19 +103,19 @@ class Slurm(BatchSystem):
 
     @override
     async def submit(self, request: AllocationRequest) -> str:
-        """Submit a job for whole nodes; return its number.
+        """Submit a Slurm job for whole nodes; return its job number.
 
-        Slurm must not requeue the job by itself: the site decides whether to run it again.
+        Slurm must not requeue the job by itself, because the site decides whether to run it again.
         """
         check_request(request)
         return await self._submitter.submit(request)
 
     @override
     def script(self, command: tuple[str, ...], stdin: str = "") -> str:
-        # Slurm may requeue the job after all: over slurmrestd it ignores the option not to.
+        # Slurm may requeue the job after all, because it ignores ``requeue: false`` from slurmrestd.
         once = 'test -z "$SLURM_RESTART_COUNT" || exit 1'
-        # No binding: the agent pins the ranks itself, and has the whole node. The agents' step takes no resources
-        # from the allocation, since srun and mpirun in a job start steps of their own on the same nodes.
+        # No CPU binding: the agent has the whole node and pins the ranks itself. The agents' step takes no resources
+        # from the allocation, since srun and mpirun in a job start their own steps on the same nodes.
         step = "srun --ntasks-per-node=1 --overlap --mem=0 --kill-on-bad-exit=0 --cpu-bind=none"
         tasks = "export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE"
         run = f"exec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
@@ -127,12 +127,12 @@ class Slurm(BatchSystem):
 
     @override
     async def ended(self, names: Collection[str]) -> list[Allocation]:
-        """Return how jobs ended, from Slurm's accounting database, once views no longer show them."""
+        """Return how jobs ended, from Slurm's accounting database, for jobs that the queue no longer shows."""
         return read_sacct(await self._commands.run("sacct", *SACCT, SINCE, f"--name={','.join(names)}"), self._own)
 
     @override
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
-        """Cancel jobs account by account; skip those that have ended."""
+        """Cancel jobs, account by account; jobs that have ended are skipped."""
         for runs_as in sorted({allocation.runs_as for allocation in allocations}):
             await self._submitter.cancel(
                 runs_as, tuple(allocation.number for allocation in allocations if allocation.runs_as == runs_as)
@@ -140,7 +140,7 @@ class Slurm(BatchSystem):
 
 
 def _own_name() -> str:
-    """Return the name of this process's account, as Slurm's commands print it."""
+    """Return the name of this process's Unix account, as Slurm's commands print it."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""The entry of the discipline slurm in the dictionary: the options of a Slurm site, and its policy."""
+"""The dictionary entry of the discipline slurm: the options of a Slurm site, and its policy."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gridweave.slurm.system import BatchUser
 
 
 class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The rules for pilots: ``pilots`` in the table ``slurm``. All pilots together have at most the site's ``nodes``.
+    """The table ``slurm.pilots``, with the rules for pilots. All pilots together have at most the site's ``nodes``.
 
     Attributes
     ----------
     discipline : str
-        Schedules jobs in the pilots; its options are those of the site, and its own table is next to ``slurm``.
+        The discipline that schedules jobs in the pilots; its options and its own table are next to ``slurm``.
     size, keep : int
     hours, job_hours, idle_s : float
         See `PilotRules`; the units are in the names.
@@ -42,12 +42,12 @@ class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class UserTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The accounts for a user's jobs: an entry of ``users`` in the table ``slurm``.
+    """The accounts for a user's jobs, an entry of the table ``slurm.users``.
 
     Attributes
     ----------
     account : str
-        The Slurm account that pays.
+        The Slurm account that is charged.
     runs_as : str
         The Unix account that submits and runs the jobs.
     """
@@ -57,7 +57,7 @@ class UserTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a site reaches its Slurm cluster and requests nodes there: ``slurm`` in an entry of ``[[sites]]``.
+    """The table ``slurm`` of a site in ``[[sites]]``: how the site reaches its Slurm cluster and requests nodes.
 
     Attributes
     ----------
@@ -65,26 +65,26 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     options : list of str
         See `gridweave.slurm.cluster.settings.SlurmSettings`.
     user_options : list of str
-        Names of the options of ``sbatch`` that users may give with a job; only those in `ALLOWED`.
+        Names of the ``sbatch`` options that users may set for a job; only names in `ALLOWED`.
     users : dict of str to UserTable
-        The accepted users, and the accounts for their jobs; a string is the Slurm account that pays (empty: `account`).
-        If there are none, the table ``launcher`` names the accepted users.
+        The accepted users and the accounts for their jobs; a string is the Slurm account to charge (empty: `account`).
+        If the table is empty, the table ``launcher`` names the accepted users.
     submit, access, rest, ca, tokens, token_command
         See `gridweave.slurm.cluster.settings.SlurmSettings`.
     folder : str
-        Working folder of allocations, which keeps jobs and their output; every node must see it under this path.
+        Folder for the allocations' jobs and their output; every node must see it under this path.
     host : str
-        The name by which nodes reach the site; empty: its host name.
+        Host name at which nodes reach the site; empty: the site's own host name.
     python : str
-        The Python on every node that has gridweave installed; empty: the path of the site's Python.
+        Path on every node of a Python with gridweave installed; empty: the path of the site's Python.
     most_asked : int
         See `BatchPolicy`.
     poll_s : float
-        Time between two queries of the cluster; longer while it does not answer.
+        Time between two queries of the cluster; longer while the cluster does not answer.
     lease_s : float
-        A node that runs nothing gives itself back when it has not heard from the site for this long.
+        Time without contact to the site after which an idle node gives itself back.
     pilots : PilotTable, optional
-        None: Slurm decides when each job starts.
+        The rules for pilots; None: no pilots, so Slurm decides when each job starts.
     """
 
     partition: Annotated[str, Meta(description="Partition whose nodes are requested.")]
@@ -113,25 +113,25 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def settings(self) -> SlurmSettings:
-        """How to reach the cluster, and how to submit jobs there."""
+        """The settings for reaching the cluster and submitting jobs there."""
         names = ("partition", "account", "qos", "conf", "bin", "submit", "access", "rest", "ca", "tokens")
         named = {name: getattr(self, name) for name in names}
         return SlurmSettings(options=tuple(self.options), token_command=tuple(self.token_command), **named)
 
     @property
     def batch_users(self) -> dict[str, BatchUser]:
-        """The accounts for each user's jobs."""
+        """The accounts for jobs, by user."""
         tables = {user: UserTable(account=to) if isinstance(to, str) else to for user, to in self.users.items()}
         return {user: BatchUser(account=to.account, runs_as=to.runs_as) for user, to in tables.items()}
 
     def rules(self, others: MachineRules) -> MachineRules:
-        """Return which jobs the nodes start: `others` with the options of this table, and its users if it has any."""
+        """Return the rules for which jobs nodes start: `others`, with this table's options, and its users if any."""
         rules = msgspec.structs.replace(others, options=tuple(self.user_options))
         return msgspec.structs.replace(rules, owner="", mapped=tuple(self.users)) if self.users else rules
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> BatchPolicy:
-    """Return the policy of a site whose nodes belong to Slurm, from its option ``slurm``."""
+    """Return the policy of a Slurm site, from its option ``slurm``; raise OptionError if an option is invalid."""
     table: SlurmTable | None = site_options.get(NAME)
     if table is None or table.pilots is None:
         refuse_unknown(
@@ -145,7 +145,7 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> BatchPolic
 
 
 def check_table(table: SlurmTable) -> None:
-    """Raise OptionError if a value in the table of a site is invalid on any machine."""
+    """Raise OptionError if a value in the table is invalid; paths and accounts are not looked up."""
     settings = table.settings
     check_options("user_options", table.user_options, tuple(OVER_REST) if settings.submits_over_rest else ALLOWED)
     users = table.batch_users
@@ -184,7 +184,7 @@ def _check_runs_as(user: str, runs_as: str, submit: str) -> None:
 
 
 def read_pilots(table: PilotTable, nodes: int, site_options: Options, usual: Options) -> PilotRules:
-    """Return the rules for pilots; their discipline takes its options from those of the site."""
+    """Return the rules for pilots; the options of their discipline come from the site's options."""
     for name, hours in (("hours", table.hours), ("job_hours", table.job_hours), ("idle_s", table.idle_s / 3600)):
         if not 0 <= hours <= 744:
             raise OptionError(name, f"is {getattr(table, name):g}; expected 0 to 31 days")
@@ -203,17 +203,17 @@ def read_pilots(table: PilotTable, nodes: int, site_options: Options, usual: Opt
 
 
 def make_source(nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> NodeSource:
-    """Return the nodes of a site: with an allocation for each job, or with pilots."""
+    """Create the source of a site's nodes, which requests either an allocation for each job or pilots."""
     return (OneAllocationPerJob if policy.pilots is None else Pilots)(nodes, policy, week)
 
 
 def discipline_inside(table: SlurmTable | None) -> str:
-    """Return the discipline that schedules jobs in the pilots of a site; `NAME` if it has none."""
+    """Return the name of the discipline that schedules jobs in a site's pilots; `NAME` if the site has no pilots."""
     return NAME if table is None or table.pilots is None else table.pilots.discipline
 
 
 def launcher_problems(table: SlurmTable | None, kind: str, trust: str) -> Iterator[tuple[str, str]]:
-    """Yield the problems of the table ``launcher`` at a Slurm site, each with its key."""
+    """Yield the problems in a Slurm site's table ``launcher``, each as its key and a description."""
     if kind == "user":
         yield (
             "kind",

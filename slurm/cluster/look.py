@@ -1,4 +1,4 @@
-"""Queries of a Slurm cluster: by its commands, or over slurmrestd. Both return the same."""
+"""Query a Slurm cluster by commands or over slurmrestd, with the same results."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from gridweave.slurm.cluster.slurmrestd import Slurmrestd
 logger = logging.getLogger("gridweave.live")
 
 Sight = Literal["all", "own", "unsure"]
-"""The jobs that an account sees: all jobs (``all``), only its own (``own``), or perhaps only its own (``unsure``)."""
+"""The jobs that an account can see: all jobs (``all``), only its own (``own``), or unknown (``unsure``)."""
 
 
 class Look(Protocol):
-    """Queries a cluster as the account of the site."""
+    """Queries a cluster as the site's account."""
 
     async def check(self) -> None:
-        """Raise InputError, in one line, if the cluster can never be queried."""
+        """Raise InputError with a one-line message if queries can never work."""
 
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
-        """Return the partition and all jobs of the cluster, in as few queries as possible."""
+        """Return the partition and all jobs in the cluster, in as few queries as possible."""
 
     async def sight(self) -> Sight:
-        """Return which jobs the site's account sees, as far as it can find out."""
+        """Return which jobs the site's account can see, as far as that can be determined."""
 
 
 class LookByCommands(Look):
-    """Queries a cluster by one ``squeue`` and one ``sinfo``."""
+    """Queries a cluster with one ``squeue`` and one ``sinfo`` command."""
 
     def __init__(self, settings: SlurmSettings, commands: Commands, own: str) -> None:
         self._settings, self._commands, self._own = settings, commands, own
@@ -57,9 +57,9 @@ class LookByCommands(Look):
 
     @override
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
-        """Return the partition and all jobs of the cluster; warn once about each line that cannot be parsed."""
+        """Return the partition and all jobs in the cluster; warn once about each line that cannot be parsed."""
         partition, run, mark = self._settings.partition, self._commands.run, secrets.token_hex(8)
-        # Jobs of other partitions may have the same nodes; slurmctld sends all jobs anyway.
+        # Include other partitions, whose jobs may use the same nodes; slurmctld sends all jobs anyway.
         queue = await run("squeue", "--noheader", "--all", "--states=all", f"--format={mark}{SQUEUE_FORMAT}")
         nodes = await run("sinfo", "--noheader", f"--partition={partition}", f"--format={SINFO_FORMAT}")
         jobs, strange = read_squeue(queue, mark)
@@ -70,7 +70,7 @@ class LookByCommands(Look):
 
     @override
     async def sight(self) -> Sight:
-        """Return which jobs are visible, by Slurm's configuration and the account's rights in its accounting."""
+        """Return which jobs are visible, from Slurm's configuration and the account's rights in Slurm's accounting."""
         try:
             config = await self._commands.run("scontrol", "show", "config")
         except UnavailableError:
@@ -82,12 +82,12 @@ class LookByCommands(Look):
             return "unsure"
         asked = (sacctmgr, "--noheader", "--parsable2", "show", "user", self._own, "withcoord", "format=admin,coord")
         status, out, _ = await self._commands.ask(asked)
-        # Without slurmdbd sacctmgr fails, and nobody is an operator.
+        # Without slurmdbd, sacctmgr fails, and nobody is an operator.
         return sight_of(out if status == 0 else "")
 
 
 class LookOverRest(Look):
-    """Queries a cluster over slurmrestd: jobs, nodes and the partition, with the token of the site's account."""
+    """Queries a cluster's jobs, nodes and partition over slurmrestd, with the token of the site's account."""
 
     def __init__(self, settings: SlurmSettings, restd: Slurmrestd, own: str) -> None:
         self._settings, self._restd, self._own = settings, restd, own
@@ -102,7 +102,7 @@ class LookOverRest(Look):
 
     @override
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
-        """Return the partition and all jobs of the cluster that the token shows."""
+        """Return the partition and all jobs in the cluster that are visible with the token."""
         name = self._settings.partition
         jobs = (await self._restd.get("/jobs", self._own, JobsAnswer)).jobs
         nodes = (await self._restd.get("/nodes", self._own, NodesAnswer)).nodes
@@ -113,9 +113,9 @@ class LookOverRest(Look):
 
     @override
     async def sight(self) -> Sight:
-        """Return ``unsure`` if more nodes are taken than visible jobs have; slurmrestd hides the configuration."""
+        """Return ``unsure`` if jobs seem to be hidden, else ``all``; slurmrestd does not show the configuration."""
         for _ in range(2):
-            # A job may have started between the two queries of the first try.
+            # On the first try, a job may have started between the queries for jobs and for nodes.
             await self.look()
             if not self._is_blind:
                 return "all"
@@ -123,7 +123,7 @@ class LookOverRest(Look):
 
 
 def check_version(text: str) -> None:
-    """Raise InputError if a version of Slurm is older than `OLDEST`."""
+    """Raise InputError if the Slurm version is older than `OLDEST`."""
     version = read_version(text)
     if version < OLDEST:
         installed, oldest = (".".join(f"{part:02}" for part in numbers) for numbers in (version, OLDEST))
@@ -131,7 +131,7 @@ def check_version(text: str) -> None:
 
 
 def hides_jobs(config: str, own: str) -> bool:
-    r"""Whether an account other than an operator sees only its own jobs, by the output of ``scontrol show config``.
+    r"""Whether an account that is not an operator sees only its own jobs, by the output of ``scontrol show config``.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def hides_jobs(config: str, own: str) -> bool:
 
 
 def sight_of(user: str) -> Sight:
-    """Return which jobs an account sees under PrivateData=jobs, by its rights and accounts as ``sacctmgr`` prints them.
+    """Return which jobs an account sees under PrivateData=jobs, given its rights as printed by ``sacctmgr``.
 
     Examples
     --------

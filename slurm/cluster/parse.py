@@ -1,7 +1,7 @@
-"""Parsers for the output of Slurm's commands. Pure: each parses a text; `tests/slurm` has recorded outputs.
+"""Parse the output of Slurm's commands. Pure: each function parses a text; `tests/slurm` has recorded outputs.
 
-The formats are those of single letters (``squeue -o``, ``sinfo -o``), which have not changed for years, whereas the
-JSON of the same commands changes with most versions. ``sacct`` has columns selected by name; it lists ended jobs if the
+The formats use single letters (``squeue -o``, ``sinfo -o``), which have not changed for years, whereas the commands'
+JSON output changes with most versions. The columns of ``sacct`` are selected by name; it lists ended jobs if the
 cluster has an accounting database (slurmdbd). All differences between versions in these outputs are handled here.
 """
 
@@ -20,16 +20,16 @@ from gridweave.slurm.cluster.reasons import UNDECIDED, how_ended, why_waiting, w
 from gridweave.slurm.system import Allocation, BatchView
 
 OLDEST = (22, 5)
-"""The oldest version of Slurm that was tested."""
+"""The oldest tested version of Slurm."""
 
 SQUEUE_FORMAT = "|%P|%N|%i|%T|%S|%e|%D|%u|%r|%j"
-"""Partition, node names, number, state, start, end, nodes, user, reason and name of a job, after a mark.
+"""A job's partition, node names, number, state, start, end, node count, user, reason and name, after a mark.
 
-Fields that may contain a bar come last; the names of the site's own jobs contain none.
+Fields that may contain a bar come last; the names of the site's own jobs contain no bar.
 """
 
 SINFO_FORMAT = "%D|%T|%l|%N"
-"""Number of nodes, their state, the time limit of the partition, and the names of the nodes."""
+"""A group of nodes: their number, their state, the partition's time limit, and their names."""
 
 _DOWN = ("down", "drain", "fail", "maint", "inval", "future", "unknown", "reboot", "not_responding")
 _IDLE = ("idle", "planned")
@@ -38,7 +38,7 @@ _MARKS = {
     "*": "not_responding", "~": "powered_down", "#": "powering_up", "%": "powering_down", "!": "power_down",
     "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued", "-": "planned",
 }  # fmt: skip
-"""Marks that ``sinfo`` appends to a node's state, with the words that slurmrestd uses for them."""
+"""Suffixes that ``sinfo`` appends to a node's state, with the corresponding flags of slurmrestd."""
 _RUNNING = (
     "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
     "RESIZING",
@@ -46,10 +46,10 @@ _RUNNING = (
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a partition and its time limit (None: no limit).
+    """The usable nodes of a partition, and its time limit (None: no limit).
 
-    ``nodes`` counts the nodes that run jobs or are able to, and ``idle`` those of them that no job has; ``taken`` has
-    the names of the others.
+    ``nodes`` is the number of nodes that are up, and ``idle`` the number of those that are free; ``taken`` has the
+    names of the nodes that are up but not free.
     """
 
     nodes: int
@@ -59,7 +59,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_version(text: str) -> tuple[int, int]:
-    """Return the version in the output of ``sinfo --version`` or the answer of slurmrestd; InputError without one.
+    """Parse the version in the output of ``sinfo --version`` or an answer of slurmrestd; raise InputError without one.
 
     Examples
     --------
@@ -73,15 +73,15 @@ def read_version(text: str) -> tuple[int, int]:
 
 
 def read_number(text: str) -> str:
-    r"""Return the number of the job that ``sbatch --parsable`` has submitted.
+    r"""Parse the job number in the output of ``sbatch --parsable``.
 
-    A site's wrapper may print a banner too, so a line counts only if it is a number, or a number and a cluster.
+    A site's wrapper may also print a banner, so a line counts only if it is a number, or a number and a cluster.
 
     Raises
     ------
     UnavailableError
-        If there is no such line, or there are several with different numbers: whether Slurm has accepted the job,
-        and under which number, is unknown.
+        If there is no such line, or there are several lines with different numbers; then it is unknown whether Slurm
+        has accepted the job, and under which number.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def read_number(text: str) -> str:
 
 
 def read_span_ms(text: str) -> int | None:
-    """Return a time limit in ms; None if it is infinite or unknown.
+    """Parse a time limit; return it in ms, or None if it is infinite or unknown.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def read_span_ms(text: str) -> int | None:
 
 
 def read_instant_ms(text: str) -> int | None:
-    """Return an instant in ms, given in Unix seconds (``SLURM_TIME_FORMAT``); None if Slurm does not know it.
+    """Parse an instant in Unix seconds (``SLURM_TIME_FORMAT``); return it in ms, or None if Slurm does not know it.
 
     Examples
     --------
@@ -131,12 +131,12 @@ def read_instant_ms(text: str) -> int | None:
 
 
 def read_sinfo(text: str, partition: str) -> Partition:
-    """Return a partition from the output of ``sinfo`` in `SINFO_FORMAT`.
+    """Parse the output of ``sinfo`` in `SINFO_FORMAT` for one partition.
 
     Raises
     ------
     InputError
-        If the output is empty: there is no such partition.
+        If the output is empty, because there is no such partition.
     UnavailableError
         If a line has another format.
     """
@@ -154,9 +154,9 @@ def read_sinfo(text: str, partition: str) -> Partition:
 
 
 def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: int | None) -> Partition:
-    """Return a partition, given groups of nodes: the size of a group, its state, and the names of its nodes.
+    """Build a partition from groups of nodes, each given as its size, its state, and its node names.
 
-    A state is a word, and any flags after it.
+    A state is a sequence of words: the base state, followed by any flags.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: in
         if any(word.startswith(_DOWN) for word in (state, *others)):
             continue
         up += count
-        # A node that powers down will be free again, but is not free now.
+        # A node that is powering down will be free again, but is not free now.
         if state in _IDLE and not _TAKEN.intersection(others):
             idle += count
         else:
@@ -180,7 +180,7 @@ def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: in
 
 @functools.lru_cache(maxsize=4096)
 def read_names(text: str) -> tuple[str, ...]:
-    """Return the names of nodes in a list that Slurm has compressed.
+    """Expand a compressed list of node names.
 
     Examples
     --------
@@ -196,9 +196,9 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def _numbers(text: str) -> list[str]:
-    """Return the numbers of the ranges in a pair of brackets, with their leading zeros.
+    """Expand the ranges in a pair of brackets; the numbers keep their leading zeros.
 
-    Text that is not a range of numbers is returned as it is.
+    Text that is not a range of numbers is returned unchanged.
     """
     numbers: list[str] = []
     for part in text.split(","):
@@ -212,7 +212,7 @@ def _numbers(text: str) -> list[str]:
 
 
 class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of ``squeue``: a job of any user, its partitions separated by commas, and its nodes."""
+    """A job of any user, as in a line of ``squeue``; `partition` can be several names separated by commas."""
 
     partition: str
     names: str
@@ -227,29 +227,29 @@ class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has nodes."""
+        """Whether the job has nodes."""
         return self.state in _RUNNING
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for nodes."""
+        """Whether the job is waiting for nodes."""
         return not self.is_running and how_ended(self.state) is None
 
 
 def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[str]]:
-    """Return the jobs in the output of ``squeue`` in `SQUEUE_FORMAT`, and the lines that cannot be parsed.
+    """Parse the output of ``squeue`` in `SQUEUE_FORMAT`; return the jobs, and the lines that cannot be parsed.
 
     Parameters
     ----------
     text : str
     mark : str
-        A random text at the start of every line. The name of a job may have several lines, and none of them must be
+        Random text at the start of every job, because a job name may have several lines, and no line of it must be
         mistaken for another job.
 
     Raises
     ------
     UnavailableError
-        If there is output, and none of it can be parsed.
+        If there is output, but none of it can be parsed.
     """
     first, *lines = f"\n{text}".split(f"\n{mark}|")
     parsed = [_queued(line) for line in lines]
@@ -262,7 +262,7 @@ def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[st
 
 
 def _queued(line: str) -> QueuedInSlurm | None:
-    """Return the job of a line without its mark; None if the line cannot be parsed."""
+    """Parse a line, without its mark; return None if it cannot be parsed."""
     fields = line.rstrip("\n").split("|", 9)
     if len(fields) != 10 or not re.match(r"\d", fields[2]):
         return None
@@ -274,7 +274,7 @@ def _queued(line: str) -> QueuedInSlurm | None:
         state=state,
         start_ms=read_instant_ms(start),
         end_ms=read_instant_ms(end),
-        # A pending job may have a range of nodes, such as 2-4; this is the minimum.
+        # A pending job may have a range of node counts, e.g. 2-4; use the minimum.
         nodes=_first_number(nodes) or 1,
         user=user,
         reason=reason,
@@ -283,13 +283,13 @@ def _queued(line: str) -> QueuedInSlurm | None:
 
 
 def _first_number(text: str) -> int:
-    """Return the number at the start of a text, e.g. 71 for an array of jobs (``71_[1-9]``), or 0."""
+    """Return the number at the start of a text, e.g. 71 for the job array ``71_[1-9]``; 0 without one."""
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
 
 
 def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str, own: str = "") -> BatchView:
-    """Return a snapshot of the cluster in the partition ``name``, with allocations whose names start with ``prefix``.
+    """Return a snapshot of the partition ``name``, with the allocations whose names start with ``prefix``.
 
     Allocations of the Unix account ``own`` are marked as the site's own.
     """
@@ -304,9 +304,9 @@ def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str,
 
 
 def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[int, int, int]]:
-    """Return start, end and number of the nodes that running jobs of any partition have.
+    """Return when running jobs in any partition occupy the partition's nodes, as (start, end, number of nodes).
 
-    Start and end of a node are those of the job that ends last. Nodes with a job of unknown end are left out.
+    Each node counts with the job on it that ends last. Nodes with a job whose end is unknown are omitted.
     """
     spans: dict[str, list[tuple[int, int] | None]] = {}
     for job in queue:
@@ -318,7 +318,7 @@ def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[i
 
 
 def _busy_jobs(queue: Iterable[QueuedInSlurm], partition: str) -> list[tuple[int, int, int]]:
-    """Return start, end and width of a partition's jobs that wait, or run on nodes without known names."""
+    """Return (start, end, width) of a partition's jobs that are waiting, or running on nodes with unknown names."""
     return [
         (job.start_ms, job.end_ms, job.nodes)
         for job in queue
@@ -341,20 +341,20 @@ def _allocation(job: QueuedInSlurm, own: str) -> Allocation:
 
 
 def with_word(plain: str, word: str) -> str:
-    """Return an explanation with Slurm's own word in parentheses, so that people can look it up."""
+    """Append Slurm's own word to an explanation, in parentheses, so that people can look it up."""
     word = word_of(word)
     return plain if word in plain or word in ("None", "") else f"{plain} ({word})"
 
 
 SACCT = ("--noheader", "--parsable2", "--allocations", "--allusers", "--format=JobIDRaw,User,JobName,State")
-"""Options for one line per job with its number, user, name and state."""
+"""Options of ``sacct`` that print one line per job, with its number, user, name and state."""
 
 SINCE = "--starttime=now-31days"
-"""Skips jobs that ended more than 31 days ago; no site is expected to be down for longer."""
+"""Option that skips jobs that ended more than 31 days ago; no site is expected to be down for longer."""
 
 
 def read_sacct(text: str, own: str) -> list[Allocation]:
-    """Return the ended jobs in the output of ``sacct``, sorted by number.
+    """Parse the output of ``sacct``; return the jobs that have ended, sorted by number.
 
     Raises
     ------

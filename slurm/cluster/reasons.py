@@ -1,4 +1,4 @@
-"""Plain explanations of Slurm's words: why a job waits, and how a job ended."""
+"""Plain explanations of Slurm's reasons and states: why a job is waiting, and how a job ended."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ WAITING = {
 }
 """Explanations of the reasons that ``squeue`` prints for waiting jobs.
 
-Reasons of several words have underscores between them, as ``scontrol`` prints them; ``squeue`` prints blanks.
+The words of a reason are joined by underscores, as printed by ``scontrol``; ``squeue`` prints spaces.
 """
 
 _LIMITS = {
@@ -82,7 +82,7 @@ _LIMITS = {
     r"Max\w+PerAccount": "its account",
     r"Max\w+PerUser": "its user",
 }
-"""Patterns of the names of limits, with the owner of such a limit."""
+"""Maps patterns for the names of limits to what such a limit applies to."""
 
 ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "COMPLETED": ("given back", "its nodes were given back"),
@@ -97,14 +97,14 @@ ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "REVOKED": ("lost", "another cluster of Slurm's federation has it"),
     "REQUEUED": ("lost", "Slurm requeued it"),
 }
-"""The final states of a job in Slurm: how its allocation has ended, and an explanation."""
+"""Maps a job's final state in Slurm to how its allocation ended, and an explanation."""
 
 UNDECIDED = ("", "None", "SchedDefer")
-"""The reasons of jobs that Slurm has not considered yet: they may start at any moment."""
+"""Reasons of jobs that Slurm has not considered yet, so that they may start at any moment."""
 
 
 def word_of(text: str) -> str:
-    """Return Slurm's own word at the start of a reason or a state, for people to look up.
+    """Return Slurm's own word at the start of a reason or a state, which people can look up.
 
     Examples
     --------
@@ -119,12 +119,12 @@ def _joined(text: str) -> str:
 
 
 def why_waiting(reason: str) -> str:
-    """Return an explanation of why a job waits in Slurm.
+    """Return an explanation of why a job is waiting in Slurm.
 
     Parameters
     ----------
     reason : str
-        As ``squeue`` prints it.
+        The reason printed by ``squeue``.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def why_waiting(reason: str) -> str:
 
 
 def how_ended(state: str) -> tuple[AllocationEnd, str] | None:
-    """Return how a job ended in Slurm, with an explanation; None if its state is not final.
+    """Return how a job ended in Slurm, and an explanation; None if its state is not final.
 
     Examples
     --------
@@ -165,9 +165,9 @@ _MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory$|exceeded memory limit"
 
 
 def end_from_output(printed: str) -> tuple[AllocationEnd, str] | None:
-    """Return how a job in state FAILED ended, by the output of its script; None if that is unclear.
+    """Return how a job in state FAILED really ended, judging by its script's output; None if that is unclear.
 
-    A job has the state OUT_OF_MEMORY only if the script itself used too much, not if a process started by srun did.
+    Slurm sets the state OUT_OF_MEMORY only if the script itself ran out of memory, not a process started by srun.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The settings of a Slurm cluster: how to reach it, and how to submit jobs there."""
+"""The settings for a Slurm cluster: how to reach it, and how to submit jobs there."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ ALLOWED = (
     "reservation",
     "wckey",
 )
-"""Options of ``sbatch`` that may be passed on; all others would interfere with gridweave."""
+"""Options that may be passed on to ``sbatch``; all other options would interfere with gridweave."""
 
 INSTEAD = {
     "account": "account sets it, or users for each user",
     "clusters": "conf selects the cluster",
     "partition": "partition selects the nodes",
 }
-"""Options of ``sbatch`` that change the cluster, the partition or the payer, and the keys to use instead."""
+"""Options of ``sbatch`` for the cluster, partition and account, with the keys to use instead."""
 
 SUBMITS = ("self", "sudo", "uid", "rest")
 """Who submits jobs.
 
-``self``: the account of the site. ``sudo``: each user's account, by ``sudo``. ``uid``: root, by ``sbatch --uid``.
-``rest``: each user's account, by its token at slurmrestd.
+``self``: the site's account. ``sudo``: each user's account, through ``sudo``. ``uid``: root, with ``sbatch --uid``.
+``rest``: each user's account, with its token for slurmrestd.
 """
 
 OVER_REST = {"constraint": "constraints"} | {name: name for name in ("licenses", "nice", "qos", "reservation", "wckey")}
-"""Options of ``sbatch`` that can be passed on over slurmrestd, with their names there."""
+"""Options of ``sbatch`` that can be passed on over slurmrestd, with slurmrestd's names for them."""
 
 
 ACCESSES = ("commands", "rest")
-"""How the site queries Slurm and submits its own jobs: by Slurm's commands, or over slurmrestd."""
+"""How the site queries Slurm and submits its own jobs: with Slurm's commands, or over slurmrestd."""
 
 
 _LETTERS = "letters, digits, hyphens, underscores and dots"
 
 
 def whole_minutes(length_ms: int) -> int:
-    """Return a time limit in Slurm's unit, minutes, rounded up.
+    """Convert a time limit to minutes, Slurm's unit, rounded up.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def whole_minutes(length_ms: int) -> int:
 
 
 def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = ALLOWED) -> None:
-    """Raise OptionError if an option of a file may not be passed on to ``sbatch``."""
+    """Raise OptionError for `key` if one of its options may not be passed on to ``sbatch``."""
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
         if name in INSTEAD:
@@ -83,31 +83,31 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
     partition : str
         The partition whose nodes are requested.
     account, qos : str
-        Slurm's names of the account that pays and the quality of service; empty: the submitter's defaults in Slurm.
+        The Slurm account to charge and the quality of service; empty: the submitter's defaults in Slurm.
     conf : str
-        Path of the cluster's ``slurm.conf``; empty: Slurm's own default.
+        Path of the cluster's ``slurm.conf``; empty: Slurm's default.
     bin : str
-        Folder of Slurm's commands; empty: they are on the path.
+        Folder of Slurm's commands; empty: search the path.
     options : tuple of str
-        Further options of ``sbatch`` for every job, each as ``name=value``; only those in `ALLOWED`.
+        Further ``sbatch`` options for every job, as ``name=value``; only names in `ALLOWED`.
     submit : str
         Who submits jobs, one of `SUBMITS`.
     access : str
         How the site queries Slurm, one of `ACCESSES`.
     rest : str
-        Address of slurmrestd, if it is used: ``unix:/path``, ``https://host:port``, or ``http://`` with a name of this
-        machine.
+        Address of slurmrestd, if used: ``unix:/path``, ``https://host:port``, or ``http://localhost:port``, since only
+        this machine may be reached without TLS.
     ca : str
-        File with the certificate authority of slurmrestd; empty: the authorities that the system trusts.
+        File with slurmrestd's certificate authority; empty: trust the system's certificate authorities.
     tokens : str
-        Folder with the token of each account that submits or queries, in a file ``ACCOUNT.jwt``.
+        Folder with a file ``ACCOUNT.jwt`` for each account that submits or queries, which contains its token.
     token_command : tuple of str
-        Prints the token of an account, in place of ``tokens``; ``{account}`` is replaced by the account.
+        Command that prints an account's token, as an alternative to ``tokens``; ``{account}`` stands for its name.
 
     Raises
     ------
     OptionError
-        If an option may not be passed on, or the keys for submission, slurmrestd and tokens contradict each other.
+        If an option may not be passed on, or the settings for submission, slurmrestd and tokens contradict each other.
 
     Examples
     --------
@@ -145,11 +145,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def submits_over_rest(self) -> bool:
-        """Whether jobs are submitted over slurmrestd, by the site or by its users' accounts."""
+        """Whether jobs are submitted over slurmrestd, as the site's account or as the users' accounts."""
         return self.submit == "rest" or (self.submit == "self" and self.access == "rest")
 
     def named(self, account: str = "") -> dict[str, str]:
-        """Return partition, account and QOS as options of ``sbatch``; without those that are left to Slurm."""
+        """Return the partition, account and QOS as options of ``sbatch``; empty ones are omitted."""
         options = {"partition": self.partition, "account": account or self.account, "qos": self.qos}
         return {name: value for name, value in options.items() if value}
 

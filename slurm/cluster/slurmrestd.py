@@ -1,4 +1,4 @@
-"""A client for slurmrestd that finds the version of its interface, and the token of each account."""
+"""A client for slurmrestd, which chooses the interface version and looks up each account's token."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 VERSIONS = (
     "v0.0.38", "v0.0.37", "v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39",
 )  # fmt: skip
-"""The supported versions of the interface; the first one that slurmrestd offers is used."""
+"""The supported interface versions, in order of preference; the first version that slurmrestd offers is used."""
 
 PRINTED_S = 300.0
-"""How long a token printed by ``token_command`` is reused if it has no expiry time [s]."""
+"""How long a token from ``token_command`` is reused if it has no expiry time [s]."""
 
 _UNKNOWN_ISSUER = (18, 19, 20, 21)
-"""OpenSSL's error numbers for a certificate from an unknown authority."""
+"""OpenSSL's error numbers for certificates from an unknown authority."""
 
 _JWT = re.compile(r"[\w-]+\.([\w-]+)\.[\w-]+")
 
@@ -44,7 +44,7 @@ class _Claims(msgspec.Struct):
 
 
 class Slurmrestd:
-    """A client for slurmrestd; it makes every request as an account of the cluster, with that account's token.
+    """A client for slurmrestd, which makes each request as one of the cluster's accounts, with that account's token.
 
     Parameters
     ----------
@@ -61,19 +61,19 @@ class Slurmrestd:
         self._tls: ssl.SSLContext | None = None
 
     async def ask(self, method: str, what: str, runs_as: str, kind: type[A], body: Any = None) -> A:
-        """Return the answer to a request, with any errors that it reports.
+        """Send a request; return the answer, which may report errors.
 
-        UnavailableError: there is no answer. InputError: the account has no valid token.
+        Raise UnavailableError if there is no answer, InputError if the account has no valid token.
         """
         version = await self.version(runs_as)
         answer = await self._call(method, f"/slurm/{version}{what}", runs_as, kind, body)
         if answer.errors:
-            # The cause may be a rejected token: the next request gets a new one.
+            # The cause may be a rejected token, so get a new token for the next request.
             self._printed.pop(runs_as, None)
         return answer
 
     async def get(self, what: str, runs_as: str, kind: type[A], passed_over: tuple[int, ...] = ()) -> A:
-        """Return an answer; raise UnavailableError if it reports errors other than `passed_over`."""
+        """Get an answer; raise UnavailableError if it reports errors with numbers other than `passed_over`."""
         answer = await self.ask("GET", what, runs_as, kind)
         numbers = {error.number for error in answer.errors} - set(passed_over)
         if not numbers:
@@ -86,11 +86,11 @@ class Slurmrestd:
         raise UnavailableError(f"{where} {refused}: {answer.error_text}; {right}")
 
     async def partition(self, name: str, runs_as: str) -> PartitionsAnswer:
-        """Return the partitions of this name, if any; UnavailableError if slurmctld rejects the token."""
+        """Return the partitions with this name, if any; raise UnavailableError if slurmctld rejects the token."""
         return await self.get(f"/partition/{name}", runs_as, PartitionsAnswer, NO_PARTITION)
 
     async def version(self, runs_as: str) -> str:
-        """Return the version of the interface in use; it is looked up once, and again if it is no longer offered."""
+        """Return the interface version in use; it is chosen once, and again if it is no longer offered."""
         if not self._version:
             answer = await self._call("GET", "/openapi/v3", runs_as, InterfaceAnswer)
             offered = {path.split("/")[2] for path in answer.paths if path.startswith("/slurm/")}
@@ -105,7 +105,7 @@ class Slurmrestd:
         return self._version
 
     def check(self) -> None:
-        """Raise InputError if the file ``ca`` cannot be read, or ``token_command`` cannot be run."""
+        """Raise InputError if the file ``ca`` cannot be read, or the program of ``token_command`` is not found."""
         command = self._settings.token_command
         if command and self._commands.find_other(command[0]) is None:
             raise InputError(f"token_command: {command[0]} is missing or not executable; expected its full path")
@@ -113,7 +113,7 @@ class Slurmrestd:
             self._context()
 
     async def _call(self, method: str, path: str, runs_as: str, kind: type[A], body: Any = None) -> A:
-        """Make a request; UnavailableError if slurmrestd does not answer, or with anything but the expected JSON."""
+        """Send a request; raise UnavailableError if there is no answer, or it is not the expected JSON."""
         import aiohttp
 
         token = await self._token(runs_as)
@@ -151,7 +151,7 @@ class Slurmrestd:
         return aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
     def _context(self) -> ssl.SSLContext:
-        """Return the TLS settings, which trust the authority in ``ca``, or else the system's authorities."""
+        """Return TLS settings that trust the authority in ``ca`` or, without one, the system's authorities."""
         if self._tls is None:
             ca = self._settings.ca
             try:
@@ -162,7 +162,7 @@ class Slurmrestd:
         return self._tls
 
     async def _token(self, runs_as: str) -> str:
-        """Return the token of an account; InputError if it is missing or visibly invalid."""
+        """Return an account's token; raise InputError if the token is missing or visibly invalid."""
         now_s = time.time()
         token, until_s = self._printed.get(runs_as, ("", 0.0))
         if now_s < until_s:
@@ -200,7 +200,7 @@ class Slurmrestd:
 
 
 def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
-    """Return what is wrong with the token of an account, as far as its claims show; None if nothing is.
+    """Return what is wrong with an account's token, as far as its claims show; None if it seems valid.
 
     Examples
     --------
@@ -223,14 +223,14 @@ def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
 
 
 def _claims(token: str) -> _Claims:
-    """Return the claims of a token; ValueError or MsgspecError if it is not a JWT."""
+    """Return a token's claims; raise ValueError or MsgspecError if it is not a JWT."""
     match = _JWT.fullmatch(token)
     part = match[1] if match else ""
     return msgspec.json.decode(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)), type=_Claims)
 
 
 def _why(error: BaseException) -> str:
-    """Return why slurmrestd does not answer, in one line."""
+    """Return the one-line reason why slurmrestd does not answer."""
     cause: BaseException = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         right = "; name the file of the certificate authority (ca)"

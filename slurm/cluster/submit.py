@@ -1,7 +1,7 @@
-"""Submits jobs to a Slurm cluster and cancels them, as the site's account or as each user's own.
+"""Submit jobs to a Slurm cluster and cancel them, as the site's account or as each user's own account.
 
-`ByCommands` uses Slurm's commands, `ByRest` slurmrestd with each account's own token; `SlurmSettings` selects one. The
-JSON of a job at slurmrestd differs between the versions of the interface; it is built here alone.
+`ByCommands` uses Slurm's commands, and `ByRest` uses slurmrestd with each account's own token; `SlurmSettings` selects
+one of them. Only this module builds slurmrestd's JSON for a job, which differs between interface versions.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from gridweave.slurm.system import AllocationRequest, BatchUser
 
 
 class Submitter(Protocol):
-    """Submits jobs as an account, and cancels them as the same account."""
+    """Submits and cancels jobs as a given account."""
 
     async def check(self, user: BatchUser) -> None:
-        """Raise InputError, in one line, if no job can ever be submitted as this user."""
+        """Raise InputError with a one-line message if jobs can never be submitted as this user."""
 
     async def submit(self, request: AllocationRequest) -> str:
-        """Submit a job; return its number."""
+        """Submit a job; return its job number."""
 
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
-        """Cancel jobs of one account."""
+        """Cancel jobs as the account that owns them."""
 
 
 class ByCommands(Submitter):
@@ -42,7 +42,7 @@ class ByCommands(Submitter):
 
     @override
     async def check(self, user: BatchUser) -> None:
-        """Raise InputError if Slurm would not accept a job of this user; none is submitted."""
+        """Raise InputError if Slurm would reject this user's jobs; ``sbatch --test-only`` submits no job."""
         settings = self._settings
         whose = f"account {user.account}: " if user.account else ""
         if settings.submit == "uid" and os.geteuid() != 0:
@@ -93,7 +93,7 @@ class ByCommands(Submitter):
 
     async def _submit(self, options: tuple[str, ...], script: str, runs_as: str) -> str:
         status, out, err = await self._as("sbatch", options, runs_as, script)
-        # If only some lines are from sudo, it has run sbatch: it warns of a host name that it cannot resolve.
+        # If only some lines are from sudo, it has run sbatch: sudo warns of a host name that it cannot resolve.
         if status != 0 and err and all(line.startswith("sudo: ") for line in err.splitlines()):
             right = "add the line of docs/slurm.md to /etc/sudoers.d"
             raise InputError(f"sudo does not allow the site to run sbatch as {runs_as}: {error_text(err)}; {right}")
@@ -104,7 +104,7 @@ class ByCommands(Submitter):
     async def _as(
         self, command: str, arguments: tuple[str, ...], runs_as: str, stdin: str = ""
     ) -> tuple[int, str, str]:
-        """Run a command as an account; return its exit code, its output and its errors."""
+        """Run a command as an account; return its exit code, standard output and standard error."""
         program = self._commands.find(command)
         if program is None:
             raise UnavailableError(f"{command} is not on the path")
@@ -123,14 +123,14 @@ class ByCommands(Submitter):
 
 
 _FLAT = ("v0.0.37", "v0.0.38")
-"""Versions whose jobs have plain values like the options of ``sbatch``; others have the fields of slurmctld."""
+"""Interface versions whose job fields have plain values, like ``sbatch`` options; later ones follow slurmctld."""
 
 _OVER = (2017, 2021)
-"""Error numbers of a job that Slurm has forgotten, or that has ended."""
+"""Error numbers for a job that Slurm has forgotten, or that has ended."""
 
 
 class ByRest(Submitter):
-    """Uses slurmrestd with each account's own token, by which slurmctld knows the owner of a job.
+    """Uses slurmrestd with each account's own token, by which slurmctld recognizes a job's owner.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class ByRest(Submitter):
     commands : Commands
     restd : Slurmrestd
     own : str
-        The Unix account of the site.
+        Name of the site's Unix account.
     """
 
     def __init__(self, settings: SlurmSettings, commands: Commands, restd: Slurmrestd, own: str) -> None:
@@ -146,20 +146,20 @@ class ByRest(Submitter):
 
     @override
     async def check(self, user: BatchUser) -> None:
-        """Raise InputError if a user has no valid token, or slurmctld rejects it, or slurmrestd does not answer."""
+        """Raise InputError if the user has no valid token, slurmctld rejects it, or slurmrestd does not answer."""
         whose = user.runs_as or self._own
         self._restd.check()
         try:
-            # A ping would not do: Slurm does not check the token of one.
+            # A ping would not do, because Slurm does not check its token.
             await self._restd.partition(self._settings.partition, whose)
         except UnavailableError as error:
             raise InputError(f"rest: {error}") from None
 
     @override
     async def submit(self, request: AllocationRequest) -> str:
-        """Submit a job as its account; return its number.
+        """Submit a job as its account; return its job number.
 
-        UnavailableError: there is no valid token, or no answer. Others: see `refusal`.
+        Raise UnavailableError if there is no valid token or no answer. For rejected jobs, see `refusal`.
         """
         whose = request.runs_as or self._own
         try:
@@ -168,7 +168,7 @@ class ByRest(Submitter):
             body = job_of(request, self._settings, version, environment)
             answer = await self._restd.ask("POST", "/job/submit", whose, NumberAnswer, body)
         except InputError as error:
-            # The error may be temporary: the token is replaced from time to time.
+            # The error may be temporary, because tokens are replaced from time to time.
             raise UnavailableError(str(error)) from None
         # Slurm accepts some jobs that cannot start now, and reports an error along with the number.
         if not answer.job_id:
@@ -177,7 +177,7 @@ class ByRest(Submitter):
 
     @override
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
-        """Cancel jobs of one account; the site's own by ``scancel`` if it queries Slurm by commands."""
+        """Cancel jobs as the account that owns them; the site's own jobs by ``scancel`` if `access` is ``commands``."""
         if not runs_as and self._settings.access == "commands":
             await self._commands.run("scancel", "--quiet", *numbers)
             return
@@ -194,7 +194,7 @@ class ByRest(Submitter):
 def job_of(
     request: AllocationRequest, settings: SlurmSettings, version: str, environment: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the body of a submission, in the form of a version of the interface."""
+    """Return the request body for a submission, in the form of the given interface version."""
     minutes = whole_minutes(request.length_ms)
     job: dict[str, Any] = {
         "name": request.name,

@@ -1,1 +1,1 @@
-"""The processes of a site whose nodes belong to a batch system: one requests the nodes, and each node runs one."""
+"""The processes of a site whose nodes belong to a batch system: the site's actor, and an agent on each node."""

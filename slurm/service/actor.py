@@ -1,4 +1,4 @@
-"""The actor of a site whose nodes belong to a batch system: its driver, its hub, and its reconciler."""
+"""The actor of a site whose nodes belong to a batch system; it runs the driver, the hub and the reconciler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BatchSiteActor(SiteActor):
-    """An actor like `SiteActor`, for a site whose machines are nodes that a batch system lends."""
+    """The actor of a site whose machines are nodes lent by a batch system."""
 
     def __init__(self, *arguments: Any, batch: BatchPlan, **options: Any) -> None:
         self._batch = batch
@@ -27,7 +27,7 @@ class BatchSiteActor(SiteActor):
 
     @override
     def make_queries(self) -> SiteQueries:
-        """Create the hub and the reconciler of the site; return its queries."""
+        """Create the site's driver, hub and reconciler; return its queries."""
         from gridweave.site.service.queries import SiteQueries
         from gridweave.slurm.service.site import BatchSiteDriver, make_reconciler, shared_folder
 
@@ -39,7 +39,7 @@ class BatchSiteActor(SiteActor):
 
     @override
     async def look_after_machines(self, queries: SiteQueries) -> None:
-        """Listen for the nodes, and run the reconciler forever."""
+        """Accept connections from nodes, and run the reconciler forever."""
         assert self._hub is not None, "the queries were not made yet"
         assert self._reconciler is not None, "the queries were not made yet"
         await self._hub.open(self._batch.host or socket.gethostname())
@@ -52,7 +52,7 @@ class BatchSiteActor(SiteActor):
 
     @override
     async def stop(self) -> None:
-        """Close the journal and the connections to nodes; jobs keep running."""
+        """Close the journal and the connections to nodes; running jobs continue."""
         await super().stop()
         if self._hub is not None:
             await self._hub.close()

@@ -1,7 +1,7 @@
-"""The folder that a site shares with the nodes of its batch system: its layout, and the owners of its parts.
+"""The folder that a site shares with the nodes of its batch system: its layout, and who owns its files.
 
-A user of the cluster may have written to the folder of an account. So the site reads jobs and their output there only
-from files that belong to the account, and follows no links.
+A user of the cluster may have written to an account's folder. So the site reads jobs and their output there only from
+files that belong to that account, and follows no links.
 """
 
 from __future__ import annotations
@@ -40,48 +40,48 @@ from gridweave.site.nodes.source import PILOT
 from gridweave.slurm.system import AllocationEnd
 
 PRINTED_BYTES = 1 << 16
-"""Number of bytes that are read from the end of a script's output."""
+"""Number of bytes to read from the end of a script's output."""
 
 SECRET_BYTES = 32
-"""Length of the secret of a site."""
+"""Length of a site's secret, in bytes."""
 
 MOST_ATTEMPTS = 1_000
-"""The most attempts of a job that are read on a node of a user's account: the user may have created more folders."""
+"""Maximum job attempts read per node of a user's account, since the user may have created more folders."""
 
 NODES = "nodes"
-"""Subfolder of an account's folder, with a folder for each of its nodes."""
+"""Subfolder of an account's folder, with a folder per node."""
 
 REGISTERS = "kept"
-"""Subfolder of a site's folder, with a register of kept output for each of its journals."""
+"""Subfolder of a site's folder, with a register of kept output per journal."""
 
 _USERS, _OWNERS, _ADDRESS = "users", "owners", "address"
 
 
 class SiteAddress(msgspec.Struct, frozen=True):
-    """Where the site listens for its nodes."""
+    """The address at which the site accepts connections from its nodes."""
 
     host: str
     port: int
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The user of an allocation's job, and the Unix account that requested it; empty: the site's."""
+    """The user whose job an allocation is for, and the Unix account that requested it; empty: the site's account."""
 
     user: str = ""
     runs_as: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """The secrets of an allocation, with its folder and its account.
+    """What the nodes of an allocation need to know: secrets, folder and account.
 
     Attributes
     ----------
     base : str
-        The folder of the account, below which the nodes work.
+        The account's folder, in which the nodes work.
     door, key : bytes
-        ``door`` admits a process to the site; ``key`` proves that it belongs to the allocation.
+        Secrets: ``door`` lets a process call the site; ``key`` proves that the process belongs to the allocation.
     runs_as : str
-        The Unix account that must run it; empty: the site's.
+        The Unix account that must run the nodes' processes; empty: the site's account.
     """
 
     base: str
@@ -91,7 +91,7 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class NodeLeft(NamedTuple):
-    """The folder of a node: its account, its name, and when it last changed (Unix time)."""
+    """A node's folder: its account, its name, and when it was last changed (Unix time)."""
 
     runs_as: str
     name: str
@@ -99,41 +99,41 @@ class NodeLeft(NamedTuple):
 
     @property
     def allocation(self) -> str:
-        """The name of the node's allocation."""
+        """Name of the node's allocation."""
         return self.name.rpartition(".")[0]
 
     @property
     def number(self) -> int:
-        """The number of the node in its allocation."""
+        """Number of the node within its allocation."""
         return int(self.name.rpartition(".")[2])
 
     @property
     def folder(self) -> Path:
-        """The folder, relative to that of the account."""
+        """Path of the folder, relative to the account's folder."""
         return Path(NODES, self.name)
 
 
 class Left(NamedTuple):
-    """What allocations have left: the folders of their nodes, and the names of the notes on their owners."""
+    """Files that allocations have left behind: node folders, and the names of the notes on allocations' owners."""
 
     nodes: tuple[NodeLeft, ...]
     notes: tuple[str, ...]
 
 
 class SharedFolder:
-    """A folder that every node sees under the same path, and that only the account of the site can write.
+    """A folder that every node sees under the same path, and that only the site's account can write.
 
-    Other accounts can read only the address in it. Users whose jobs run under their own accounts have folders of their
-    own below it, which an operator creates, and which the group of the site may read.
+    Other accounts can read only the site's address in it. Users whose jobs run under their own accounts have
+    subfolders, which an operator creates, and which the site's group can read.
 
     Parameters
     ----------
     path : pathlib.Path
     token : str
-        Distinguishes the site's allocations from all others. Each journal has another token, since a new journal
-        numbers its jobs from the start. May be empty if no allocations are involved.
+        Distinguishes the site's allocations from all others. Each journal has its own token, because a new journal
+        numbers its jobs from the start again. May be empty if no allocations are involved.
     others : bool
-        Whether jobs run under the accounts of their users.
+        Whether jobs run under their users' accounts.
 
     Raises
     ------
@@ -158,7 +158,7 @@ class SharedFolder:
     # -- secrets ------------------------------------------------------------------------------------------------------
 
     def secret(self) -> bytes:
-        """Return the secret of the site, from which its keys are derived; the first call creates it."""
+        """Return the site's secret, from which its keys are derived; the first call creates the secret."""
         place = self.path / "secret"
         if not place.exists():
             write_whole(place, secrets.token_bytes(SECRET_BYTES))
@@ -166,27 +166,27 @@ class SharedFolder:
 
     @property
     def door(self) -> bytes:
-        """The secret that a process on a node must present to be answered at all."""
+        """The secret without which the site does not answer a process on a node at all."""
         return hmac.digest(self.secret(), b"door", "sha256")
 
     def key(self, name: str) -> bytes:
-        """Return the key of an allocation, valid only under the account that requested it."""
+        """Return the key of an allocation, which is valid only under the account that requested the allocation."""
         return hmac.digest(self.secret(), f"key {name} {self.owner(name).runs_as}".encode(), "sha256")
 
     def ticket(self, name: str) -> Ticket:
-        """Return the ticket of an allocation."""
+        """Return the ticket for an allocation."""
         runs_as = self.owner(name).runs_as
         return Ticket(str(self.base(runs_as)), self.door, self.key(name), runs_as)
 
     # -- owners -------------------------------------------------------------------------------------------------------
 
     def note(self, name: str, owner: Owner) -> None:
-        """Record the owner of an allocation, before it is requested."""
+        """Record the owner of an allocation; called before the allocation is requested."""
         write_whole(self.path / _OWNERS / name, msgspec.json.encode(owner))
         self._known[name] = owner
 
     def owner(self, name: str) -> Owner:
-        """Return the owner of an allocation; the site itself if there is no valid note."""
+        """Return the owner of an allocation; the site itself if no valid owner is recorded."""
         if name not in self._known:
             owner = Owner()
             with contextlib.suppress(OSError, msgspec.MsgspecError):
@@ -195,15 +195,15 @@ class SharedFolder:
         return self._known[name]
 
     def job_of(self, name: str) -> int:
-        """Return the job of an allocation, or 0 for a pilot; both are part of the name."""
+        """Return the job id in the name of an allocation; 0 for a pilot."""
         return int(name.removeprefix(self.prefix).partition("-")[0])
 
     def base(self, runs_as: str) -> Path:
-        """Return the folder of an account, below which its nodes work; empty: the site's."""
+        """Return an account's folder, in which its nodes work; for an empty `runs_as`, the site's folder."""
         return self.path / _USERS / runs_as if runs_as else self.path
 
     def problem_of(self, runs_as: str) -> str | None:
-        """Return why no job can run as an account, in one line, or None; root creates a missing folder."""
+        """Return the one-line reason why no job can run as an account, or None; if run by root, create its folder."""
         try:
             account = ordinary_account(runs_as, f"runs_as {runs_as}", os.geteuid())
         except DeniedError as error:
@@ -225,26 +225,26 @@ class SharedFolder:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def set_address(self, address: SiteAddress) -> None:
-        """Publish the address where the site listens for its nodes."""
+        """Publish the address at which nodes can reach the site."""
         write_whole(self.path / _ADDRESS, msgspec.json.encode(address), mode=0o644)
 
     def node(self, name: str, number: int) -> Path:
-        """Return the folder of a node of an allocation."""
+        """Return the folder of a node in an allocation."""
         return node_folder(self.base(self.owner(name).runs_as), name, number)
 
     def node_task(self, name: str, number: int, key: Key) -> OwnedNodeTask:
-        """Return a node task: an attempt of a job on a node of an allocation."""
+        """Return the node task of a job attempt on a node in an allocation."""
         runs_as = self.owner(name).runs_as
         base = self.base(runs_as)
         way = task_folder(node_folder(base, name, number), key).relative_to(base).parts
         return OwnedNodeTask(base, way, _uid(runs_as))
 
     def log(self, name: str) -> Path:
-        """Return the file for the output of an allocation's script."""
+        """Return the path of the file for the output of an allocation's script."""
         return _log(self.base(self.owner(name).runs_as), name)
 
     def printed(self, name: str) -> str:
-        """Return the last `PRINTED_BYTES` of the output of an allocation's script; empty if unreadable."""
+        """Return up to `PRINTED_BYTES` from the end of the output of an allocation's script; empty if unreadable."""
         runs_as, path = self.owner(name).runs_as, self.log(name)
         files = OwnedNodeTask(self.base(runs_as), (), _uid(runs_as))
         _, size = files.read(path, 0, 0) or (b"", 0)
@@ -252,7 +252,7 @@ class SharedFolder:
         return data.decode(errors="replace")
 
     def tasks_of(self, key: Key) -> list[OwnedNodeTask]:
-        """Return the node tasks of an attempt of a job that still have a folder."""
+        """Return the node tasks of a job attempt whose folders still exist."""
         folder_names = [*self._nodes_of(self.path, key[0]), *self._nodes_of(self.path, PILOT)]
         owned = (self.path / _OWNERS).glob(f"{self.prefix}{key[0]}-*")
         for account in sorted({self.owner(entry.name).runs_as for entry in owned}):
@@ -264,16 +264,16 @@ class SharedFolder:
         return [node_task for node_task in node_tasks if node_task.folder.exists()]
 
     def _nodes_of(self, base: Path, job_id: int) -> list[str]:
-        """Return the folder names of a job's nodes in an account's folder; skip others that a user may have made."""
+        """Return the names of node folders of a job in an account's folder; skip folders that a user created."""
         there = sorted(entry.name for entry in (base / NODES).glob(f"{self.prefix}{job_id}-*.*"))
         return [entry for entry in there if entry.rpartition(".")[2].isdecimal()]
 
     # -- what is left --------------------------------------------------------------------------------------------------
 
     def left(self) -> Left:
-        """Return what allocations have left, including those of earlier journals.
+        """Return the node folders and owner notes that exist, including those from earlier journals.
 
-        Unreadable notes are left out, and so are all notes and nodes of an account whose folder cannot be read.
+        Unreadable notes are omitted, as are all notes and nodes of an account whose folder cannot be read.
         """
         self._known.clear()  # owners are read again when needed
         owners: dict[str, list[str]] = defaultdict(list, {"": []})
@@ -288,7 +288,7 @@ class SharedFolder:
         return Left(tuple(nodes), tuple(notes))
 
     def _nodes_left(self, runs_as: str) -> list[NodeLeft]:
-        """Return the nodes requested as this account; skip other folders that a user may have made."""
+        """Return the folders of nodes requested by an account; skip folders that a user created."""
         nodes: list[NodeLeft] = []
         try:
             entries = os.scandir(self.base(runs_as) / NODES)
@@ -304,7 +304,7 @@ class SharedFolder:
         return nodes
 
     def keys_of(self, node: NodeLeft) -> tuple[Key, ...]:
-        """Return the job attempts on a node, without links; on a node of a user's account only those of its own job."""
+        """Return the job attempts on a node, ignoring links; under a user's account, only those of its own job."""
         jobs = self.base(node.runs_as) / node.folder / JOBS
         if jobs.is_symlink():
             return ()
@@ -318,7 +318,7 @@ class SharedFolder:
         return tuple(sorted(keys))
 
     def forget_owners(self, left: Left, needed: Collection[str]) -> None:
-        """Remove the notes of allocations that are not needed and have no folder of a node left."""
+        """Remove the owner notes of allocations that are not needed and have no node folders left."""
         with_nodes = {node.allocation for node in left.nodes}
         for name in left.notes:
             if name not in needed and name not in with_nodes:
@@ -331,7 +331,7 @@ def _read_owner(note: Path) -> Owner:
 
 
 def _base_problem(base: Path, uid: int, group: int) -> str:
-    """Return what is wrong with the folder of an account, as text that follows its path; empty if nothing is."""
+    """Return what is wrong with an account's folder, as text to follow its path; empty if it is valid."""
     try:
         status = base.lstat()
     except OSError as error:
@@ -344,7 +344,7 @@ def _base_problem(base: Path, uid: int, group: int) -> str:
 
 
 def node_folder(base: Path, name: str, number: int) -> Path:
-    """Return the folder of a node of an allocation, below the folder of its account."""
+    """Return the folder of a node in an allocation, within the account's folder `base`."""
     return base / NODES / f"{name}.{number}"
 
 
@@ -353,12 +353,12 @@ def _log(base: Path, name: str) -> Path:
 
 
 def read_address(path: Path) -> SiteAddress:
-    """Return the address where the site of a folder listens; OSError if the site has never listened."""
+    """Read a site's address from its folder; raise OSError if the site has never published it."""
     return msgspec.json.decode((path / _ADDRESS).read_bytes(), type=SiteAddress)
 
 
 def remove_left(base: Path, paths: Iterable[str]) -> None:
-    """Remove folders of nodes or of single jobs there, and the output of scripts whose last node is removed."""
+    """Remove folders of nodes or of jobs on nodes, and the script output of allocations with no node folder left."""
     for path in paths:
         remove_folder(base / path)
         name = Path(path).relative_to(NODES).parts[0].rpartition(".")[0]
@@ -367,7 +367,7 @@ def remove_left(base: Path, paths: Iterable[str]) -> None:
 
 
 def _uid(runs_as: str) -> int:
-    """Return the number of an account, -1 if the account no longer exists."""
+    """Return an account's user id; -1 if the account no longer exists."""
     try:
         return pwd.getpwnam(runs_as).pw_uid if runs_as else os.geteuid()
     except KeyError:
@@ -375,7 +375,7 @@ def _uid(runs_as: str) -> int:
 
 
 MOST_BYTES = 16 << 20
-"""The most that is read of a record: the launch of a node task, or its state."""
+"""Maximum number of bytes read from a record, i.e. the launch or the state of a node task."""
 
 T = TypeVar("T")
 
@@ -384,16 +384,16 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class OwnedNodeTask(msgspec.Struct, frozen=True):
-    """A node task in the folder of an account.
+    """A node task in an account's folder.
 
     Attributes
     ----------
     base : pathlib.Path
-        The folder of the account. The path to it belongs to the site.
+        The account's folder. The folders above it belong to the site.
     way : tuple of str
-        The folders from there to the node task, which the account may have created.
+        The path from `base` to the node task, as folder names; the account may have created these folders.
     uid : int
-        Number of the account; files of any other account are not read.
+        The account's user id; files of other accounts are not read.
     """
 
     base: Path
@@ -402,11 +402,11 @@ class OwnedNodeTask(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> Path:
-        """The folder of the node task."""
+        """Path of the node task's folder."""
         return self.base.joinpath(*self.way)
 
     def read(self, path: Path, offset: int = 0, limit: int = MOST_BYTES) -> tuple[bytes, int] | None:
-        """Return a part of a file of the node task, and the size of the file; None if it may not be read."""
+        """Return a range of a file's bytes, and the file's size; None if the file cannot or must not be read."""
         try:
             handle = os.open(self.base, _FOLDER)
             for name in path.relative_to(self.base).parts[:-1]:
@@ -432,11 +432,11 @@ class OwnedNodeTask(msgspec.Struct, frozen=True):
             os.close(file)
 
     def launch(self) -> Launch | None:
-        """Return the launch of the node task; None if it cannot be read."""
+        """Return the node task's launch record; None if it cannot be read."""
         return self._record(LAUNCH, Launch)
 
     def state(self) -> NodeTaskState | None:
-        """Return the recorded state of the node task; None if it cannot be read."""
+        """Return the node task's recorded state; None if it cannot be read."""
         return self._record(STATE, NodeTaskState)
 
     def _record(self, name: str, kind: type[T]) -> T | None:
@@ -448,20 +448,20 @@ class OwnedNodeTask(msgspec.Struct, frozen=True):
 
 
 _OUTCOMES: dict[AllocationEnd, Outcome] = {"cancelled": "failed", "limit": "limit", "memory": "failed"}
-"""Outcomes of jobs whose nodes were taken; all others are lost and may run again, as the job is not to blame."""
+"""Outcomes of jobs, by how the allocation ended; after any other end a job is lost and may run again."""
 
 
 def end_of(node_task: OwnedNodeTask, machine: str, key: Key, end: AllocationEnd, reason: str) -> RunEnded:
-    """Return the report of how a node task ended on a node that was given back or taken.
+    """Return a report of how a node task ended, for a node that was given back or taken away.
 
     Parameters
     ----------
     node_task : OwnedNodeTask
         The node task.
     end : AllocationEnd
-        How the allocation ended; it decides if the node task had not ended by itself.
+        How the allocation ended; determines the outcome if the node task had not ended by itself.
     reason : str
-        Why the allocation ended, in plain words.
+        Why the allocation ended, for people to read.
     """
     state = node_task.state()
     if state is None:
@@ -475,7 +475,7 @@ def end_of(node_task: OwnedNodeTask, machine: str, key: Key, end: AllocationEnd,
 def output_of(
     folder: SharedFolder, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int
 ) -> OutputRead:
-    """Return a part of a rank's output, like `AgentDriver.part`, from the node that has it."""
+    """Return a range of a rank's output, like `AgentDriver.part`, from the folder of the node that ran the rank."""
     for node_task in folder.tasks_of((job_id, attempt)):
         launch = node_task.launch()
         if launch is None or all(launch_rank.rank != rank for launch_rank in launch.ranks):

@@ -1,4 +1,4 @@
-"""The hub of a site: answers the processes on the nodes of its allocations, and passes orders to them."""
+"""A site's hub, which answers the processes on the nodes of its allocations, and passes orders to them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from gridweave.slurm.service.folder import SharedFolder, SiteAddress
 from gridweave.slurm.service.node_http import NodeServer
 
 WAIT_S = 20.0
-"""How long a node waits for orders in one call [s]; then it calls again."""
+"""How long a call for orders waits for them [s]; then the node calls again."""
 
 SILENT_S = 60.0
-"""A node that has not asked for orders for this long is silent [s]."""
+"""A node counts as silent if it has not asked for orders for this long [s]."""
 
 Place = tuple[str, int]
-"""A node: the name of its allocation, and its number there."""
+"""A node, as the name of its allocation and its number in the allocation."""
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """The answer to a node that asks for orders: its machine, the orders, and whether it has to give itself back."""
+    """The answer to a node that asks for orders: its machine, its orders, and whether it must give itself back."""
 
     machine: str = ""
     orders: tuple[bytes, ...] = ()
@@ -46,14 +46,14 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """The answer to a node that may stay: which jobs it starts, and which folders of its account it has to remove."""
+    """The answer to a node that may stay: rules for the jobs it starts, and the account's folders to remove."""
 
     rules: MachineRules
     gone: tuple[str, ...] = ()
 
 
 class NodeOfSite:
-    """A node of an allocation, as the site knows it."""
+    """What the hub knows about a node of an allocation."""
 
     def __init__(self, host: str, now_s: float) -> None:
         self.host, self.machine = host, ""
@@ -63,14 +63,14 @@ class NodeOfSite:
 
 
 class Hub:
-    """Answers the nodes of a site, and knows the machine of each of them.
+    """Answers a site's nodes, and records the machine that each node acts as.
 
-    A machine of such a site is not a host, but one of the nodes that the site may have. A node of a pilot has its
-    machine from the beginning; a node of a job's own allocation gets one with the first node task, until the allocation
-    ends. ``report`` receives the reports of machines; ``rules`` say which jobs machines start.
+    A machine of such a site is not a host, but one of the nodes that the site may have. A pilot's node has its machine
+    from the beginning; a node of a job's own allocation gets a machine with its first node task, until the allocation
+    ends. ``report`` receives the machines' reports; ``rules`` say which jobs machines start.
 
-    A node may run as a user who is not trusted. Its key proves only its own allocation: it gets orders for nothing
-    else, and may report on no other job.
+    A node may run as an untrusted user. The node's key is valid only for its own allocation, so it gets orders only for
+    that allocation, and cannot report on other jobs.
     """
 
     def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]], rules: MachineRules) -> None:
@@ -78,18 +78,18 @@ class Hub:
         self.clock: Callable[[], float] = time.monotonic
         self._nodes: dict[Place, NodeOfSite] = {}
         self._machines: dict[str, Place] = {}
-        # The number of the allocation with each name; a second one with the same name is a mistake.
+        # The batch system's number for each allocation, by name; a second allocation with the name is a mistake.
         self._numbers: dict[str, str] = {}
-        self._needed: dict[int, str] | None = None  # by job; None until the site has set it
+        self._needed: dict[int, str] | None = None  # names of needed allocations by job; None until the site has set it
         self._pilots: Mapping[str, Place] = {}
         self._places: Mapping[str, Place] = {}  # nodes of the machines that run jobs or belong to pilots
-        self._kept: Mapping[str, int] = {}  # number of nodes of each needed allocation
+        self._kept: Mapping[str, int] = {}  # number of nodes by needed allocation
         self._server: NodeServer | None = None
-        self.gone: Mapping[str, tuple[str, ...]] = {}  # by account, the folders to remove
+        self.gone: Mapping[str, tuple[str, ...]] = {}  # folders to remove, by account
         self.news = asyncio.Event()
 
     async def open(self, host: str) -> None:
-        """Listen, and write the address to the shared folder."""
+        """Start listening, and publish the address in the shared folder."""
         self._server = NodeServer(self, ("hello", "ask", "report"), self._folder.door)
         self._folder.set_address(SiteAddress(host, await self._server.open("0.0.0.0")))
 
@@ -109,8 +109,8 @@ class Hub:
     ) -> None:
         """Set the needed allocations with their numbers of nodes, and the nodes of pilots by machine.
 
-        Nodes of all other allocations have to give themselves back. ``runs`` has the nodes of machines whose jobs have
-        their own allocations. The hub keeps the numbers of ``present`` allocations, which the batch system may still
+        Nodes of all other allocations must give themselves back. ``runs`` has the nodes of jobs with their own
+        allocations, by machine. The hub keeps the numbers of ``present`` allocations, which the batch system may still
         have.
         """
         jobs = {self._folder.job_of(name): name for name in nodes}
@@ -125,19 +125,19 @@ class Hub:
                 del self._machines[node.machine]
 
     def is_ready(self, name: str, nodes: int) -> bool:
-        """Whether all nodes of an allocation are there."""
+        """Whether all nodes of an allocation are connected."""
         heard = self._heard()
         return all((name, number) in heard for number in range(nodes))
 
     def number_of(self, name: str) -> str | None:
-        """Return the number that an allocation's nodes have reported for it; None if none of them has called."""
+        """Return the batch system's number for an allocation, as reported by its nodes; None if no node has called."""
         return self._numbers.get(name)
 
     def silent_node(self, name: str, nodes: int) -> int | None:
-        """Return the first silent node of an allocation, or None.
+        """Return the number of the first silent node in an allocation, or None.
 
-        Also None if no node of the allocation has ever called, or if all nodes of the site are silent, because then the
-        site is cut off.
+        Also return None if no node of the allocation has ever called, or if all of the site's nodes are silent, because
+        then the site itself is probably cut off.
         """
         heard = self._heard()
         if not heard or all((name, number) not in self._nodes for number in range(nodes)):
@@ -145,16 +145,16 @@ class Hub:
         return next((number for number in range(nodes) if (name, number) not in heard), None)
 
     def _heard(self) -> set[Place]:
-        """Return the nodes that have asked for orders within `SILENT_S`."""
+        """Return the nodes that have asked for orders within the past `SILENT_S` seconds."""
         now_s = self.clock()
         return {place for place, node in self._nodes.items() if now_s - node.heard_s < SILENT_S}
 
     def hosts(self, name: str, nodes: int) -> list[str]:
-        """Return the hosts of an allocation's nodes; all of the nodes must be there."""
+        """Return the hosts of an allocation's nodes, all of which must have called."""
         return [self._nodes[name, number].host for number in range(nodes)]
 
     def order(self, machine: str, data: bytes) -> None:
-        """Queue orders for a machine; UnavailableError if no node is that machine."""
+        """Queue orders for a machine; raise UnavailableError if no node acts as that machine."""
         for order in ORDERS.decode(data):
             place = self._place_for(machine, order)
             node = self._nodes.get(place) if place is not None else None
@@ -165,7 +165,7 @@ class Hub:
             node.news.set()
 
     def _place_for(self, machine: str, order: Order) -> Place | None:
-        """Return the node for an order: the one with the node task, or any of the job's for an end before the start."""
+        """Return the node for an order: the task's node, or any unused node of the job if its task never started."""
         if machine in self._pilots:
             return self._pilots[machine]
         if isinstance(order, CheckCapacity):
@@ -181,12 +181,12 @@ class Hub:
         return next((place for place, node in self._nodes.items() if place[0] == name and not node.machine), None)
 
     def _meeting_here(self, order: Order, name: str) -> Order:
-        """Return an order with the rendezvous on the first node of the allocation, if the job is on this site alone."""
+        """Return an order, with a one-site job's rendezvous moved to the first node of its allocation."""
         first = self._nodes.get((name, 0))
         if not isinstance(order, StartRun) or first is None or len(order.launch.sites) > 1:
             return order
         if order.machine in self._pilots:
-            return order  # its rendezvous was known at the start
+            return order  # its rendezvous was known when the job started
         if (meeting := meeting_of(order.launch.rendezvous)) is None:
             return order
         there = meeting._replace(host=first.host).text
@@ -195,7 +195,7 @@ class Hub:
     # -- calls of nodes -----------------------------------------------------------------------------------------------
 
     def _knows(self, key: bytes, name: str) -> bool:
-        """Whether an allocation is needed; InputError for a wrong key, UnavailableError at the site's start."""
+        """Whether an allocation is needed; raise InputError for a wrong key, UnavailableError while the site starts."""
         if self._needed is None:
             raise UnavailableError("the site is starting")
         if name not in self._kept:
@@ -207,10 +207,10 @@ class Hub:
     async def hello(
         self, key: bytes, name: str, number: int, allocation: str, host: str, machine: str
     ) -> Welcome | None:
-        """Record that a node is there; return None if it has to leave.
+        """Register a node; return None if the node must give itself back.
 
-        ``machine`` is the machine that the node claims to be, or empty. The claim is accepted only if the site has that
-        machine there, and has not given it to another node since.
+        ``machine`` is the machine that the node claims to be, or empty. The claim is accepted only if the site expects
+        that machine on this node, and no other node has become that machine since.
         """
         if not (self._knows(key, name) and 0 <= number < self._kept[name]):
             return None
@@ -225,7 +225,7 @@ class Hub:
         return self._welcome(name)
 
     def _welcome(self, name: str) -> Welcome:
-        """Return the answer to a node; a node of a user's account learns nothing of other users."""
+        """Return the answer to a node; under a user's account, it reveals nothing about other users."""
         owner, rules = self._folder.owner(name), self._rules
         if not owner.runs_as:
             return Welcome(rules)
@@ -233,7 +233,7 @@ class Hub:
         return Welcome(msgspec.structs.replace(rules, mapped=mapped), self.gone.get(owner.runs_as, ()))
 
     async def ask(self, key: bytes, name: str, number: int) -> Orders:
-        """Return the orders for a node as soon as there are any, or none after `WAIT_S`."""
+        """Return a node's orders as soon as there are any, or no orders after `WAIT_S`."""
         node = self._nodes.get((name, number)) if self._knows(key, name) else None
         if node is None:
             return Orders(leaves=name not in self._kept)
@@ -249,12 +249,12 @@ class Hub:
         return Orders(node.machine, orders, leaves=name not in self._kept)
 
     async def report(self, key: bytes, name: str, data: bytes) -> None:
-        """Pass reports of a node on, and return when they are durable; ignore those of an allocation that is over."""
+        """Pass on a node's reports, and return once they are durable; ignore them if its allocation is not needed."""
         if self._knows(key, name):
             await self._report(ENCODER.encode([self._checked(report, name) for report in REPORTS.decode(data)]))
 
     def _checked(self, report: Report, name: str) -> Report:
-        """Return a report with the site's accepted users; InputError if the node may not send it."""
+        """Return a report with the site's accepted users filled in; raise InputError if the node may not send it."""
         job_id = self._folder.job_of(name)
         place = self._machines.get(report.machine)
         if place is None or place[0] != name:

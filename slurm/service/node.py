@@ -1,7 +1,7 @@
-"""The process on each node of an allocation: the agent of a machine, which connects to its site by itself.
+"""The process on each node of an allocation: a machine's agent, which connects to its site over HTTP.
 
-The script of the allocation runs ``python -m gridweave.slurm.service.node FOLDER NAME LEASE_S``, with the ticket
-of the allocation on standard input.
+The allocation's script runs ``python -m gridweave.slurm.service.node FOLDER NAME LEASE_S``, with the allocation's
+ticket on standard input.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from gridweave.slurm.service.node_http import SiteConnection
 logger = logging.getLogger("gridweave.live")
 
 AGAIN_S = 0.5
-"""Pause before a node tries again to reach its site [s]."""
+"""Pause before a node retries its connection to the site [s]."""
 
 END_S = 20.0
-"""Time for ranks to end when the batch system takes the node [s]."""
+"""Time that ranks have to end when the batch system takes the node away [s]."""
 
 TAKEN = "the batch system has taken its node"
 
@@ -41,9 +41,9 @@ TAKEN = "the batch system has taken its node"
 class Node:
     """A node of an allocation, from its start until it is given back.
 
-    It gives itself back when the site says so, or when it runs nothing and has not heard from the site for the length
-    of its lease. When the batch system takes it (SIGTERM), it ends its ranks and reports nothing: the site learns the
-    reason from the batch system, and the state of the ranks from the folder.
+    The node gives itself back when the site orders it to, or when it is idle and has not heard from the site for the
+    length of its lease. When the batch system takes the node away (SIGTERM), it ends its ranks and reports nothing: the
+    site gets the reason from the batch system, and the state of the ranks from the folder.
     """
 
     def __init__(self, folder: Path, ticket: Ticket, name: str, number: int, allocation: str, lease_s: float) -> None:
@@ -57,13 +57,13 @@ class Node:
         self._taken = asyncio.Event()
 
     async def run(self) -> None:
-        """Work for the site until the node is given back or taken."""
+        """Execute the site's orders until the node is given back or taken away."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._taken.set)
         serving = asyncio.ensure_future(self._serve())
         taken = asyncio.ensure_future(self._taken.wait())
         await asyncio.wait({serving, taken}, return_when=asyncio.FIRST_COMPLETED)
         serving.cancel()
-        # Ranks may still run: the site dismisses a node that it has reported as lost.
+        # Ranks may still be running, because the site also dismisses nodes that it considers lost.
         await self._end_all()
         if self._works is not None:
             self._works.cancel()
@@ -73,7 +73,7 @@ class Node:
             serving.result()
 
     async def _end_all(self) -> None:
-        """End all ranks, and wait at most `END_S` until they have ended."""
+        """End all ranks; wait up to `END_S` until they have ended."""
         agent = self._agent
         if agent is None:
             return
@@ -85,7 +85,7 @@ class Node:
                     await asyncio.sleep(0.05)
 
     def _runs(self) -> bool:
-        """Whether any node task has not ended."""
+        """Whether any node task is still running."""
         agent = self._agent
         if agent is None:
             return False
@@ -103,7 +103,7 @@ class Node:
         logger.warning("%s has not heard from its site for %.0f s, and gives its node back", self._name, self._lease_s)
 
     async def _follow(self) -> bool:
-        """Connect to the site and carry out its orders; return False when the node has to be given back."""
+        """Connect to the site and execute its orders; return False once the node must be given back."""
         address = await asyncio.to_thread(read_address, self._folder)
         self._site = site = SiteConnection(address, self._ticket.door)
         called = (self._ticket.key, self._name)
@@ -126,7 +126,7 @@ class Node:
         return False
 
     async def _enter(self, welcome: Welcome) -> None:
-        """Record the site's rules, and remove old folders of the user's account, since no other account can."""
+        """Record the site's rules; remove old folders of the user's account, which no other account can remove."""
         self._welcome = welcome
         if self._ticket.runs_as and self._number == 0:
             await asyncio.to_thread(remove_left, Path(self._ticket.base), welcome.gone)
@@ -140,7 +140,7 @@ class Node:
             await self._agent.order(data)
 
     async def _opened(self, machine: str) -> AgentDriver:
-        """Return an agent with an open folder; if opening it fails, the orders come again, for a new agent."""
+        """Create an agent and open its folder; if that fails, the site resends the orders, for another attempt."""
         root = node_folder(Path(self._ticket.base), self._name, self._number)
         rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
         cores = node_cores(1)
@@ -150,7 +150,7 @@ class Node:
             self._report,
             host=self._host,
             cores=cores,
-            environment=os.environ,  # from the batch system, with the resources of the job
+            environment=os.environ,  # set by the batch system, and describes the resources
             rules=rules,
             shared=shared,
         )
@@ -169,7 +169,7 @@ class Node:
 
 
 def main(arguments: list[str]) -> None:
-    """Run this node for the site of the given folder; exit with one line if the arguments or the ticket are invalid."""
+    """Run a node with arguments FOLDER, NAME and LEASE_S; exit with one line if they or the ticket are invalid."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     try:
         folder, name, lease_s = arguments

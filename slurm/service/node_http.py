@@ -1,6 +1,6 @@
-"""HTTP between a site and the processes on its nodes: nodes send requests, with MessagePack in the bodies.
+"""HTTP between a site and the processes on its nodes, which send requests with MessagePack bodies.
 
-These processes are in no Ray cluster: the batch system starts them on hosts of its own.
+These processes are not in a Ray cluster, because the batch system starts them on its own hosts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FORM = "application/msgpack"
 
 
 class NodeServer:
-    """Answers nodes that present the secret of the site; all other clients get 401."""
+    """Answers nodes that present the site's secret; other clients get status 401."""
 
     def __init__(self, hub: object, methods: Sequence[str], secret: bytes) -> None:
         self._door, self._secret = Door(hub, methods), secret
@@ -31,7 +31,7 @@ class NodeServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
 
     async def open(self, host: str) -> int:
-        """Listen on a free port of an address; return the port."""
+        """Listen on an address, at a free port; return the port."""
         await self._runner.setup()
         await web.TCPSite(self._runner, host, 0).start()
         return int(self._runner.addresses[0][1])
@@ -59,11 +59,11 @@ class SiteConnection:
         host = f"[{address.host}]" if ":" in address.host else address.host
         self._url = f"http://{host}:{address.port}"
         headers = {"Authorization": f"Bearer {secret.hex()}", "Content-Type": _FORM}
-        # The caller sets the deadline. Proxies in the user's environment are ignored.
+        # The caller sets the time limit. Proxies in the user's environment are ignored.
         self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(), trust_env=False)
 
     async def call(self, method: str, kind: Any, *arguments: object) -> Any:
-        """Call a method of the hub; return its answer, decoded as `kind`.
+        """Call a method of the hub; return the answer, decoded as `kind`.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""The reconciler of a batch system: requests the nodes that a site needs, cancels the others, and reports to the site.
+"""Reconcile a batch system with a site: request the nodes that the site needs, cancel others, and report changes.
 
-It keeps no state that must survive. The needed allocations follow from the state of the site, which is in its journal,
-and the existing ones from the names in the batch system's queue.
+The reconciler keeps no state that must survive. The needed allocations follow from the site's state, which is in the
+journal, and the existing allocations from the names in the batch system's queue.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from gridweave.slurm.system import (
 logger = logging.getLogger("gridweave.live")
 
 LONGEST_PAUSE_S = 60.0
-"""Longest time between two queries of a batch system that does not answer [s]."""
+"""Maximum time between two queries of a batch system that is not responding [s]."""
 
 IDLE = 5
-"""While no change is expected, the time between two queries is longer by this factor."""
+"""Factor by which the time between two queries grows while no change is expected."""
 
 REPORT_S = 30.0
-"""Shortest time between two reports that change nothing but the forecast of free nodes [s]."""
+"""Minimum time between two reports in which only the forecast of free nodes has changed [s]."""
 
 LEAVE_S = 10.0
-"""Time for unneeded nodes to give themselves back; then their allocation is cancelled [s]."""
+"""Time that unneeded nodes have to give themselves back before their allocation is cancelled [s]."""
 
 TIDY_EVERY = 100
 """Number of queries after which output that exceeds the limits is removed."""
 
 MOST_SHORT = 3
-"""A job fails when this many of its pilots have run out of memory: the job itself may be the cause (a guess)."""
+"""A job fails once this many of its pilots ran out of memory, because the job itself may be the cause (a guess)."""
 
 GONE = "it is no longer in the queue of the batch system"
 PUT_BACK = "the batch system has requeued it"
 
 
 class BatchReconciler:
-    """Queries a batch system regularly, and requests and cancels allocations there as its site needs.
+    """Queries a batch system regularly, and requests and cancels allocations as the site needs them.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class BatchReconciler:
     Attributes
     ----------
     output : KeptOutput
-        Of the site's jobs; must be closed when the site ends.
+        The kept output of the site's jobs; must be closed when the site stops.
     """
 
     def __init__(
@@ -94,33 +94,33 @@ class BatchReconciler:
         self._prefix = folder.prefix
         self._view: BatchView | None = None
         self._steps: Steps = ()
-        # Numbers of the allocations requested since the last query began; and errors of requests without an answer.
+        # Numbers of the allocations requested since the last query began, and errors of unanswered requests, by name.
         self._asked: dict[str, str] = {}
         self._unsure: dict[str, str] = {}
-        # Accounts and options that have reached a limit until the next query, by the name of a rejected request.
+        # Accounts and options for which a limit is reached, until the next query, by name of the rejected request.
         self._limited: dict[str, tuple[BatchUser, tuple[str, ...]]] = {}
-        # Accounts for which a cancellation failed since the last query: none is tried until the next one.
+        # Accounts for which a cancellation has failed; no other cancellation is tried until the next query.
         self._deaf: set[str] = set()
-        # Jobs rejected when no similar one was there; and rejected requests, with their state and the reason.
+        # Jobs rejected while no similar request had an allocation; and rejected requests, with status and reason.
         self._at_fault: set[int] = set()
         self._refused: dict[str, tuple[Literal["refused", "over"], str]] = {}
         self._reported: dict[str, RequestStatus] = {}
         self._reported_snapshot: BatchSnapshot | None = None
         self._problem = ""
         self._reported_s = 0.0
-        # How many pilots of each job ran out of memory, since the start of the site. Jobs that leave are not removed:
-        # a grid may send them back.
+        # How many of a job's pilots have run out of memory since the site started. Jobs that leave the site are kept,
+        # because the grid may send them back.
         self._short: Counter[int] = Counter()
         self._looks = 0
         self._unwanted: dict[str, float] = {}
-        # Since when an allocation has had a silent node; below, the reason for those cancelled because of that.
+        # Since when an allocation has had a silent node; `_given_up` has the allocations cancelled because of that.
         self._silent: dict[str, float] = {}
-        # Allocations that have had nodes, and wait in the queue of the batch system again.
+        # Allocations that have had nodes and are waiting in the batch system's queue again.
         self._put_back: set[str] = set()
         self._given_up: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Query the batch system and act on the answers, forever."""
+        """Query the batch system and act on its answers, forever."""
         pause_s = self._plan.poll_s
         self._want()
         while True:
@@ -128,7 +128,7 @@ class BatchReconciler:
             await self._act_for(pause_s)
 
     async def has_looked(self) -> bool:
-        """Query the batch system; return whether it has answered. If not, report the reason to the site."""
+        """Query the batch system; return whether it answered. If it did not, report the reason to the site."""
         try:
             await self.look()
         except (UnavailableError, InputError) as error:
@@ -137,10 +137,10 @@ class BatchReconciler:
         return True
 
     async def _act_for(self, pause_s: float) -> None:
-        """Request and cancel allocations as the site changes, until the next query is due."""
+        """Request and cancel allocations whenever the site changes, until the next query is due."""
         begin_s = time.monotonic()
         while True:
-            # Changes from now on are handled in the next round.
+            # Changes from here on are handled in the next iteration.
             self._hub.news.clear()
             await self.follow()
             left_s = begin_s + pause_s * (IDLE if self._is_quiet() else 1) - time.monotonic()
@@ -151,14 +151,14 @@ class BatchReconciler:
                     await self._hub.news.wait()
 
     async def follow(self) -> None:
-        """Request the allocations that the site needs now and cancel the others, according to the last snapshot."""
+        """Request missing allocations and cancel unneeded ones, according to the last snapshot; report the changes."""
         self._want()
         if self._view is not None:
             await self.act()
             await self._report(self._view)
 
     def _want(self) -> None:
-        """Set the needed allocations in the hub, with the machine of each of their nodes."""
+        """Set the needed allocations in the hub, and the machines that their nodes act as."""
         requests = self._requests()
         machines = self._driver.settings.machines
         pilots = {
@@ -175,12 +175,12 @@ class BatchReconciler:
         )
 
     def _there(self) -> set[str]:
-        """Return the names of the allocations that are in the last snapshot or were requested since."""
+        """Return the names of the allocations that are in the last snapshot and not ended, or were requested since."""
         view = () if self._view is None else self._view.allocations
         return {*self._asked, *(allocation.name for allocation in view if allocation.state != "ended")}
 
     def _is_quiet(self) -> bool:
-        """Whether no change in the batch system is expected."""
+        """Whether no change is expected in the batch system."""
         view = self._view
         if view is None or self._unsure or self._unwanted or self._given_up:
             return False
@@ -188,7 +188,7 @@ class BatchReconciler:
         return all(request.has_started and seen.get(self.name_of(request)) == "running" for request in self._requests())
 
     def name_of(self, asked: NodeRequest) -> str:
-        """Return the name of an allocation, with its job (0 for a pilot) and a number that is never used again."""
+        """Return the name of an allocation, which has the job id (0 for a pilot) and a number that is never reused."""
         return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
 
     def _requests(self) -> list[NodeRequest]:
@@ -197,14 +197,14 @@ class BatchReconciler:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Query the batch system once, and report the changes to the site."""
+        """Query the batch system once, and report changes to the site."""
         begun = {name for name in self._there() if self._hub.number_of(name) is not None}
         view = await self._system.view(self._prefix)
         ours = self._ours(view.allocations)
         ours += await self._past({batch_job.name for batch_job in ours})
         view = msgspec.structs.replace(view, allocations=tuple(map(self._as_given_up, ours)))
         there = {allocation.name for allocation in view.allocations}
-        # Allocations that are missing now were lost on the way or forgotten; their names cannot be used again.
+        # Allocations that are missing now never arrived or were forgotten; their names cannot be reused.
         reported = {self.name_of(request): request.was_reported for request in self._requests()}
         seen = {name: "" for name in reported if reported[name]}
         if self._view is not None:
@@ -223,26 +223,26 @@ class BatchReconciler:
         self._unsure.clear()
         self._limited.clear()
         self._deaf.clear()
-        # Drop jobs that are gone, and pilots: the next pilot may differ from the rejected one.
+        # Drop jobs that are gone, and pilots, since the next pilot may differ from the rejected one.
         self._at_fault = {job_id for job_id in self._at_fault if self._driver.site.request_of(job_id) is not None}
         self._looks += 1
         if self._looks % TIDY_EVERY == 0:
             await self._tidy()
-        # In one turn of the site, so that nothing starts on nodes that are gone.
+        # Report everything in one turn of the site, so that nothing starts on nodes that are gone.
         over = self._over(self._view)
-        # Pilots only: of a job that has started, the site gets the report of its end.
+        # Report only pilots as over; for a job that has started, the site gets a report of the job's end instead.
         pilots = [(request, batch_job) for request, batch_job in over if request.job.job_id == PILOT]
         ended = [RequestStatus(PILOT, request.ask, "over", None, batch_job.reason) for request, batch_job in pilots]
         await self._report(self._view, self._ends(over), ended)
 
     def _note_size(self, view: BatchView) -> None:
-        """At the first query, log a warning if the site counts more nodes than its batch system has up."""
+        """Log a warning if the site is configured with more nodes than its batch system has up."""
         problem = size_problem(self._driver.site.core.nodes, view)
         if problem is not None:
             logger.warning("site %s: %s", self._driver.settings.name, problem)
 
     def _ours(self, allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
-        """Return the allocations of the accounts that requested them; others may use the same names for their jobs."""
+        """Return the allocations that belong to the account that requested them; other users may use the same names."""
         return tuple(
             allocation
             for allocation in allocations
@@ -250,9 +250,9 @@ class BatchReconciler:
         )
 
     async def _past(self, there: Collection[str]) -> tuple[Allocation, ...]:
-        """Return how allocations of started requests ended, for those missing in the snapshot.
+        """Return how the allocations of started requests ended if they are not in the snapshot (`there`).
 
-        A batch system shows ended allocations for some minutes. Only a site that was down for longer needs its records.
+        The batch system lists ended allocations for some minutes; only a site that was down longer needs its records.
         """
         names = [self.name_of(request) for request in self._requests() if request.has_started]
         names = [name for name in names if name not in there]
@@ -265,7 +265,7 @@ class BatchReconciler:
             return ()
 
     async def _tidy(self) -> None:
-        """Remove output that exceeds the limits; after a failure it stays until the next time."""
+        """Remove output that exceeds the limits; if that fails, the output stays until the next attempt."""
         try:
             left = await asyncio.to_thread(self._folder.left)
             needed = {*map(self.name_of, self._requests()), *self._there()}
@@ -275,7 +275,7 @@ class BatchReconciler:
             logger.warning("%s: old output cannot be removed: %s", self._folder.path, error)
 
     async def _away(self, problem: str) -> None:
-        """Report to the site that the batch system does not answer; this holds until a query succeeds."""
+        """Report to the site that the batch system does not answer, which holds until a query succeeds."""
         self._problem = problem
         logger.warning("%s: %s", self._driver.settings.name, problem)
         last = self._reported_snapshot or BatchSnapshot(0, None, ())
@@ -284,18 +284,18 @@ class BatchReconciler:
             await self._driver.apply(self._reported_snapshot)
 
     def _as_given_up(self, allocation: Allocation) -> Allocation:
-        """Return an allocation as lost if the site itself cancelled it because of a silent node."""
+        """Mark an ended allocation as lost if the site itself cancelled it because of a silent node."""
         why = self._given_up.get(allocation.name)
         if why is None or allocation.state != "ended":
             return allocation
         return msgspec.structs.replace(allocation, end="lost", reason=why)
 
     def _over(self, view: BatchView) -> list[tuple[NodeRequest, Allocation]]:
-        """Return the started requests that are over, and their allocations: ended, or requeued by the batch system."""
+        """Return the started requests whose allocations have ended or were requeued, with these allocations."""
         by_name = self._by_name(view)
         started = [request for request in self._requests() if request.has_started]
         pairs = [(request, by_name.get(name, _gone(name))) for request in started for name in [self.name_of(request)]]
-        # A requeued allocation must not run again: it is cancelled when the site no longer needs it.
+        # A requeued allocation must not run again, so count it as ended; it is cancelled once it is not needed.
         back = [
             (request, _put_back(allocation) if allocation.state == "waiting" else allocation)
             for request, allocation in pairs
@@ -303,7 +303,7 @@ class BatchReconciler:
         return [(request, allocation) for request, allocation in back if allocation.state == "ended"]
 
     def _ends(self, over: Sequence[tuple[NodeRequest, Allocation]]) -> list[Report]:
-        """Return reports of the ends of node tasks whose nodes are gone."""
+        """Return reports that node tasks have ended because their nodes are gone."""
         reports: list[Report] = []
         for request, allocation in over:
             name = self.name_of(request)
@@ -322,7 +322,7 @@ class BatchReconciler:
     def _ends_with_pilot(
         self, jobs: Collection[int], end: AllocationEnd, reason: str
     ) -> dict[int, tuple[AllocationEnd, str]]:
-        """Return how jobs end with their pilot: as lost, or as out of memory after `MOST_SHORT` such pilots."""
+        """Return how jobs in an ended pilot end: as lost, or as out of memory after `MOST_SHORT` such pilots."""
         ends: dict[int, tuple[AllocationEnd, str]] = dict.fromkeys(jobs, ("lost", reason))
         for job_id in jobs if end == "memory" else ():
             self._short[job_id] += 1
@@ -333,7 +333,7 @@ class BatchReconciler:
         return ends
 
     def _unfinished(self, asked: NodeRequest) -> list[tuple[str, Key, int]]:
-        """Return the node tasks that may still run in an allocation: machine, attempt of a job, and node number."""
+        """Return the node tasks that may be running in an allocation, as (machine, job attempt, node number)."""
         site = self._driver.site
         if asked.job.job_id != PILOT:
             job_id = asked.job.job_id
@@ -349,7 +349,7 @@ class BatchReconciler:
         ]
 
     async def _report(self, view: BatchView, ends: Sequence[Report] = (), over: Sequence[RequestStatus] = ()) -> None:
-        """Report to the site all that has changed, with the ends of node tasks and of pilots."""
+        """Report all changes to the site, including ended node tasks (`ends`) and pilots (`over`)."""
         by_name = self._by_name(view)
         asks = list(over)
         joined: list[Report] = []
@@ -369,14 +369,14 @@ class BatchReconciler:
             self._reported = {name: seen for name, seen in self._reported.items() if name in waiting}
 
     def _joined(self, asked: NodeRequest) -> list[Report]:
-        """Return reports that the machines of a pilot have joined: jobs need their hosts before the agents report."""
+        """Return reports that a pilot's machines have joined, as jobs need their hosts before the agents report."""
         machines = [self._driver.settings.machines[place].name for place in asked.node_indices]
         hosts = self._hub.hosts(self.name_of(asked), len(machines))
         users = self._driver.site.runs.users
         return [MachineJoined(machine, host, users) for machine, host in zip(machines, hosts, strict=True)]
 
     def _status_of(self, asked: NodeRequest, by_name: Mapping[str, Allocation]) -> RequestStatus | None:
-        """Return the state of a request that has not started; None if nothing is known yet."""
+        """Return the status of a request that has not started; None if nothing is known yet."""
         job, name = asked.job, self.name_of(asked)
         if name in self._refused:
             state, why = self._refused[name]
@@ -398,9 +398,9 @@ class BatchReconciler:
         return RequestStatus(job.job_id, asked.ask, "waiting", allocation.start_ms, *details)
 
     def _by_name(self, view: BatchView) -> dict[str, Allocation]:
-        """Return the allocation that counts for each name: a running one, else a waiting one, else one that has ended.
+        """Return the allocation that counts for each name: preferably a running, then a waiting, then an ended one.
 
-        Of two in the same state, the one whose nodes have called counts.
+        Of two allocations in the same state, the one whose nodes have called counts.
         """
 
         def rank(candidate: Allocation) -> tuple[int, bool]:
@@ -416,7 +416,7 @@ class BatchReconciler:
     # -- acting -------------------------------------------------------------------------------------------------------
 
     async def act(self) -> None:
-        """Request the needed allocations that are missing, and cancel those that are not needed."""
+        """Request needed allocations that are missing, and cancel allocations that are not needed."""
         view = self._view
         assert view is not None, "acting before the first query"
         requests = {self.name_of(request): request for request in self._requests()}
@@ -430,7 +430,7 @@ class BatchReconciler:
             allocation for name, allocation in counts.items() if name not in requests and allocation.state != "ended"
         ]
         # Connected nodes give themselves back, so that the batch system's accounting does not show a cancellation.
-        # An allocation that waited at the last query may have its nodes by now.
+        # An allocation that was waiting at the last query may have its nodes by now.
         now_s = time.monotonic()
         self._unwanted = {allocation.number: self._unwanted.get(allocation.number, now_s) for allocation in gone}
         gone = [
@@ -445,20 +445,20 @@ class BatchReconciler:
         await self._give_up(requests, counts)
         for name, request in requests.items():
             is_requested = name in counts or name in self._asked or name in self._unsure or name in self._refused
-            # After a request without an answer, the other requests of its account wait for the next query.
+            # After an unanswered request, the other requests of its account wait for the next query.
             if not request.has_started and not is_requested and not self._is_stuck(request):
                 await self._ask(name, request)
         self._refused = {name: why for name, why in self._refused.items() if name in requests}
 
     def _has_nodes(self, allocation: Allocation) -> bool:
-        """Whether an allocation has nodes: it had some at the last query, or they have called since."""
+        """Whether an allocation has nodes: it was running at the last query, or its nodes have called since."""
         has_called = self._hub.number_of(allocation.name) is not None
         return allocation.state == "running" or (has_called and allocation.name not in self._put_back)
 
     def _is_stuck(self, asked: NodeRequest) -> bool:
-        """Whether a request has to wait for the next query: an earlier one got no answer, or a limit is reached.
+        """Whether a request must wait for the next query, because an earlier request got no answer or hit a limit.
 
-        The former concerns all requests of the Unix account, the latter those with the same accounts and options.
+        An unanswered request delays all requests of its Unix account, a limit only those with its accounts and options.
         """
         runs_as = self._submitted_as(asked).runs_as
         unheard = self._unsure.keys() - self._limited.keys()
@@ -467,7 +467,7 @@ class BatchReconciler:
         return self._kind(asked) in self._limited.values()
 
     def _is_at_fault(self, asked: NodeRequest) -> bool:
-        """Whether a rejected job is itself the cause: it was rejected, now or earlier, with no similar job there."""
+        """Whether a rejected job is itself to blame, as it was rejected while no similar request had an allocation."""
         assert self._view is not None, "acting before the first query"
         there = self._there()
         if not any(
@@ -477,7 +477,7 @@ class BatchReconciler:
         return asked.job.job_id in self._at_fault
 
     def _kind(self, asked: NodeRequest) -> tuple[BatchUser, tuple[str, ...]]:
-        """Return the accounts for a request, and its options of the batch system itself."""
+        """Return a request's accounts and its batch system options, which limits depend on."""
         action = self._driver.site.request_of(asked.job.job_id)
         return self._submitted_as(asked), () if action is None else action.batch_options
 
@@ -487,7 +487,7 @@ class BatchReconciler:
         return self._plan.users.get("" if action is None else action.user, _OF_SITE)
 
     async def _give_back(self, allocations: Sequence[Allocation]) -> None:
-        """Cancel allocations account by account, so that a failure does not affect other accounts."""
+        """Cancel allocations, account by account, so that a failure does not affect other accounts."""
         for runs_as in sorted({allocation.runs_as for allocation in allocations}):
             given_back = [allocation for allocation in allocations if allocation.runs_as == runs_as]
             if await self._has_cancelled(given_back):
@@ -496,7 +496,7 @@ class BatchReconciler:
                 self._view = msgspec.structs.replace(self._view, allocations=left)
 
     async def _has_cancelled(self, allocations: Sequence[Allocation]) -> bool:
-        """Cancel allocations of one account; return whether the batch system has answered."""
+        """Cancel allocations of one account; return whether that succeeded."""
         runs_as = allocations[0].runs_as
         if runs_as in self._deaf:
             return False
@@ -510,9 +510,9 @@ class BatchReconciler:
         return True
 
     async def _give_up(self, requests: Mapping[str, NodeRequest], counts: Mapping[str, Allocation]) -> None:
-        """Cancel running allocations with a node that has been silent for `lease_s`; their jobs would block all nodes.
+        """Cancel running allocations with a node silent for `lease_s`, because their jobs would block the other nodes.
 
-        They are reported as lost when the batch system reports that they have ended.
+        The allocations are reported as lost once the batch system reports that they have ended.
         """
         runs = [name for name in requests if name in counts and counts[name].state == "running"]
         silent_nodes = {name: self._hub.silent_node(name, requests[name].job.width) for name in runs}
@@ -525,7 +525,7 @@ class BatchReconciler:
                 self._given_up[name] = f"its node {silent_nodes[name]} no longer answers"
 
     async def _ask(self, name: str, asked: NodeRequest) -> None:
-        """Request the nodes of a job; if there is no answer, the next query shows whether that worked."""
+        """Request nodes; if there is no answer, the next query shows whether the request arrived."""
         try:
             self._asked[name] = await self._system.submit(self._request(name, asked))
         except UnavailableError as error:
@@ -539,12 +539,12 @@ class BatchReconciler:
         except InputError as error:
             self._refused[name] = "refused", str(error)
         except OSError as error:
-            # The folder is full or missing: try again after the next query.
+            # The folder is full or missing; retry after the next query.
             self._unsure[name] = f"{error.filename or self._folder.path}: {error.strerror}"
             logger.warning("%s: %s", name, self._unsure[name])
 
     def _request(self, name: str, asked: NodeRequest) -> AllocationRequest:
-        """Return the request for the nodes of a job; InputError if there can never be one, OSError if not now."""
+        """Create a request for nodes; raise InputError if that is impossible, OSError if it may work later."""
         assert self._view is not None, "acting before the first query"
         job, action = asked.job, self._driver.site.request_of(asked.job.job_id)
         user = "" if action is None else action.user
@@ -554,7 +554,7 @@ class BatchReconciler:
             raise InputError(refusal)
         as_whom = self._submitted_as(asked)
         if as_whom.runs_as:
-            # A problem with the account or its folder concerns this user alone.
+            # A problem with the account or its folder affects only this user.
             problem = self._folder.problem_of(as_whom.runs_as)
             if problem is not None:
                 raise InputError(problem)
@@ -578,23 +578,23 @@ class BatchReconciler:
 
     @staticmethod
     def _comment(job_id: int, user: str) -> str:
-        """Return a text with the job and its user, for people who look at the queue of the batch system."""
+        """Return a comment with the job and its user, for people who look at the batch system's queue."""
         return "gridweave pilot" if job_id == PILOT else f"gridweave job {job_id}" + (f" of {user}" if user else "")
 
 
 def _gist(seen: BatchSnapshot) -> tuple[int, int | None, int, str]:
-    """Return what is reported at once when it changes: nodes, time limit, free nodes, and the problem."""
+    """Return the values whose changes are reported at once: nodes, time limit, free nodes, and the problem."""
     free = seen.free_from[0][1] if seen.free_from else 0
     return seen.nodes, seen.longest_ms, free, seen.problem
 
 
 def _gone(name: str) -> Allocation:
-    """Return a lost allocation, for a name that the batch system does not know."""
+    """Create a lost allocation for a name that the batch system does not know."""
     return Allocation(name=name, number="", state="ended", reason=GONE, end="lost")
 
 
 def _put_back(allocation: Allocation) -> Allocation:
-    """Return an allocation that the batch system has requeued, as one that is lost."""
+    """Mark an allocation that the batch system has requeued as lost."""
     return msgspec.structs.replace(allocation, state="ended", end="lost", reason=f"{PUT_BACK}: {allocation.reason}")
 
 

@@ -1,7 +1,7 @@
-"""How long a site on a batch system keeps the output of its jobs: limits on its age, and on its size per user.
+"""Keep job output at a site on a batch system, within limits on its age and its size per user.
 
-The site keeps a register like that of a machine (`gridweave.site.machine.kept`), and removes folders of its own
-account. The folders of a user's account are removed by that user's next node.
+The site keeps a register like a machine's (`gridweave.site.machine.kept`), and removes folders of its own account. The
+folders of a user's account are removed by that user's next node.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from gridweave.slurm.service.folder import NODES, REGISTERS, Left, NodeLeft, Sha
 
 
 class KeptOutput:
-    """Keeps the output on nodes that were given back, within the limits.
+    """Keeps the output of nodes that were given back, within the limits.
 
-    Jobs in an existing allocation are not in the register: its nodes apply the same limits themselves until it ends.
-    Other threads may call the methods too.
+    Jobs in an existing allocation are not registered, because its nodes apply the limits themselves until it ends. The
+    methods may be called from several threads.
     """
 
     def __init__(self, folder: SharedFolder, limits: OutputLimits) -> None:
         self._folder, self._limits = folder, limits
         self._lock = threading.Lock()
         self._opened: KeptNodeTasks | None = None
-        # Jobs on nodes of the site's own account that were given back; these cannot change any more.
+        # Jobs on given-back nodes of the site's own account, which can no longer change.
         self._keys: dict[NodeLeft, tuple[Key, ...]] = {}
 
     def close(self) -> None:
-        """Close the register, so that the site's next process can open it."""
+        """Close the register, so that another process of the site can open it."""
         with self._lock:
             if self._opened is not None:
                 self._opened.close()
                 self._opened = None
 
     def read(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a part of a rank's output, like `AgentDriver.part`, or when and why it was removed."""
+        """Return a range of a rank's output, like `AgentDriver.part`, or when and why the output was removed."""
         removal = None
         with contextlib.suppress(OSError):  # e.g. a full disk; the output can still be read
             removal = self._register().removal((job_id, attempt))
@@ -50,12 +50,12 @@ class KeptOutput:
         return output_of(self._folder, job_id, attempt, rank, stream, offset, limit)
 
     def tidy(self, left: Left, needed: Collection[str], now_ms: int) -> dict[str, tuple[str, ...]]:
-        """Register the output of ended jobs, and remove what exceeds the limits.
+        """Register the output of ended jobs, and remove output that exceeds the limits.
 
         Parameters
         ----------
         left : Left
-            From a call of `SharedFolder.left` before `needed` was computed, so that it has no nodes that came later.
+            The result of `SharedFolder.left`, called before `needed` was computed so that it has no newer nodes.
         needed : collection of str
             The allocations that the site needs, or that the batch system may have.
         now_ms : int
@@ -64,12 +64,12 @@ class KeptOutput:
         Returns
         -------
         dict of str to tuple of str
-            For each user's account, the folders that its next node has to remove, relative to the account's folder.
+            The folders that each user account's next node must remove, relative to the account's folder.
 
         Raises
         ------
         OSError
-            If the folder cannot be read or the register cannot be written; nothing was removed then.
+            If the folder cannot be read or the register cannot be written; then nothing was removed.
         """
         keys = {node: self._keys_of(node) for node in left.nodes if node.name.startswith(self._folder.prefix)}
         given_back = {node: node_keys for node, node_keys in keys.items() if node.allocation not in needed}
@@ -91,7 +91,7 @@ class KeptOutput:
         return {account: tuple(paths) for account, paths in gone.items() if paths}
 
     def _gone(self, given_back: Mapping[NodeLeft, tuple[Key, ...]], removed: Set[Key]) -> dict[str, list[str]]:
-        """Return the folders to remove, by account: whole nodes if nothing on them is kept, otherwise single jobs."""
+        """Return the folders to remove, by account: a node's folder if it has no kept output, otherwise job folders."""
         gone: dict[str, list[str]] = defaultdict(list)
         self._keys = {}
         for node, keys in given_back.items():
@@ -110,7 +110,7 @@ class KeptOutput:
         return self._folder.keys_of(node) if keys is None else keys
 
     def _entry(self, key: Key, nodes: Collection[NodeLeft], now_ms: int) -> KeptNodeTask:
-        """Return the register entry for all nodes of a job; the user's own files do not decide whose job it is."""
+        """Return a job's register entry for all its nodes; its user is taken from the site's own notes first."""
         node_tasks = [self._folder.node_task(node.allocation, node.number, key) for node in nodes]
         users = [self._folder.owner(node.allocation).user for node in nodes]
         users += [launch.user for node_task in node_tasks if (launch := node_task.launch()) is not None]
@@ -120,7 +120,7 @@ class KeptOutput:
         return KeptNodeTask(key, next(filter(None, users), ""), min(ended_ms, now_ms), size_bytes)
 
     def _register(self) -> KeptNodeTasks:
-        """Return the register; the first call opens it. OSError if that fails."""
+        """Return the register, which the first call opens; raise OSError if that fails."""
         with self._lock:
             if self._opened is None:
                 root = self._folder.path / REGISTERS / self._folder.prefix.rstrip("-")

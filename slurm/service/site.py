@@ -1,4 +1,4 @@
-"""The driver of a site whose nodes belong to a batch system, and the setup of its hub and its reconciler."""
+"""The driver of a site whose nodes belong to a batch system, and the creation of its hub and reconciler."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gridweave.slurm.system import BatchPlan, BatchSystem, size_problem
 
 
 class BatchSiteDriver(SiteDriver):
-    """Drives a site like `SiteDriver`, and wakes the reconciler after every turn, as requests may have changed."""
+    """A `SiteDriver` that wakes the reconciler after every turn, because node requests may have changed."""
 
     hub: Hub | None = None
 
     @override
     def act(self, commands: Sequence[Any]) -> None:
-        """Send the machines their orders, and wake the reconciler."""
+        """Send orders to the machines, and wake the reconciler."""
         super().act(commands)
         if self.hub is not None:
             self.hub.news.set()
 
 
 def shared_folder(driver: SiteDriver, plan: BatchPlan) -> SharedFolder:
-    """Return the folder that a site shares with its nodes; requests made under another journal are not its own."""
+    """Return the folder that a site shares with its nodes; it ignores allocations requested under another journal."""
     return _folder_of(plan, driver.journal.journal_id[:8])
 
 
@@ -41,12 +41,12 @@ def _folder_of(plan: BatchPlan, token: str = "") -> SharedFolder:
 
 
 async def check_plan(plan: BatchPlan, nodes: int) -> tuple[str, ...]:
-    """Return notes for the operator of a site that has this number of nodes, one line each.
+    """Check a plan for a site with this number of nodes; return notes for its operator, one line each.
 
     Raises
     ------
     InputError
-        If the batch system can never give nodes to the site, or to one of the users.
+        If the batch system can never lend nodes to the site, or to one of its users.
     UnavailableError
         If the batch system does not answer.
     """
@@ -63,7 +63,7 @@ async def check_plan(plan: BatchPlan, nodes: int) -> tuple[str, ...]:
 def make_reconciler(
     driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan, system: BatchSystem | None = None
 ) -> tuple[Hub, BatchReconciler]:
-    """Return the hub of a site's nodes, and the reconciler of its batch system: `system`, or else that of the plan."""
+    """Create a site's hub and reconciler, for `system` or by default the batch system of the plan."""
     if driver.site.runs.users != plan.rules.users:
         for machine in driver.settings.machines:
             driver.post(MachineTakes(machine.name, plan.rules.users))

@@ -104,7 +104,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Public names are imported at their first use: the compiler alone takes half a second.
+    # Public names are imported on first use, because importing the compiler alone takes half a second.
     if name not in _HOMES:
         raise AttributeError(f"module 'gridweave' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,7 +1,7 @@
-"""The error tree: the errors that gridweave raises on purpose.
+"""The hierarchy of errors that gridweave raises on purpose.
 
-An error message says in one line what is wrong, where, and what would be right. The command prints that line without a
-traceback and exits with the error's exit status.
+An error message says in one line what is wrong, where, and what would be right. The command line prints this message
+without a traceback and exits with the error's exit status.
 
     GridweaveError
     ├── InputError            the input is invalid (exit status 2)
@@ -9,7 +9,7 @@ traceback and exits with the error's exit status.
     │   ├── OptionError       ... in an argument or option; has its name
     │   ├── ProblemsError     ... in several places, all reported at once
     │   │   └── ScenarioError     ... of a scenario
-    │   └── RefusedError      ... according to the gateway of a grid
+    │   └── RefusedError      ... according to a grid's gateway
     │       └── NotFoundError     ... the job, site or page does not exist
     ├── UnavailableError      a file, library or service is not available now (exit status 3)
     ├── JobFailedError        a job failed, was cancelled or was refused (exit status 4)
@@ -17,7 +17,7 @@ traceback and exits with the error's exit status.
     └── RefusalError          the gateway raises this to refuse a request (grid/gateway/problems.py)
 
 An error that only one module raises is defined in that module, as a subclass of one of these. Bugs raise an
-AssertionError, which is outside the tree and is shown with its traceback.
+AssertionError, which is outside the hierarchy and is shown with a traceback.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pathlib import Path
 
 
 class GridweaveError(Exception):
-    """Base of all errors that gridweave raises on purpose.
+    """Base class of all errors that gridweave raises on purpose.
 
     Attributes
     ----------
     exit_status : int
-        Exit status of the command when it ends with this error.
+        Exit status of a command that ends with this error.
     """
 
     exit_status = 1
@@ -41,31 +41,30 @@ class GridweaveError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Let `copy` and `pickle` recreate the error without calling its constructor.
 
-        By default they call the constructor with the message as its only argument, which fails for constructors with
-        other parameters.
+        By default they call the constructor with only the message, which fails for constructors with other parameters.
         """
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(GridweaveError):
-    """The input is invalid; the fault is with the input, not with gridweave."""
+    """The input is invalid, e.g. a file, an option or a request."""
 
     exit_status = 2
 
 
 class TraceError(InputError):
-    """A trace or workload file that cannot be read.
+    """A trace or workload file is invalid or cannot be read.
 
     Parameters
     ----------
     path : str or pathlib.Path
         The file.
     problem : str
-        What was wrong, and what would be right.
+        What is wrong, and what would be right.
     line : int, optional
-        Line number in the file, from 1.
+        Line number in the file, counted from 1.
     field : str, optional
-        The field of that line.
+        Name of the invalid field in that line.
     """
 
     def __init__(self, path: str | Path, problem: str, *, line: int | None = None, field: str | None = None) -> None:
@@ -78,14 +77,14 @@ class TraceError(InputError):
 
 
 class OptionError(InputError):
-    """An argument or option with an invalid value.
+    """An argument or option has an invalid value.
 
     Parameters
     ----------
     option : str
-        Name of the argument, as the user knows it.
+        Name of the argument, as known to the user.
     problem : str
-        What was wrong, and what would be right.
+        What is wrong, and what would be right.
     """
 
     def __init__(self, option: str, problem: str) -> None:
@@ -95,24 +94,24 @@ class OptionError(InputError):
 
 
 def not_known(name: str, valid_names: Iterable[str]) -> str:
-    """Return the message for an unknown name, with the known names."""
+    """Return the error message for an unknown name, which lists the valid names."""
     return f"{name!r} is not known; one of {', '.join(valid_names)}"
 
 
 def check_known(option: str, name: str, valid_names: Collection[str]) -> None:
-    """Raise OptionError if `name`, the value of `option`, is not among the known names."""
+    """Raise OptionError if `name`, the value of `option`, is not a valid name."""
     if name not in valid_names:
         raise OptionError(option, not_known(name, valid_names))
 
 
 class ProblemsError(InputError):
-    """Input with several problems, reported all at once.
+    """The input has several problems, which are all reported at once.
 
     Parameters
     ----------
     problems : iterable
-        At least one. The text of a problem says where it is, what is wrong, and what would be right. The message has
-        one line per problem.
+        The problems, at least one. The text of a problem says where it is, what is wrong, and what would be right. The
+        message has one line per problem.
     """
 
     def __init__(self, problems: Iterable[object]) -> None:
@@ -121,26 +120,26 @@ class ProblemsError(InputError):
 
 
 class ScenarioError(ProblemsError):
-    """An invalid scenario, with all of its problems."""
+    """A scenario is invalid; lists all its problems."""
 
 
 class UnavailableError(GridweaveError):
-    """Something the command needs is not available now: a missing trace file, or a network that does not answer."""
+    """Something that is needed is not available now, e.g. a trace file is missing or a network does not respond."""
 
     exit_status = 3
 
 
 def not_installed(module: str | None, part: str = "live") -> UnavailableError:
-    """Return the error for a missing library; `part` is the extra of gridweave that installs the library."""
+    """Return the error for a library that is not installed; `part` is the extra of gridweave that installs it."""
     return UnavailableError(f"{module} is not installed; in a checkout of gridweave run: pip install '.[{part}]'")
 
 
 class SiteAwayError(UnavailableError):
-    """A site does not answer, though the rest of the grid does; retrying at once would not help."""
+    """A site does not respond although the rest of the grid does, so retrying at once would not help."""
 
 
 class _GatewayError(GridweaveError):
-    """An error that the gateway of a grid reported, with the fields of its problem document."""
+    """An error reported by a grid's gateway, with the fields of the gateway's problem document."""
 
     def __init__(self, detail: str, *, status: int = 0, kind: str = "", instance: str = "") -> None:
         self.detail, self.status, self.kind, self.instance = detail, status, kind, instance
@@ -148,27 +147,27 @@ class _GatewayError(GridweaveError):
 
 
 class RefusedError(_GatewayError, InputError):
-    """The gateway of a grid refused a request.
+    """A grid's gateway refused a request.
 
     Parameters
     ----------
     detail : str
-        What was wrong, and what would be right.
+        What is wrong, and what would be right.
     status : int
         HTTP status code; 0 if unknown.
     kind : str
-        The type of the gateway's problem document (docs/gateway.md), or empty.
+        Type of the problem document (docs/gateway.md), or empty.
     instance : str
-        The id of the request in the gateway's log, or empty.
+        Id of the request in the gateway's log, or empty.
     """
 
 
 class NotFoundError(RefusedError):
-    """The job, site or page that a request names does not exist, or is hidden from this user."""
+    """The requested job, site or page does not exist, or is hidden from this user."""
 
 
 class NotAllowedError(_GatewayError):
-    """The gateway of a grid does not know this user, or does not allow them this request.
+    """A grid's gateway does not know this user, or does not allow this user to make the request.
 
     Parameters
     ----------
@@ -189,9 +188,9 @@ class JobFailedError(GridweaveError):
     outcome : str
         ``failed``, ``limit``, ``cancelled``, or ``refused`` if no site could run the job.
     reason : str
-        Why, in one line.
+        One-line reason.
     exit_code : int, optional
-        Exit code of the first rank that failed; as in a shell, 128 plus the number of the signal that killed it.
+        Exit code of the first rank that failed; as in a shell, 128 plus the signal number if a signal killed the rank.
     stderr_tail : str
         The end of that rank's standard error.
     """

@@ -42,30 +42,30 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Int = int | np.int64
-"""An integer argument or result of a kernel."""
+"""Type of a kernel's integer arguments and results."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Records = npt.NDArray[np.void]
-"""Array arguments of kernels. A kernel's docstring gives the shapes and, for records, the type of a row."""
+"""Types of kernels' array arguments. A kernel's docstring gives the shapes and, for records, the row type."""
 
 Record = Any
-"""A row of an array of records; mypy does not know the types of its fields."""
+"""A row of a record array; mypy does not know the types of the row's fields."""
 
-# Kernels allocate nothing, so `_nrt` switches off numba's reference counting, which would take half of their run time:
-# a site's state is a tuple of arrays, and each call would count references to all of them. The wrappers for calls from
-# C, and for private kernels those for calls from Python, are left out: they take a tenth of the compile time.
+# Kernels allocate nothing, so `_nrt` switches off numba's reference counting, which would take half of their run time,
+# because a site's state is a tuple of arrays, and each call would count references to all of them. Wrappers for calls
+# from C, and for private kernels also from Python, are left out, which saves a tenth of the compile time.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 
 
-# Numba compiles each function to machine code together with all functions that it calls: the innermost of ten levels
-# would be optimised ten times. So kernels that other kernels call stay LLVM bitcode, which is optimised and compiled to
-# machine code once, in the kernel that Python calls.
+# Numba compiles each function to machine code together with all functions that it calls, so the innermost of ten levels
+# would be optimised ten times. Kernels that other kernels call therefore stay LLVM bitcode, which is optimised and
+# compiled to machine code once, in the kernel that Python calls.
 
 
 class _Part(JITCodeLibrary):
-    """The bitcode of a kernel that other kernels call and link; has no machine code of its own."""
+    """The bitcode of a kernel, which other kernels link in order to call it; a part has no machine code of its own."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -86,7 +86,7 @@ class _Part(JITCodeLibrary):
 
     @classmethod
     def of_bitcode(cls, codegen: Any, name: str, bitcode: bytes) -> _Part:
-        """Load a part from the bitcode that `serialize_using_bitcode` returned."""
+        """Load a part from bitcode returned by `serialize_using_bitcode`."""
         part = cls(codegen, name)
         part._final_module = llvm.parse_bitcode(bitcode)
         part._finalize_final_module()
@@ -98,7 +98,7 @@ class _Part(JITCodeLibrary):
 
 
 class _NoEnvironments:
-    """A code generator that ignores environments: the kernel that links a part sets the part's environment."""
+    """A code generator that ignores environments, because the kernel that links a part sets its environment."""
 
     @staticmethod
     def set_env(env_name: str, env: object) -> None:
@@ -110,19 +110,19 @@ class _Apart(_Part):
 
     def _finalize_final_module(self) -> None:
         for function in self._final_module.functions:
-            # Only the part's own function: the functions that it calls are no longer external.
+            # Mark only the part's own function; the functions that it calls are no longer external.
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
                 function.add_function_attribute("noinline")
         super()._finalize_final_module()
 
 
 class _Whole(JITCodeLibrary):
-    """A kernel that Python calls, compiled to machine code with all parts that it links."""
+    """A kernel that Python calls, compiled to machine code together with all parts that it links."""
 
     def _optimize_final_module(self) -> None:
         for function in self._final_module.functions:
-            # Only this kernel calls the linked parts. As internal functions they lose the unused ones among their
-            # hundreds of arguments.
+            # Only this kernel calls the linked parts. Make them internal, so that LLVM can drop the unused arguments
+            # among their hundreds of arguments.
             if not function.is_declaration and function.linkage == llvm.Linkage.linkonce_odr:
                 function.linkage = "internal"
         super()._optimize_final_module()
@@ -136,7 +136,7 @@ class _Whole(JITCodeLibrary):
 
 
 class _Compiler(Compiler):
-    """Numba's compiler, with the kind of code library that a subclass sets."""
+    """Numba's compiler, with the type of code library that a subclass sets."""
 
     library: type[JITCodeLibrary]
 
@@ -159,10 +159,10 @@ class _WholeCompiler(_Compiler):
 
 
 class _ByName:
-    """Locate the cached code of a kernel by the name of its module, whatever the path of the module's file.
+    """Locates the cached code of a kernel by the name of its module, independent of the path of the module's file.
 
     The cache folder depends on a hash of the kernel sources (`_stamp`), so a user's checkouts and installations with
-    equal sources share compiled code. Numba's own locators depend on the path of the file.
+    the same sources share compiled code. Numba's own locators depend on the path of the file.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -171,7 +171,7 @@ class _ByName:
 
     @classmethod
     def from_function(cls, function: Callable[..., object], file: str) -> _ByName | None:
-        """Return the locator, or None if the folder is not writable; numba then tries the next locator."""
+        """Return the locator, or None if the cache folder is not writable; numba then tries the next locator."""
         locator = cls(function)
         try:
             locator.ensure_cache_path()
@@ -194,16 +194,16 @@ class _ByName:
 
 
 class _WholeCacheImpl(CompileResultCacheImpl):
-    """The cache of compiled kernels, located by `_ByName` first."""
+    """The cache of compiled kernels, which tries the locator `_ByName` first."""
 
     _locator_classes: list[Any] = [_ByName, *CompileResultCacheImpl._locator_classes]  # noqa: RUF012 - as numba declares it
 
 
 class _Index(IndexDataCacheFile):
-    """Map the argument types of a kernel to files of compiled code.
+    """An index that maps the argument types of a kernel to files of compiled code.
 
-    Numba numbers the files. Two processes that write an index at once would take the same number, and one could load
-    the other's code for the wrong argument types. Here each file has a unique name.
+    Numba numbers the files. Two processes that write an index at once would use the same number, and one could load the
+    other's code for the wrong argument types. Here each file has a unique name.
     """
 
     def save(self, key: object, data: object) -> None:
@@ -217,11 +217,11 @@ class _Index(IndexDataCacheFile):
 class _PromptCache(FunctionCache):
     """A cache that loads compiled code without preparing a compilation.
 
-    Numba's cache first registers its implementations of numpy and scipy, which takes a second. Loading the machine
-    code then takes 20 ms and uses none of them. A compilation registers them itself.
+    Numba's cache first registers numba's implementations of numpy and scipy, which takes a second. Loading machine code
+    takes only 20 ms and needs none of these. A compilation registers them itself.
 
-    Numba keeps one index per function for all argument types. Reading it imports the classes of every discipline, and
-    if two processes write it at once, one entry is lost. Here each set of argument classes has its own index.
+    Numba keeps one index per function for all argument types. Reading the index imports the classes of every
+    discipline, and concurrent writes by two processes lose an entry. Here each set of argument classes has its own.
     """
 
     _impl_class = _WholeCacheImpl
@@ -232,7 +232,7 @@ class _PromptCache(FunctionCache):
             try:
                 return self._load_overload(sig, target_context)
             except (ImportError, AttributeError):
-                # The index has code for a class that no longer exists, e.g. a user's discipline.
+                # The index has code for a class that no longer exists, e.g. in a user's discipline.
                 self.flush()
                 return None
 
@@ -241,12 +241,12 @@ class _PromptCache(FunctionCache):
         try:
             super().save_overload(sig, data)
         except (ImportError, AttributeError):
-            # Another process has added code for such a class since the index was loaded.
+            # Another process has added code for a class that does not exist here.
             self.flush()
             super().save_overload(sig, data)
 
     def _index_for(self, arguments: tuple[Any, ...]) -> _Index:
-        """Return the index for the classes of the named tuples among the arguments."""
+        """Return the index for this combination of named tuple classes among the arguments."""
         tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
         classes = [kind.instance_class for kind in tuples]
         names = " ".join(f"{tuple_class.__module__}.{tuple_class.__qualname__}" for tuple_class in classes)
@@ -258,9 +258,9 @@ class _PromptCache(FunctionCache):
 
 
 def _foreign_sources(function: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return hashes of the folders outside gridweave that define a kernel or the classes of its arguments.
+    """Return hashes of the folders outside gridweave that define a kernel or its arguments' classes.
 
-    `_stamp` covers only the sources of gridweave.
+    `_stamp` covers only gridweave's own sources.
     """
     tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
     of_arguments = {kind.instance_class.__module__ for kind in tuples}
@@ -274,7 +274,7 @@ def _hash_of(folder: Path) -> str:
 
 
 class _PartCacheImpl(_WholeCacheImpl):
-    """The cache of parts, in the same folders as the kernels; the file names end in ``-part``."""
+    """The cache of parts, in the same folders as whole kernels but in files whose names end in ``-part``."""
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
         return f"{super().get_filename_base(fullname, abiflags)}-part"
@@ -302,13 +302,13 @@ class _PartCache(_PromptCache):
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a pure function over numbers and numpy arrays at its first call, and cache the result on disk.
+    """Compile a function of numbers and numpy arrays at its first call, and cache the result on disk.
 
     Parameters
     ----------
     function : callable
-        Reads and writes only its arguments: no clock, no I/O, no global state. Allocates no arrays. Its module is in a
-        folder named ``kernels``.
+        Must read and write only its arguments (no clock, no I/O, no global state), allocate no arrays, and be in a
+        module in a folder named ``kernels``.
 
     Returns
     -------
@@ -326,8 +326,8 @@ def kernel_part(function: Callable[P, R]) -> Callable[P, R]:
 def kernel_apart(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a large function like `kernel`, but never inline it.
 
-    The compiler inlines functions, and the functions they call, where it expects that to pay. The search for sites,
-    which a pass calls in four places, would grow to 100,000 instructions and take minutes to compile.
+    The compiler inlines functions, with the functions they call, where it expects a benefit. With the search for sites
+    inlined in four places, a pass would grow to 100,000 instructions and take minutes to compile.
     """
     return _compiled(function, _ApartCompiler, forceinline=False)
 
@@ -335,8 +335,8 @@ def kernel_apart(function: Callable[P, R]) -> Callable[P, R]:
 def kernel_method(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a method of a named tuple like `kernel_part`; kernels and Python call it as ``rules.run_pass(state)``.
 
-    A kernel that calls the method is compiled once for each class of the named tuple, and no method is looked up at
-    run time.
+    A kernel that calls the method is compiled once per class of the named tuple, so there is no method lookup at run
+    time.
     """
     name = function.__name__
     if name not in _METHODS:
@@ -353,14 +353,14 @@ _METHODS: set[str] = set()
 
 
 class _BehindFields:
-    """Resolves a method of named tuples for numba, unless a field has the same name; the field then wins."""
+    """Resolves a method of named tuples for numba; a field with the same name takes precedence."""
 
     def _resolve(self, kind: Any, name: str) -> Any:
         return None if name in kind.fields else super()._resolve(kind, name)  # type: ignore[misc]
 
 
 def _finder(name: str) -> Callable[..., Any]:
-    """Return a function for numba's `overload` that looks up the method `name` in a class of named tuples."""
+    """Return a function for numba's `overload` that looks up the method `name` in a named tuple class."""
 
     def find(own: Any, *arguments: Any) -> Any:
         method: Any = getattr(own.instance_class, name, None)
@@ -368,8 +368,8 @@ def _finder(name: str) -> Callable[..., Any]:
         def call(own: Any, *arguments: Any) -> Any:
             return method(own, *arguments)
 
-        # Numba distinguishes functions of the same name and argument types by a number that each process counts from
-        # zero. Without unique names, a call between cached parts of two processes could reach the wrong method.
+        # Numba distinguishes functions with the same name and argument types by a number that each process counts from
+        # zero. Without unique names, a call between parts cached by two processes could reach the wrong method.
         kind = own.instance_class
         call.__qualname__ = f"{kind.__module__}.{kind.__qualname__}.{name}"
         return call if isinstance(method, _Method) else None
@@ -378,24 +378,24 @@ def _finder(name: str) -> Callable[..., Any]:
 
 
 def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
-    """Return the machine code of a kernel for these argument types, for callers that call it many times.
+    """Compile a kernel for these argument types, and return a callable that is faster to call many times.
 
-    At every call of a kernel numba examines each array of each argument to select the machine code. For the state of a
-    grid that takes ten times as long as the call itself. The returned callable skips this, so the caller must pass the
+    At every call of a kernel, numba examines each array in each argument to select the machine code. For a grid's state
+    that takes ten times as long as the call itself. The returned callable skips this step, so the caller must pass the
     right types. If compilation is switched off, return the kernel itself. If several processes need the same code, one
-    compiles it and the others wait and load it from the cache.
+    of them compiles it, and the others wait and load it from the cache.
 
     Parameters
     ----------
     function : callable
         A `kernel`, or a `kernel_part` whose name has no leading underscore.
     *arguments
-        Example arguments; only their types matter.
+        Example arguments, of which only the types matter.
     """
     whole = function.whole if isinstance(function, _Kernel) else function
     if not isinstance(whole, Dispatcher):
         return cast("Callable[P, R]", whole)
-    # `numba.typeof` takes a millisecond, which adds up for a caller that makes many cores with arrays of equal types.
+    # `numba.typeof` takes a millisecond, which adds up for a caller that creates many cores with the same array types.
     about = function, tuple(map(_layout, arguments))
     if about not in _PREPARED:
         with one_at_a_time(f"{function.__module__}.{function.__qualname__}"):
@@ -416,19 +416,19 @@ def _layout(argument: object) -> object:
 
 @contextlib.contextmanager
 def one_at_a_time(what: str) -> Iterator[None]:
-    """Hold a lock shared by processes, so that only the first of them compiles and the others wait.
+    """Hold a lock that is shared between processes, so that one process compiles while the others wait.
 
-    If the lock file cannot be opened, run without the lock.
+    If the lock file cannot be opened, continue without a lock.
 
     Parameters
     ----------
     what : str
-        Name of the lock; processes wait only for holders of the same name.
+        Name of the lock; a process waits only for processes that hold a lock with the same name.
     """
     config: Any = numba.config
     folder = _kept_in(Path(config.CACHE_DIR or _FOLDER))
     handle = -1
-    # Without a writable cache each process compiles for itself, so waiting would gain nothing.
+    # Without a writable cache, each process compiles for itself, so waiting would gain nothing.
     with contextlib.suppress(OSError):
         handle = os.open(folder / f"{what}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -442,7 +442,7 @@ def one_at_a_time(what: str) -> Iterator[None]:
 class _Kernel:
     """A kernel that is declared to numba at its first call, or when a kernel that calls it is compiled.
 
-    A command imports hundreds of kernels and calls a few; cached machine code already contains the kernels it calls.
+    A command imports hundreds of kernels but calls only a few; a kernel's cached machine code includes its callees.
     """
 
     def __init__(self, function: Callable[..., Any], compiler: type[_Compiler], *, forceinline: bool) -> None:
@@ -457,12 +457,12 @@ class _Kernel:
 
     @functools.cached_property
     def part(self) -> Any:
-        """The part that other kernels link; the plain function if the user has switched compilation off."""
+        """The part that other kernels link, or the plain function if the user has switched compilation off."""
         return self._declared(_PartCache, no_cpython_wrapper=True, pipeline_class=self._compiler)
 
     @functools.cached_property
     def whole(self) -> Any:
-        """The callable for Python: the kernel with machine code, or the part if the kernel is private."""
+        """The callable for Python: the whole kernel as machine code, or the part if the kernel is private."""
         part = self.part
         if part is self.py_func or self.py_func.__name__.startswith("_"):
             return part
@@ -473,9 +473,9 @@ class _Kernel:
 
     def _declared(self, cache: type[FunctionCache], **options: Any) -> Any:
         njit: Any = numba.njit
-        # NUMBA_CACHE_DIR takes precedence over our folder. The setting is restored for other code that uses numba.
+        # NUMBA_CACHE_DIR takes precedence over our folder. Restore the setting for other code that uses numba.
         config: Any = numba.config
-        chosen = config.CACHE_DIR  # set from the environment, when numba is imported
+        chosen = config.CACHE_DIR  # set from the environment when numba was imported
         try:
             config.CACHE_DIR = str(_kept_in(Path(chosen or _FOLDER)))
             declared = njit(**self._options, **options)(self.py_func)
@@ -495,7 +495,7 @@ class _Method(_Kernel):
 
 @typeof_impl.register(_Kernel)
 def _type_of_kernel(function: _Kernel, context: Any) -> Any:
-    """Return the numba type of a kernel that another kernel calls: the type of its part."""
+    """Return the numba type of a kernel that another kernel calls, i.e. the type of the kernel's part."""
     return typeof_impl(function.part, context)
 
 
@@ -504,13 +504,13 @@ def _compiled(function: Callable[P, R], compiler: type[_Compiler], *, forceinlin
 
 
 def _stamp(package: Path) -> str:
-    """Return a hash of this file and of all files in folders named `kernels`, at any depth of a package.
+    """Return a hash of this file and of all files in a package's folders named `kernels`, at any depth.
 
-    Numba recompiles a function when its own file changes, but not when the file of a function that it calls changes.
-    So each state of the sources has its own cache folder.
+    Numba recompiles a function when the function's own file changes, but not when the file of a callee changes. So each
+    version of the sources has its own cache folder.
     """
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    # In a checkout the folders of the package are links, which Path.rglob does not follow.
+    # In a checkout, the package's folders are links, which Path.rglob does not follow.
     folders = (Path(folder) for folder, _, _ in os.walk(package, followlinks=True))
     for path in sorted(path for folder in folders if folder.name == "kernels" for path in folder.glob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode())
@@ -520,7 +520,7 @@ def _stamp(package: Path) -> str:
 
 @functools.cache
 def _kept_in(root: Path) -> Path:
-    """Return the cache folder for the present sources; the first call locks it and removes old cache folders."""
+    """Return the cache folder for the current sources; the first call locks it and removes old cache folders."""
     folder = root / _STAMP
     # If the folder is not writable, there is nothing to remove.
     with contextlib.suppress(OSError):
@@ -530,10 +530,10 @@ def _kept_in(root: Path) -> Path:
 
 
 def _use(folder: Path) -> None:
-    """Create a cache folder if it is missing, and lock it until this process ends, so that no process removes it."""
+    """Create a cache folder if it is missing, and lock it until this process exits, so that no process removes it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # another process removed the folder meanwhile
+        with contextlib.suppress(FileNotFoundError):  # another process has removed the folder
             handle = os.open(folder / _USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(handle, fcntl.LOCK_SH)
             os.utime(handle)
@@ -543,7 +543,7 @@ def _use(folder: Path) -> None:
 
 
 def _prune(root: Path) -> None:
-    """Remove cache folders that are not in use, if they are old (`_KEPT_S`) or too many (`_STATES_KEPT`)."""
+    """Remove unused cache folders that are older than `_KEPT_S`, or not among the `_STATES_KEPT` newest."""
     folders = sorted(
         ((_used_s(folder), folder) for folder in root.iterdir() if _IS_STAMP.fullmatch(folder.name)), reverse=True
     )
@@ -554,7 +554,7 @@ def _prune(root: Path) -> None:
 
 
 def _used_s(folder: Path) -> float:
-    """Return when a folder was last used, in seconds since 1970."""
+    """Return when a cache folder was last used (Unix time [s]); 0 if unknown."""
     for path in (folder / _USED, folder):
         with contextlib.suppress(OSError):
             return path.stat().st_mtime
@@ -573,7 +573,7 @@ def _remove(folder: Path) -> None:
 _STATES_KEPT = 10
 _KEPT_S = 30 * 24 * 3600.0
 _USED = "used"
-"""Name of the lock file in a cache folder; the file's modification time is the time of the folder's last use."""
+"""Name of the lock file in a cache folder; its modification time is when the folder was last used."""
 _IS_STAMP = re.compile("[0-9a-f]{16}")
 _FOLDER = platformdirs.user_cache_path("gridweave") / "kernels"
 _STAMP = _stamp(Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""Find the entry points of gridweave and of the installed packages that extend it."""
+"""Find the entry points of gridweave and of installed packages that extend gridweave."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from gridweave.errors import InputError
 
 OWN = "gridweave"
-"""The name of this distribution."""
+"""Name of this distribution."""
 
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def own_entry_points(group: str) -> dict[str, str]:
-    """Map the names of gridweave's own entry points in a group to ``module:attribute``.
+    """Return gridweave's own entry points in a group, as a map from names to ``module:attribute``.
 
-    In a checkout, read its pyproject.toml: the installed package may be older or missing.
+    In a checkout, read the checkout's pyproject.toml, because the installed package may be older or missing.
     """
     try:
         project = tomllib.loads(_CHECKOUT.read_text(encoding="utf-8"))["project"]
@@ -29,14 +29,14 @@ def own_entry_points(group: str) -> dict[str, str]:
 
 
 def all_entry_points(group: str) -> dict[str, str]:
-    """Map the names of all entry points in a group to ``module:attribute``, in alphabetical order.
+    """Return all entry points in a group, as a map from names to ``module:attribute``, sorted by name.
 
-    This searches all installed packages, which takes about 10 ms.
+    The search through all installed packages takes about 10 ms.
 
     Raises
     ------
     InputError
-        If two packages have different entry points of the same name.
+        If two packages have different entry points with the same name.
     """
     entry_points = own_entry_points(group)
     owner = dict.fromkeys(entry_points, OWN)

@@ -1,4 +1,4 @@
-"""Integers as ranges: nodes, hardware threads, jobs, array tasks."""
+"""Represent sets of integers as ranges, e.g. of nodes, hardware threads, jobs or array tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return the sorted maximal half-open ranges of numbers; order and duplicates do not matter.
+    """Return the maximal half-open ranges that contain the numbers, sorted; order and duplicates do not matter.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def ranges_text(numbers: Iterable[int], between: str = " ") -> str:
-    """Format numbers as ranges with both ends included, sorted and joined by `between`.
+    """Format numbers as sorted ranges, including both ends, joined by `between`.
 
     Examples
     --------

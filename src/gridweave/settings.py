@@ -1,4 +1,4 @@
-"""Compare settings with those in a journal, and apply the changes that a journal allows (docs/journal.md)."""
+"""Compare settings with the settings in a journal, and apply the allowed changes (docs/journal.md)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import msgspec
 T = TypeVar("T")
 
 Changeable = Mapping[str, tuple[Any, ...] | None]
-"""Maps the path of a setting that may change, e.g. ``policy.order``, to its allowed values; None allows any.
+"""Maps the path of a setting that may change, e.g. ``policy.order``, to its allowed values; None allows any value.
 
-Paths have no indexes. An entry covers all settings below its path.
+Paths have no list indexes. An entry covers all settings below its path.
 """
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class SettingsChanged(msgspec.Struct, frozen=True, tag="SettingsChanged"):
-    """The operator has changed settings of a core; `settings` has the new values of all settings that may change."""
+    """The event that the operator has changed a core's settings; `settings` has all the new settings."""
 
     settings: dict[str, Any]  # in the form that `plain` returns
 
 
 class Change(NamedTuple):
-    """A setting whose value differs from the journal's, or that this release does not know."""
+    """A setting whose value differs from the value in the journal, or that this release does not know."""
 
     path: str
     before: Any
@@ -36,13 +36,13 @@ class Change(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The change in one line."""
+        """A one-line description of the change."""
         if self.now is msgspec.UNSET:
             return f"{self.path} is not known"
         return f"{self.path or 'it'} is {self.now!r:.100}, and was {self.before!r:.100}"
 
     def is_allowed(self, changeable: Changeable) -> bool:
-        """Whether the setting may change from the old to the new value while a journal is in use."""
+        """Whether the setting may change from its old to its new value while a journal is in use."""
         entry = _named(self.path, changeable)
         if entry is None:
             return False
@@ -51,20 +51,20 @@ class Change(NamedTuple):
 
 
 def _named(path: str, changeable: Changeable) -> str | None:
-    """Return the entry that covers a setting, by its own path or a path above it, or None."""
+    """Return the path of the entry that covers a setting, at its own path or above, or None."""
     plain = re.sub(r"\[\d+\]", "", path)
     return next((name for name in changeable if plain == name or plain.startswith(f"{name}.")), None)
 
 
 def plain(value: object) -> Any:
-    """Return settings in the journal's form: dicts, lists, numbers and strings; None for NODEFAULT."""
+    """Convert settings to the journal's form, i.e. dicts, lists, numbers and strings; NODEFAULT becomes None."""
     return None if value is msgspec.NODEFAULT else msgspec.msgpack.decode(_ENCODER.encode(value))
 
 
 def settings_changes(kept: Any, now: Any, path: str = "") -> Iterator[Change]:
-    """Yield the differences between settings and the plain settings from a journal.
+    """Yield the differences between the current settings and the plain settings from a journal.
 
-    A field that is missing in the journal of an older release counts as having its default.
+    A field that is missing in the journal, which an older release may have written, counts as having its default.
     """
     if isinstance(now, msgspec.Struct) and isinstance(kept, dict):
         left = kept | {}
@@ -79,18 +79,18 @@ def settings_changes(kept: Any, now: Any, path: str = "") -> Iterator[Change]:
 
 
 def settings_as(now: T, kept: Any, changeable: Changeable, path: str = "") -> T:
-    """Return a copy of settings in which every setting that may change has its value from a journal.
+    """Return a copy of settings in which each setting that may change has its value from a journal.
 
     Parameters
     ----------
     now : msgspec.Struct or dataclass
-        The present settings.
+        The current settings.
     kept : dict
-        Settings from a journal, in the form that `plain` returns; missing fields have their defaults.
+        The settings from a journal, in the form that `plain` returns; missing fields have their defaults.
     changeable : Changeable
         The settings that may change.
     path : str
-        Path of `now` in the settings of the core.
+        Path of `now` within the core's settings.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def settings_as(now: T, kept: Any, changeable: Changeable, path: str = "") -> T:
 
 
 def _defaults(settings: Any) -> dict[str, Any]:
-    """Map the names of the fields of settings to their defaults; NODEFAULT for a field without one."""
+    """Return the defaults of a settings object's fields by name; NODEFAULT for a field without a default."""
     if isinstance(settings, msgspec.Struct):
         fields = msgspec.structs.fields(settings)
         return {

@@ -1,4 +1,4 @@
-"""Answer many requests with few calls: requests that arrive during a call share the next call."""
+"""Answer many questions with few calls: questions that arrive during a call share the next call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A = TypeVar("A")
 
 
 class SharedCalls(Generic[Q, A]):
-    """Answer single questions by calls that carry several.
+    """Batches single questions into shared calls.
 
     One call runs at a time. Questions that arrive during a call wait until it ends and then share the next call. So a
     call never answers a question that arrived after the call started, and no timer delays a question.
@@ -24,10 +24,10 @@ class SharedCalls(Generic[Q, A]):
     Parameters
     ----------
     call
-        Returns the answers to a list of questions, in the same order; an answer may be an error for its question. If
-        the call raises an error, each of its questions gets a copy of that error.
+        Returns the answers to a list of questions, in the same order; an answer may be an error, which is raised for
+        its question. If the call itself raises an error, each of its questions gets a copy of that error.
     most_together
-        Largest number of questions in one call.
+        Maximum number of questions per call.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class SharedCalls(Generic[Q, A]):
         self._under_way: asyncio.Task[None] | None = None
 
     async def ask(self, question: Q) -> A:
-        """Return the answer to a question, or raise its error; a cancelled caller withdraws a waiting question."""
+        """Return the answer to a question, or raise its error; if cancelled while waiting, withdraw the question."""
         import asyncio  # deferred for commands that never call this
 
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
@@ -50,7 +50,7 @@ class SharedCalls(Generic[Q, A]):
         return await answer
 
     async def close(self) -> None:
-        """Cancel the running call and all waiting questions."""
+        """Cancel the call in progress and all waiting questions."""
         for _, answer in self._waiting:
             answer.cancel()
         if self._under_way is not None:

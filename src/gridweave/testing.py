@@ -1,4 +1,4 @@
-"""Checks for code that plugs into gridweave: `check_discipline` is the conformance suite of all disciplines."""
+"""Checks for code that extends gridweave; `check_discipline` is the conformance suite for disciplines."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 
 STEPS = 60
-"""Steps of each random run before submissions stop and the site finishes its jobs."""
+"""Number of random steps in each run before submissions stop and the site finishes its jobs."""
 
 MOST_STEPS = 2_000
-"""Limit on the steps in which the site must finish its jobs."""
+"""Maximum number of steps that the site may take to finish its jobs."""
 
 NEEDED_BY: dict[str, tuple[str, ...]] = {
     "reserves": ("reserve", "unreserve"),
@@ -45,30 +45,30 @@ NEEDED_BY: dict[str, tuple[str, ...]] = {
     "forms": ("form_of", "rate_of"),
     "columns": ("figures",),
 }
-"""The methods that a discipline with a trait must override."""
+"""The methods that a discipline must override, by trait."""
 
 ONLY_WITH = ("learns", "counts_work", "forms", "columns")
-"""Traits whose methods are called only if the trait is declared; overriding them without it has no effect."""
+"""Traits whose methods must not be overridden unless the trait is declared, because they would never be called."""
 
 
 def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: int = 6, seeds: int = 3) -> None:
-    """Check that a discipline obeys the laws that the rest of gridweave relies on.
+    """Check that a discipline obeys the laws on which the rest of gridweave relies.
 
-    Submit, cancel and end random jobs at a `SiteCore`, under each policy. The laws:
+    For each policy, submit, cancel and end random jobs at a `SiteCore`. The laws:
 
     - **Options.** An unknown option is refused; the policy has the discipline's name and a label.
-    - **Invariants.** The state of the site is consistent, and no job waits at an idle site.
+    - **Invariants.** The site's state is consistent, and no job waits forever at an idle site.
     - **Traits match behaviour.** The discipline does nothing that its traits rule out, and overrides the methods that
       its traits require.
     - **Commands are complete.** Jobs run on the nodes and at the rates that the commands named, and time-sliced jobs
-      never work on one node at once.
-    - **Replay.** A second site gives the same commands for the same events.
-    - **State.** A new site that is restored from the encoded state has the same encoded state, and gives the same
+      never work on the same node at the same time.
+    - **Replay.** A second site issues the same commands for the same events.
+    - **State.** A new site that is restored from an encoded state has the same encoded state, and issues the same
       commands from then on.
     - **Copies are independent.** Events and queries sent to a copy of a site do not change the original.
     - **A pass is idempotent.** A second pass at the same instant changes nothing.
-    - **A quote is kept.** A job that is quoted a start now starts when it is submitted. A job starts no later than a
-      binding promise, provided that jobs end by their limits and no other events arrive.
+    - **Quotes are kept.** A job that is quoted an immediate start starts when it is submitted. A job starts no later
+      than a binding promise, provided that jobs end by their limits and no other events arrive.
 
     Parameters
     ----------
@@ -77,14 +77,14 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
     policies : sequence of Policy, optional
         Policies to check; by default the policy without options.
     nodes : int
-        Nodes of the site; must be the number of nodes in policies that name one.
+        Number of nodes of the site; must match policies that specify a number of nodes.
     seeds : int
-        Random runs per policy.
+        Number of random runs per policy.
 
     Raises
     ------
     AssertionError
-        If a law is broken; the message names the law, the policy and the seed.
+        If a law is violated; the message says how, with the policy and the seed.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
 
 @contextmanager
 def _known(entry: Entry) -> Iterator[None]:
-    """Register a discipline for the duration of its check, and restore the entry of the same name afterwards."""
+    """Register a discipline during its check; afterwards, restore any previous entry with the same name."""
     before = DISCIPLINES.get(entry.name)
     DISCIPLINES[entry.name] = entry
     try:
@@ -151,7 +151,7 @@ def _check_methods(discipline: Discipline, traits: Traits) -> None:
 
 
 def _check_elastic(entry: Entry, policy: Policy, nodes: int) -> None:
-    """Check that an elastic discipline starts no job while all nodes are gone, and starts it when they return."""
+    """Check that an elastic discipline starts no job while all nodes are gone, and starts it once they return."""
     traits, discipline = entry.traits_of(policy), entry.make(nodes, policy, FROM_MONDAY)
     if not traits.elastic:
         return
@@ -171,14 +171,14 @@ def _resize(discipline: Discipline, traits: Traits, nodes: int, by: int) -> None
 
 
 _LATER = week_of([(0, 123_456_789)])
-"""A start of the week other than `FROM_MONDAY`, for disciplines that do not depend on the time of the week."""
+"""A week clock that differs from `FROM_MONDAY`, for disciplines that must not depend on the time of the week."""
 
 _NEEDS = ((1.0, 0.0, 0.0), (0.1, 0.8, 0.1), (0.1, 0.1, 0.8))
-"""Fractions of CPU, network and disk use, from which each random job draws one row."""
+"""Rows of CPU, network and disk use, as fractions; each random job draws one of the rows."""
 
 
 class _Run:
-    """A random run of a site and of a second site with the same events, which is sometimes restored from its state."""
+    """A random run of a site and a second site with the same events; the second is sometimes restored from a state."""
 
     def __init__(self, entry: Entry, policy: Policy, nodes: int, seed: int) -> None:
         self._entry, self._policy, self._nodes = entry, policy, nodes
@@ -186,14 +186,14 @@ class _Run:
         self._rng = np.random.default_rng(seed)
         self.now_ms = self._number = 0
         self._site = SiteCore(nodes, policy)
-        # Without the trait `week` a discipline must not depend on the time of the week: the second site has another.
+        # Without the trait `week`, a discipline must not depend on the time of the week, so give the second another.
         self._second = SiteCore(nodes, policy, week=FROM_MONDAY if self._traits.week else _LATER)
         self._jobs: dict[int, Job] = {}
         self._rate: dict[int, int] = {}
         self._nodes_of: dict[int, int] = {}
 
     def run(self) -> None:
-        """Run `STEPS` random steps, then end all jobs."""
+        """Take `STEPS` random steps, then let all jobs end."""
         for _ in range(STEPS):
             self.now_ms += int(self._rng.choice([0, 1, 7, 50, 400]))
             self._step(self._events())
@@ -213,14 +213,14 @@ class _Run:
         assert not self._rate, "jobs stay paused forever on an idle site"
 
     def _restored(self) -> SiteCore:
-        """Return a new site in the state of this one."""
+        """Return a new site that is restored from the site's state."""
         fresh, state = SiteCore(self._nodes, self._policy), dump_state(self._site)
         fresh.restore(read_state(fresh, state))
         assert dump_state(fresh) == state, "a restored site differs from the state that it was restored from"
         return fresh
 
     def _step(self, events: list[Event]) -> None:
-        """Send the events to both sites, compare their commands, and check the commands against the traits."""
+        """Send events to both sites, compare the sites' commands, and check the commands against the traits."""
         bystander = self._site.copy()
         before = dump_state(bystander)
         for event in events:
@@ -242,7 +242,7 @@ class _Run:
         assert not again, f"a second pass at the same instant decides more: {again}"
 
     def _carry_out(self, command: Command) -> None:
-        """Check a command against the traits, and apply it to the rates of the jobs."""
+        """Check a command against the traits, and record the nodes and the rate that it gives a job."""
         traits = self._traits
         match command:
             case StartJob(job_id, nodes, threads):
@@ -268,7 +268,7 @@ class _Run:
                 self._rate[job_id] = rate
 
     def _check_running(self) -> None:
-        """Check the running jobs that the site reports against its commands."""
+        """Check that the running jobs that the site reports match its commands."""
         running, nodes_of = list(self._site.running()), self._site.source.nodes_of
         assert {run.job.job_id for run in running} == self._rate.keys(), (
             "the running jobs are not the jobs that were started"
@@ -306,7 +306,7 @@ class _Run:
         )
 
     def _events(self) -> list[Event]:
-        """Return random ends, cancellations and submissions of jobs for one instant."""
+        """Return random events for one instant: ends, cancellations and submissions of jobs."""
         part = self._rng.choice([0.0, 0.1, 0.9])
         events: list[Event] = [JobFinished(job_id) for job_id in self._rate if self._rng.random() < part]
         waiting = [job.job_id for job, _ in self._site.waiting()]
@@ -319,7 +319,7 @@ class _Run:
         return events
 
     def _ask(self) -> None:
-        """Send a copy every query and let it continue; check that the site itself is unchanged."""
+        """Send all queries and more events to a copy of the site; check that the site itself does not change."""
         before, copy, job = dump_state(self._site), self._site.copy(), self._job()
         keeps_limits = all(run.end_by_estimate_ms > self.now_ms for run in self._site.running())
         for waiting, _ in self._site.waiting():
@@ -338,7 +338,7 @@ class _Run:
         assert dump_state(self._site) == before, "a query, or a copy that continues, changes the site"
 
     def _check_quote(self, copy: SiteCore, job: Job) -> None:
-        """Check that a job quoted a start now does start, and that `startable` agrees with `earliest_start_ms`."""
+        """Check that a job quoted an immediate start does start, and that `startable` and `earliest_start_ms` agree."""
         run, why_never = copy.expected_run(self.now_ms, job), copy.why_never(job)
         assert run is None or why_never is None, f"a quote for a job that can never run: {why_never}"
         assert run is None or run.start_ms >= self.now_ms, "a quoted start is in the past"
@@ -353,7 +353,7 @@ class _Run:
             assert start_ms == self.now_ms, f"{width} nodes are startable now, but the earliest start is {start_ms} ms"
 
     def _check_moved_limit(self, copy: SiteCore) -> None:
-        """Check that `expect_end` moves the expected end of a running job, unless its discipline counts work."""
+        """Check that `expect_end` moves a running job's expected end, unless the discipline counts work."""
         for job_id, nodes in self._site.source.nodes_of.items():
             shared = any(nodes & other for other_id, other in self._site.source.nodes_of.items() if other_id != job_id)
             if self._traits.counts_work or shared or not self._rate[job_id]:
@@ -365,7 +365,7 @@ class _Run:
 
 
 def _start_by_limits(site: SiteCore, now_ms: int, job_id: int) -> float:
-    """Return when a waiting job starts, in ms, if all jobs end at their limits and no events arrive; inf if never."""
+    """Return when a waiting job starts [ms] if all jobs end at their limits and no events arrive; inf if never."""
     for _ in range(MOST_STEPS):
         wakeup_ms = site.next_wakeup_ms()
         if wakeup_ms is None:

@@ -11,13 +11,13 @@ from gridweave.errors import OptionError
 _BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(?:([kmgtp])(i?))?b?(/s)?", re.ASCII | re.IGNORECASE)
 
 Kinds = Mapping[str, Callable[[str], Any]]
-"""Maps the name of a value to its parser."""
+"""Maps the name of each value to the value's parser."""
 
 
 def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
-    """Parse an amount of data, e.g. ``64 GB``, ``1.5GiB`` or ``4096``, in bytes, or a rate, e.g. ``200 MB/s``.
+    """Parse an amount of data, e.g. ``64 GB``, ``1.5GiB`` or ``4096``, or a rate, e.g. ``200 MB/s``.
 
-    Raise OptionError for `option` unless the value is valid and more than 0. A rate needs `per_second`.
+    Raise OptionError for `option` unless the value is valid and more than 0. Return bytes, or bytes/s if `per_second`.
 
     Examples
     --------
@@ -36,9 +36,9 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
 
 
 def named_values(option: str, text: str, kinds: Kinds, right: str) -> dict[str, Any]:
-    """Parse ``name=value,name=value`` with each name at most once.
+    """Parse ``name=value,name=value``; each name may occur only once.
 
-    Raise OptionError for `option` if a part is invalid; the message ends with the hint `right`.
+    Raise OptionError for `option` if any part is invalid; the message ends with the hint `right`.
 
     Examples
     --------

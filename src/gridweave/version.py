@@ -1,3 +1,3 @@
-"""The version of gridweave, in a module that imports nothing."""
+"""The version of gridweave; this module imports nothing."""
 
 __version__ = "0.1.0"
