@@ -138,8 +138,8 @@ async def test_one_job_starts_on_two_clusters(clusters: GridOfClusters, tmp_path
         forecast = clusters.driver.grid.forecast(clusters.driver.clock.now_ms(), job)
         return "" if forecast is None else "; ".join(row.reason for row in forecast.sites)
 
-    there = "4 of the 4 nodes of the site are there; 4 of them free, which has cost"
-    others = "2 of the 4 nodes of the site are there, 2 are asked for"
+    there = "4 of the 4 nodes of the site are in service; 4 of them free, which has cost"
+    others = "2 of the 4 nodes of the site are in service, 2 are requested"
     await sites[0].until(lambda: there in said() and others in said(), "pilots that wait for the last")
     busy.run("scancel", own)
     await sites[0].until(lambda: clusters.record(job).state in OVER, "the end of the job")

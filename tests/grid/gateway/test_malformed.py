@@ -100,8 +100,8 @@ async def test_all_jobs_of_wrong_types_are_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"limit_ms": 10**30}, "limit_ms is a number of more than 64 bits"),
-        ({"nodes": -(10**400)}, "nodes is a number of more than 64 bits"),
+        ({"limit_ms": 10**30}, "limit_ms is a number that is too large"),
+        ({"nodes": -(10**400)}, "nodes is a number that is too large"),
         ({"name": "x" * 201}, "name is"),
         ({"user": "an\x1b[31mna"}, "user is"),
         ({"program": {"call": {"function": "a:b", "args": [[[10**30]]]}}}, "a number of more than 64 bits"),

@@ -116,7 +116,7 @@ def test_unknown_options_are_refused_by_name(options: dict[str, Any], option: st
         with pytest.raises(OptionError) as caught:
             simulate(workload, nodes=4, **options)
         assert caught.value.option == option
-    with pytest.raises(OptionError, match="driver: 'batsch' is not known; one of batch, core"):
+    with pytest.raises(OptionError, match="driver: 'batsch' is unknown; one of batch, core"):
         simulate(THREE, 4, SitePolicy(), driver="batsch")
 
 
@@ -290,7 +290,7 @@ def test_an_unknown_zone_is_an_error_only_if_it_matters(timezone: str) -> None:
     with pytest.raises(InputError, match=r"workload: time zone .* is unknown"):
         week_clock(work)
     assert simulate(work, nodes=4).start_ms.tolist() == [0, 100, 2]
-    with pytest.raises(InputError, match="is not known"):
+    with pytest.raises(InputError, match="is unknown"):
         simulate(work, nodes=4, discipline="planning", limits=[Limit(wider_than=3, window=Window(days=(0,)))])
 
 

@@ -25,7 +25,7 @@ LEVELS = (Level(name="high", priority=5, evicts=("low",)), Level(name="low", pri
 
 def table() -> dict[str, tuple[str, ...]]:
     """Return the rows of the table: what it says of levels, of evictions, and of what a priority does."""
-    section = PAGE.read_text(encoding="utf-8").partition("## Who has levels")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("## Disciplines with levels")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
     return {row[0].strip(" `"): tuple(cell.strip() for cell in row[1:4]) for row in rows}
 
@@ -76,7 +76,7 @@ def test_each_discipline_does_what_the_table_says(name: str) -> None:
     assert usual is not None
     commands = played(usual)
     assert any(isinstance(command, EvictJob) for command in commands) == (evicts == "yes")
-    assert hasattr(usual, "levels") == (has_levels == "yes") == ("makes the level" in priority)
+    assert hasattr(usual, "levels") == (has_levels == "yes") == ("determines the level" in priority)
     if has_levels == "no":
         assert starts(commands)[:2] == [1, 2], "the high job does not go first"
         assert (ordered is not None) == ("`priority`" in priority)

@@ -98,7 +98,7 @@ def test_nobody_and_nothing(tmp_path: Path) -> None:
         learn([path], job_class="x")
     with pytest.raises(OptionError, match=r"'mesh' has no jobs of user anna in .*; it has render$"):
         learn([path], user="anna", job_class="mesh")
-    with pytest.raises(OptionError, match="there are none"):
+    with pytest.raises(OptionError, match="it has none"):
         learn([path], user="bert", job_class="mesh")
     with pytest.raises(OptionError, match="last"):
         learn([path], last=0)
