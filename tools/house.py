@@ -80,7 +80,7 @@ PHRASES = (
         "go(es)? on",
         "hand(s|ed)? in",
         "hopeless",
-        "is none",
+        "(?<!there )is none",
         "keepers?",
         "knocks?",
         "lanes?",

@@ -150,10 +150,13 @@ def test_a_pair_of_the_grid_is_named_with_its_slowdown() -> None:
     assert (sharing.beside, sharing.now, round(sharing.slowdown, 2)) == ((1,), (), 1.28)
     notes = dict(live.notes[3])
     assert notes["beside"] == (
-        "on nodes shared with other jobs: 12 min 48 s instead of 10 min (factor 1.28) at site0, rather than wait or be split"
+        "on nodes shared with other jobs: 12 min 48 s instead of 10 min (factor 1.28) at site0, "
+        "rather than wait or be split"
     )
-    assert notes["shares"] == "its nodes at site0: on nodes shared with job 1: 12 min 48 s instead of 10 min (factor 1.28)"
-    assert notes["took"].startswith("it took 12 min 48 s, on nodes shared with job 1: expected to take 1.28 times as long as alone; ")
+    on_its_nodes = "on nodes shared with job 1: 12 min 48 s instead of 10 min (factor 1.28)"
+    assert notes["shares"] == f"its nodes at site0: {on_its_nodes}"
+    took = "it took 12 min 48 s, on nodes shared with job 1: expected to take 1.28 times as long as alone; "
+    assert notes["took"].startswith(took)
     host = live.grid.registry.records[1].sharing
     assert host is not None
     assert (host.beside, round(host.slowdown, 3)) == ((3,), round(22.8 / 20, 3))

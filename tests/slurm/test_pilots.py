@@ -145,7 +145,7 @@ async def test_one_job_starts_on_two_clusters(clusters: GridOfClusters, tmp_path
     await sites[0].until(lambda: clusters.record(job).state in OVER, "the end of the job")
     record = clusters.record(job)
     assert (record.outcome, record.reason) == ("finished", "")
-    assert sorted(nodes for _, nodes in record.node_indices) == [3, 4]
+    assert sorted(nodes for _, nodes in record.places) == [3, 4]
     begun_s = [float((tmp_path / f"rank.{rank}").read_text()) for rank in range(7)]
     assert record.start_ms is not None
     assert 1000 * min(begun_s) >= record.start_ms, "no rank begins before the agreed start"

@@ -288,8 +288,8 @@ def test_the_page_has_every_word() -> None:
         assert f"| `{word}` | {plain} |" in page, word
     drills = re.findall(r"\| `(test_\w+)` \|", page)
     tests = Path(__file__).parents[1]
-    node_indices = [tests / "slurm", tests / "site", tests / "grid" / "control"]
-    texts = [path.read_text() for place in node_indices for path in sorted(place.rglob("*.py"))]
+    folders = [tests / "slurm", tests / "site", tests / "grid" / "control"]
+    texts = [path.read_text() for place in folders for path in sorted(place.rglob("*.py"))]
     assert len(drills) >= 20
     assert not [drill for drill in drills if not any(f"def {drill}(" in text for text in texts)]
 

@@ -134,9 +134,9 @@ async def test_srun_and_mpirun_start_steps_in_a_job(site: BatchSite) -> None:
 def site_nodes(text: str) -> list[str]:
     """Return the numbers of the two nodes that steps have named, in the order of the steps."""
     found = sorted(line for line in text.splitlines() if line.startswith("step"))
-    node_indices = [line.rpartition("two")[2] for line in found]
-    assert len(set(node_indices)) == 2
-    return node_indices
+    places = [line.rpartition("two")[2] for line in found]
+    assert len(set(places)) == 2
+    return places
 
 
 @pytest.mark.asyncio

@@ -116,7 +116,7 @@ def test_unknown_options_are_refused_by_name(options: dict[str, Any], option: st
         with pytest.raises(OptionError) as caught:
             simulate(workload, nodes=4, **options)
         assert caught.value.option == option
-    with pytest.raises(OptionError, match="driver: 'batsch' is unknown; one of batch, core"):
+    with pytest.raises(OptionError, match="driver: 'batsch' is not known; one of batch, core"):
         simulate(THREE, 4, SitePolicy(), driver="batsch")
 
 

@@ -243,7 +243,8 @@ def test_the_actors_of_another_grid_are_not_taken_over(running: RunningActors) -
     same = RunningActors(NAMESPACE, grid_id="ours")
     same.find(["one", "other", "third"])
     assert sorted(same.actors) == ["one", "other"]
-    with pytest.raises(UnavailableError, match=r"has the actors of another grid \(one on .*\); give this grid another --name"):
+    problem = r"has the actors of another grid \(one on .*\); give this grid another --name"
+    with pytest.raises(UnavailableError, match=problem):
         RunningActors(NAMESPACE, grid_id="theirs").find(["one"])
 
 
