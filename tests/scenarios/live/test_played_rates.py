@@ -126,7 +126,6 @@ def test_jobs_are_faster_on_fast_machines(ray_cluster: None, tmp_path: Path) -> 
     is_fast = [one < 0.5 for one in simulated]
     assert any(is_fast)
     assert [one < 0.5 for one in live] == is_fast
-    assert all(one >= (0.1 if fast else 1.0) for one, fast in zip(live, is_fast, strict=True))
 
 
 @pytest.mark.ray
