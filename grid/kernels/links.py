@@ -21,13 +21,13 @@ from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.state import NEVER_MS
 
 MAX_OVERHEAD = 10_000
-"""Upper bound on overheads: a larger option counts as a typing error, and a split with a larger one is impossible."""
+"""Upper bound on overheads: a larger option is refused as a typing error; a split with more is impossible."""
 
 MAX_SPLIT_FACTOR = 2.0
 """Default limit on the factor by which a split may make a job longer (docs/grid.md, "With a network")."""
 
 NO_DATA, BLOCKING, PREFETCH = 0, 1, 2
-"""Staging of data: none; transfers occupy the nodes; input is transferred while the job is waiting."""
+"""How data is staged: not at all; while the job occupies its nodes; or input already while the job is waiting."""
 
 JOB_DATA = np.dtype(
     [
@@ -55,7 +55,7 @@ class Memo(NamedTuple):
     available : numpy.ndarray of int64, shape (rows, sites)
         Available nodes, part of the key.
     n_parts : numpy.ndarray of int64, shape (rows,)
-        Number of parts of the best placement; 0 for none.
+        Number of parts of the best placement; 0 if there is none.
     parts : numpy.ndarray of PART, shape (rows, sites)
     last_job_id, last_available, last_n_parts, last_parts : numpy.ndarray
         Last result of an exhaustive search for some jobs, one row per job, with the same meanings as above.

@@ -130,7 +130,7 @@ def _take_parts_on_links(
 def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
     """Whether the split in ``taken``, over the fewest sites, may be worthwhile.
 
-    It is not worthwhile if the job ends earlier on one site even when only the first two parts exchange messages.
+    The split is not worthwhile if the job ends earlier on one site, even if only the first two parts communicate.
     """
     net = codes.net
     communication = net.communication[slot]
@@ -220,7 +220,7 @@ def _take_where_it_ends_first(
 
 @kernel_part
 def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
-    """Start the search from the job's last result, found for other available nodes; a job with data has none."""
+    """Start the search from the job's last result, computed for other available nodes; jobs with data have none."""
     memo, earlier = net.memo, net.choice.earlier
     row = job_id & (len(memo.last_job_id) - 1)
     earlier.n_parts[0] = 0
@@ -316,13 +316,13 @@ def ends_late_on_links(state: GridState, net: GridLinks | None, slot: Slot, now_
 
 @kernel_part
 def sites_are_alike(net: GridLinks | None) -> bool:
-    """Whether a job ends at the same time on every single site; that is not so if jobs may transfer data."""
+    """Whether a job ends at the same time on every single site; False if jobs may transfer data."""
     return net is None or net.staging == NO_DATA
 
 
 @kernel_part
 def fits_now(state: GridState, net: GridLinks | None, slot: Slot) -> bool:
-    """Whether a site has the nodes for a job now and no other placement would end earlier."""
+    """Whether one site has enough free nodes for a job now and no other placement would end earlier."""
     return (net is None or not moves_data(net, slot)) and most_of(state.free_order) >= state.jobs[slot].width
 
 
@@ -346,7 +346,7 @@ def ends_on_one_site_by(state: GridState, net: GridLinks | None, slot: Slot, whe
 
 @kernel_apart
 def _ends_near_by(state: GridState, net: GridLinks, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
-    """Answer `ends_on_one_site_by` for a job with data, which takes a different time on each site."""
+    """Compute `ends_on_one_site_by` for a job with data, whose run time differs between the sites."""
     width = state.jobs[slot].width
     if width > state.counters[0].largest:
         return False

@@ -140,7 +140,7 @@ def occupy_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: In
 
 @kernel
 def occupy_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, end_ms: Int, sign: Int) -> None:
-    """Add the nodes of a running job between two times to the profiles, or remove them.
+    """Add a running job's nodes between two times to the profiles (``TAKE``) or remove them (``GIVE_BACK``).
 
     Nodes on a closed site are ignored, because the site's profile has no nodes.
     """
@@ -268,7 +268,7 @@ def _earliest_split(
 
 @kernel
 def _split_from(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, start_ms: Int) -> Int:
-    """Split a job that starts at the cursors' time; return its length, or ``NEVER_MS`` if that is impossible.
+    """Split a job that starts at the time of the cursors; return its length, or ``NEVER_MS`` if no split is possible.
 
     If a split takes longer than assumed, fewer nodes may be free for that length, so the search is repeated.
     """

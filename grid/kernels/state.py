@@ -124,7 +124,7 @@ class GridState(NamedTuple):
     reserved : numpy.ndarray of FRAGMENT, shape (sites,)
         The head's reservation at the shadow time.
     extra : numpy.ndarray of int64, shape (sites,)
-        Nodes that the head leaves free at the shadow time on its reserved sites; `ALL_NODES` on the others.
+        Nodes that the head leaves free at the shadow time on its reserved sites; `ALL_NODES` on other sites.
     available, ahead, later : numpy.ndarray of int64, shape (sites,)
         Scratch: nodes that a candidate may take, and nodes free at a later time.
     horizon_ms, horizon_most : numpy.ndarray of int64, shape (capacity,)

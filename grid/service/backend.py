@@ -71,7 +71,7 @@ LOOK_S = 1.5
 """How long to wait for the state of a site or the grid, in seconds."""
 
 PATIENT_S, HUNG_S = 0.5, 1.0
-"""Seconds without an answer after which a site is asked for its status, and seconds that it has to report it."""
+"""Seconds without an answer after which a site is asked for its state, and seconds that it then has to answer."""
 
 RECORDS_AT_ONCE = 1_000
 """Maximum number of records requested in one call."""

@@ -152,7 +152,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [JournalSpec(grid_place(self.folder, self.journal), identity_of(self.settings())), *sites]
 
     def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
-        """Return a site's probe settings and targets: the first machines of the sites after it."""
+        """Return a site's probe settings and targets: the first machine of each site that is listed after the site."""
         later = range(number + 1, len(self.sites))
         return self.probes, tuple((self.sites[k].name, self.site_settings(k).machines[0].name) for k in later)
 
@@ -201,7 +201,7 @@ class RunningGrid(RunningActors):
 
 
 class Kinds(NamedTuple):
-    """The classes of the actors; tests and measurements use other classes."""
+    """The actor classes; tests and measurements replace them by their own."""
 
     grid: type[LiveActor] = MetaActor
     site: type[LiveActor] = SiteActor
@@ -304,7 +304,7 @@ def add_site(
 
 
 def batch_notes(site: SitePlan) -> tuple[str, ...]:
-    """Return remarks for the operator on a site's batch system, one per line; empty if it has none.
+    """Return remarks for the operator on a site's batch system; empty if there are none.
 
     A batch system that does not answer only causes a remark, since it may answer later.
 

@@ -152,7 +152,7 @@ class GridDriver(Driver[Any]):
         return {number: f"site {name}: {why}" for number, (name, why) in problems.items() if why}
 
     def news_of_links(self) -> list[SiteCutOff]:
-        """Return events for the sites that are newly cut off, and for the sites that no longer are.
+        """Return events for the sites that have been cut off, and for the sites that are reachable again.
 
         A job placed at a site that is cut off would be stuck there. After a restart, the state in the journal applies
         until the grid has heard from the site.

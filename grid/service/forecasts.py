@@ -147,9 +147,9 @@ class ForecastQueue:
         return await self._answer(self._about_plan, most_jobs, FORECAST_S)
 
     async def alone(self, make: Callable[[], Work[T]], patience_s: float = FORECAST_S, *, name: object = None) -> T:
-        """Call `make` when this question's turn comes, run the function that it returns, and return the result.
+        """Call `make` when this question's turn comes, run the function that `make` returns, and return the result.
 
-        Questions with the same name that are waiting at that time share the answer; with name None, nothing is shared.
+        Questions with the same name that are waiting at that time share the answer, unless the name is None.
         """
         result: T = await self._answer(self._alone, _SeparateQuestion(make, name), patience_s)
         return result

@@ -142,7 +142,7 @@ def log_requests(path: str | None = None) -> None:
 
 
 def settings_of(plan: GatewayTable, state: LocalGridState, folder: Path) -> GatewaySettings:
-    """Return the settings of a local grid's gateway, with its previous port (from ``state.url``) if that is free.
+    """Return the settings of a local grid's gateway, with the port in ``state.url`` if that port is free.
 
     Raise UnavailableError if another process is listening at the configured port.
     """

@@ -180,7 +180,7 @@ def bring_up(spec: GridSpec, report: Report) -> StartReport:
 
 
 class _Kept(NamedTuple):
-    """The parts of a grid that are kept when everything else is started again."""
+    """The parts of a grid that survive a restart of everything else."""
 
     url: str  # URL of its gateway; empty: there was none
     watchdog: tuple[LocalProcess, ...]
@@ -559,7 +559,7 @@ def take_down(name: str, *, keep_jobs: bool, report: Callable[[str], None]) -> S
 
 
 def end_all(state: LocalGridState, *, keep_jobs: bool) -> StopReport:
-    """End everything that was started for a grid, found by its record and its marker, except its watchdog."""
+    """End a grid's processes, found by record and marker, except its watchdog and, with `keep_jobs`, its jobs."""
     folder = Path(state.folder)
     alive = [process for process in state.alive if process.name != WATCHDOG]
     done = StopReport(ended=[process.name for process in alive])
