@@ -40,7 +40,7 @@ class GridJobHeld(msgspec.Struct, frozen=True, tag="GridJobHeld", gc=False):
     """A user has held a job of the grid, so the job is taken out of the queue (`ReportHeld`).
 
     A placed or running job is taken out when it returns to the queue for another attempt, unless the user has released
-    it before (`GridJobReleased`).
+    the job by then (`GridJobReleased`).
     """
 
     job_id: int

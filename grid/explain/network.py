@@ -33,8 +33,8 @@ def network_now(
     Parameters
     ----------
     network : GridNetwork or None
-        The configured network. Without it the nodes are the sites, and the links are the pairs of sites that were
-        measured or share a job.
+        The configured network. Without it, the nodes are the sites, and the links are the pairs of sites that were
+        measured or run parts of the same job.
     model : NetworkModel or None
         The network that decisions use, corrected by measurements.
     spread : sequence of sequence of int

@@ -133,7 +133,7 @@ class AuditLog:
     def _before(self, handle: int) -> str:
         """Return the digest of the last line in this file, or in the newest rotated file if this file is empty.
 
-        So the chain continues even if another process is the first to write after a rotation.
+        This continues the chain even if another process is the first to write after a rotation.
         """
         if not os.fstat(handle).st_size:
             with contextlib.suppress(FileNotFoundError):

@@ -95,7 +95,7 @@ class Watcher:
         self._news.set()
 
     def pass_over(self, last: int) -> None:
-        """Advance to `last` without events for this watcher, unless chunks are still waiting."""
+        """Skip events up to `last`, none of which are for this watcher, unless chunks are still waiting."""
         if not self._chunks:
             self.delivered = self.taken = max(last, self.delivered)
 

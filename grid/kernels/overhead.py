@@ -35,8 +35,8 @@ def split_length_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: I
     state : GridState
         The fragments of the job are ``taken[:n_taken]``.
     codes : GridCodes
-        ``overhead`` holds the overheads for 2, 3, ... fragments, the last one also for more. It is not used with a
-        network.
+        ``overhead`` holds the overheads of 2, 3, ... fragments; the last value also applies to more fragments. It is
+        not used with a network.
     slot : int
         Slot of the job, whose ``sensitivity`` multiplies the overhead.
     length_ms : int

@@ -53,7 +53,7 @@ class GridCodes(NamedTuple):
     overhead : numpy.ndarray of float64, shape (at least 1,)
         Overhead of 2, 3, ... fragments as a fraction of the job's length; the last value also holds for more.
     net : GridLinks or None
-        The links between the sites and the traffic of the jobs; None if the overhead is a number.
+        The links between the sites and the traffic of the jobs; None if the overhead is a fixed number.
     offers : numpy.ndarray of int64, shape (slots,), or None
         Each job's end if it started now on offered shared nodes; ``NEVER_MS`` without an offer, 0 if not known
         yet. None if no site shares nodes or splits do not depend on such offers.
@@ -181,7 +181,7 @@ def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNo
 def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool) -> Int:
     """Return the selected site for a job that starts now, or ``NO_PLACE``.
 
-    Like `choose_site` with all free nodes or, for a job that ends after the shadow time (``late``), the spare nodes.
+    Only spare nodes count for a job that ends after the shadow time (``late``); otherwise all free nodes count.
     Best-fit and biggest-free use the sorted order of the sites and skip at most the sites that the head has reserved.
     """
     width = state.jobs[slot].width

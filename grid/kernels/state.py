@@ -69,12 +69,12 @@ COUNTERS = np.dtype(
 )
 """The counters of a grid: total and ``free`` nodes, nodes of the ``largest`` site, and the used length of each array.
 
-``spare`` is the sum of the nodes in ``spare_order``, `UNKNOWN` if that is outdated. ``horizon_next`` is the place of
+``spare`` is the sum of the nodes in ``spare_order``, `UNKNOWN` if outdated. ``horizon_next`` is the place of
 the running job at which the search for the horizon continues. ``settled`` is the slot of the head if the last pass
 started no job and nothing has changed since, otherwise `UNKNOWN`. ``n_noted`` is the number of places for which
 ``queue_width`` and ``queue_ms`` are up to date. ``first_gap`` and ``last_gap`` are the places of the first and last job
-that the pass has started. ``reserved_for`` is the slot of the head for which ``shadow_ms``, ``ahead`` and ``n_kept``
-entries of ``reserved`` were computed if nothing has changed since, otherwise `UNKNOWN`.
+that the pass has started. ``reserved_for`` is the slot of the head whose reservation (``shadow_ms``, ``ahead`` and the
+first ``n_kept`` entries of ``reserved``) is still valid, otherwise `UNKNOWN`.
 """
 
 UNKNOWN = np.int64(-1)
@@ -208,7 +208,7 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
 
 @kernel_part
 def is_full(state: GridState) -> bool:
-    """Whether the fragments of one more pass, at most one per node, might exceed the capacity."""
+    """Whether one more pass, which adds at most one fragment per node, might exceed the capacity."""
     return state.counters[0].n_fragments + state.counters[0].nodes > len(state.fragments)
 
 

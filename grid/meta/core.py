@@ -265,7 +265,7 @@ class MetaCore:
         """Return a function that forecasts the start of a job from a copy of the state; None if the job is unknown.
 
         The copy takes milliseconds. The function may take a second, and may run in another thread. The simulation
-        assumes that the grid learns of a job's end ``end_ms`` after the job has ended.
+        assumes that the grid learns of a job's end ``end_ms`` milliseconds after the job has ended.
         """
         return self.forecasters(now_ms, [job_id], end_ms)[0]
 

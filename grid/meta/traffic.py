@@ -49,7 +49,7 @@ class RunLengths(msgspec.Struct, frozen=True):
 
 
 class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """Run times, on one site and split, of one user's jobs of one class and one width.
+    """Run times of one user's jobs of one job class and width, on one site and split over several.
 
     Attributes
     ----------

@@ -71,7 +71,7 @@ Answer = Accepted | Declined
 
 
 class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a site."""
+    """A site's nodes and settings, and where its actors run."""
 
     name: str
     nodes: int
@@ -90,7 +90,7 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a grid."""
+    """A grid's sites and settings, and where its actors run."""
 
     folder: str  # folder of journals, jobs and their output, on every machine
     sites: tuple[SitePlan, ...]

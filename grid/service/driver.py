@@ -62,7 +62,7 @@ class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that a journal was written with: those of `GridSettings`, with the network abbreviated."""
+    """The settings with which a journal was written: those of `GridSettings`, but with a digest of the network."""
 
     sites: tuple[tuple[str, int], ...]
     policy: GridPolicy

@@ -328,9 +328,9 @@ class _Startup:
         return bool(labels)
 
     def _at_home(self, ray: Any, plan: GridPlan) -> GridPlan:
-        """Place the meta-scheduler where its journal is, even after all of Ray has been started again.
+        """Place the meta-scheduler where its journal is, even after Ray has been restarted completely.
 
-        That is a node with the grid's label or, if the journal is a file, this machine.
+        This is a node with the grid's label, else this machine. A journal with a URL is reachable from any node.
         """
         labels = {GRID_LABEL: self.done.state.name}
         if any(labels.items() <= node["Labels"].items() for node in ray.nodes() if node["Alive"]):
