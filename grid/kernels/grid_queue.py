@@ -117,7 +117,7 @@ def grid_pass(state: GridState, codes: GridCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _any_fits(state: GridState, first: Int) -> bool:
-    """Whether any job from place ``first`` on needs no more nodes than are free in the grid."""
+    """Whether any job from place ``first`` on fits into the free nodes of the whole grid."""
     for place in range(first, state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].width <= state.counters[0].free:
             return True
@@ -300,7 +300,7 @@ def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[
         At least one job is waiting. Afterwards ``reserved`` holds the fragments of the reservation.
     codes : GridCodes
     kept : numpy.ndarray of int64, shape (sites,)
-        Set to the free nodes of each site that are denied to jobs ending after the shadow time.
+        Output: how many free nodes of each site are denied to jobs that end after the shadow time.
 
     Returns
     -------

@@ -105,7 +105,7 @@ class GridLinks(NamedTuple):
     staging : int
         NO_DATA, BLOCKING or PREFETCH.
     exact_up_to : float
-        Up to this number of placements the search is exhaustive.
+        Maximum number of placements for which the search is exhaustive.
     max_factor : float
         Largest factor by which a split may make a job longer.
     choice : Choice or None

@@ -111,7 +111,7 @@ def take_parts_in_order(
 def _take_parts_on_links(
     state: GridState, codes: GridCodes, choice: Choice | None, slot: Slot, order: SiteOrder, when_ms: Int
 ) -> bool:
-    """Split a job with a network: over the fewest sites or, if ``choice`` is given, so that it ends earliest."""
+    """Split a job, given a network, over the fewest sites or, if ``choice`` is given, so that the job ends earliest."""
     net = codes.net
     if net.least_factor[slot] > net.max_factor:
         return False

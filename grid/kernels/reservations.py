@@ -107,7 +107,7 @@ def has_capacity(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
 
 @kernel
 def note_reserved(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, length_ms: Int) -> None:
-    """Record the nodes in ``taken`` as a job's reservation; without a start (``NEVER_MS``), it has no nodes."""
+    """Record the nodes in ``taken`` as a job's reservation; a reservation without a start (``NEVER_MS``) has none."""
     row = plan.row[slot]
     n_taken = state.counters[0].n_taken if start_ms < NEVER_MS else 0
     for k in range(n_taken):
@@ -167,7 +167,7 @@ def release_row(plan: ReservedStarts, slot: Slot) -> None:
 def find_place(
     state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int, latest_end_ms: Int
 ) -> tuple[Int, Int]:
-    """Find the preferred placement of a job among those that end by ``latest_end_ms``.
+    """Find the preferred placement of a job among the placements that end by ``latest_end_ms``.
 
     Parameters
     ----------

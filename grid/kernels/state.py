@@ -130,7 +130,7 @@ class GridState(NamedTuple):
     horizon_ms, horizon_most : numpy.ndarray of int64, shape (capacity,)
         The estimated times at which the largest number of free nodes on one site grows, and that number.
     shut : numpy.ndarray of bool, shape (sites,)
-        Whether a site accepts no new jobs from the grid; ends of jobs there free no nodes for the grid.
+        Whether a site accepts no new jobs from the grid; jobs that end on such a site free no nodes for the grid.
     """
 
     counters: npt.NDArray[np.void]

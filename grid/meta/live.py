@@ -507,7 +507,7 @@ class LiveGrid:
         self._traffic.ended(record, self.core.model)
 
     def _refused(self, job_id: int, reason: str) -> None:
-        """Record that a job is refused; add the reasons of the sites that do not accept the user's job."""
+        """Record that a job is refused, and the reasons of the sites that do not accept the user's job."""
         record = self.registry.records[job_id]
         self._part(record)
         excluded = self._excluded(record.request)

@@ -62,7 +62,7 @@ class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings with which a journal was written: those of `GridSettings`, but with a digest of the network."""
+    """The settings with which a journal was written: those of `GridSettings`, with a digest of the network's links."""
 
     sites: tuple[tuple[str, int], ...]
     policy: GridPolicy

@@ -187,7 +187,7 @@ class _Kept(NamedTuple):
 
 
 class _Startup:
-    """One start of a grid, with a record of the processes and actors started so far."""
+    """Starts a grid once, and records the processes and actors that have been started so far."""
 
     def __init__(
         self, spec: GridSpec, folder: Path, before: LocalGridState | None, kept: _Kept, report: Report

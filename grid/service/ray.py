@@ -192,7 +192,7 @@ _JOIN_S = 180.0
 _TRIES = 3
 _LOOK_EVERY_S = 0.05
 _LONGEST_PATH = 30
-"""Maximum length of the path of Ray's folder: sockets deep below it may have paths of at most 107 bytes."""
+"""Maximum length of the path of Ray's folder: paths of the sockets in its subfolders are limited to 107 bytes."""
 
 
 class RayMachine(msgspec.Struct, frozen=True):
