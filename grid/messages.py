@@ -62,7 +62,7 @@ class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
 class GridJobUnplaceable(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
     """A job can never be placed, given the planned changes of links or settings, and must be refused.
 
-    A running job continues, but is refused if it needs another attempt.
+    A running job continues, but the job is refused if it needs another attempt.
     """
 
     job_id: int

@@ -55,7 +55,7 @@ def address_key(address: object) -> str:
 
 
 def uid_of(connection: asyncio.BaseTransport | None) -> int | None:
-    """Return the uid of the user at the other end of a local connection; None if it comes from another machine.
+    """Return the uid of the user at the other end of a local connection; None if the connection is not local.
 
     The kernel reports the uid (sock_diag(7)); also None if the kernel module ``tcp_diag`` is missing.
     """

@@ -53,7 +53,7 @@ def limits_now(state: GridState, codes: GridCodes, now_ms: Int) -> Limits:
 
     Notes
     -----
-    Splitting a job that fits on one site does not make it end sooner, even if it would delay the head on that site.
+    A job that fits on one site does not end sooner if it is split, even if it would delay the head on that site.
     ``fitting`` is 0 if such jobs are split anyway (``multi-site``) or if the sites differ because of the job's data.
     """
     counters = state.counters[0]

@@ -183,7 +183,7 @@ def _taken_pays(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) ->
 def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
     """Find the head's shadow time and reserved nodes, and record each site's extra nodes.
 
-    Placement on one site is tried whenever a site gains enough nodes, and a split whenever all sites together have
+    The search tries one site whenever a site gains enough nodes, and a split whenever all sites together have
     enough. There is no shadow time if the links never allow a placement, or if the policy reserves nothing.
     """
     counters = state.counters[0]
@@ -343,7 +343,7 @@ def _backfill(state: GridState, codes: GridCodes, head: Int, first: Int, now_ms:
 
 @kernel_part
 def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -> None:
-    """Start a candidate; if it ends after the shadow time, subtract its nodes from the extra nodes."""
+    """Start a candidate; if the job ends after the shadow time, subtract its nodes from the extra nodes."""
     counters = state.counters[0]
     end_ms = begin_taken(state, codes, place, now_ms)
     counters.spare = UNKNOWN
@@ -356,7 +356,7 @@ def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms:
 
 @kernel_part
 def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Try to place a candidate in ``taken`` without delaying the head; return whether that succeeded."""
+    """Try to place a candidate, in ``taken``, without delaying the head; return whether that succeeded."""
     counters = state.counters[0]
     if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
         return True

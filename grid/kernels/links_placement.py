@@ -48,7 +48,7 @@ STARTS, ROUNDS = np.int64(16), np.int64(8)
 def take_free_site(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int
 ) -> bool:
-    """Try to place a job on one site now, in ``taken``; return whether that succeeded.
+    """Try to place a job on one site now, with its nodes in ``taken``; return whether that succeeded.
 
     A job that ends after ``shadow_ms`` gets only spare nodes. For the head, pass ``NEVER_MS``.
     """
@@ -65,7 +65,7 @@ def take_free_site(
 
 @kernel_part
 def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, when_ms: Int) -> bool:
-    """Try to place a job on one site at a later time, on the nodes in ``ahead``; return whether that succeeded."""
+    """Try to place a job on one site at a later time, given the nodes in ``ahead``; return whether that succeeded."""
     if net is not None:
         if moves_data(net, slot):
             return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
@@ -128,7 +128,7 @@ def _take_parts_on_links(
 
 @kernel_part
 def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether the split in ``taken``, over the fewest sites, may be worthwhile.
+    """Whether the split in ``taken``, which is over the fewest sites, could be worthwhile.
 
     The split is not worthwhile if the job ends earlier on one site, even if only the first two parts communicate.
     """
@@ -147,7 +147,7 @@ def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int)
 
 @kernel
 def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int) -> bool:
-    """Whether any split may end before the job would end on one site, by a lower bound for all splits."""
+    """Whether any split could end before the job would end on one site, judged by a lower bound for all splits."""
     net = codes.net
     communication = net.communication[slot]
     if moves_data(net, slot) or not waits_for_all(net.paths, communication):

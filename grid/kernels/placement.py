@@ -154,8 +154,8 @@ def may_split(state: GridState, codes: GridCodes, slot: Slot) -> bool:
 def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes) -> bool:
     """Split a job over the fewest sites, with the fragments in ``taken``; return whether that is possible.
 
-    Sites are picked one by one, in descending order of available nodes. A job has few fragments, so that is faster than
-    sorting all sites. The function changes ``available``.
+    Sites are picked one by one, in descending order of available nodes. A job has few fragments, so picking is faster
+    than sorting all sites. The function changes ``available``.
     """
     missing = state.jobs[slot].width
     most = min(fragments_allowed(codes, missing), len(available))

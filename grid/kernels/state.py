@@ -96,7 +96,7 @@ class GridState(NamedTuple):
     counters : numpy.ndarray of COUNTERS, shape (1,)
     jobs : numpy.ndarray of JOB, shape (slots,)
     sensitivity : numpy.ndarray of float64, shape (slots,)
-        Factor on the overhead of each job, for jobs that communicate more or less than others.
+        Factor by which the overhead of each job's splits is multiplied; it depends on how much the job communicates.
     draw : numpy.ndarray of float64, shape (slots,)
         Random number in [0, 1) of each job, for the selection ``random``.
     waiting : numpy.ndarray of int64, shape (slots,)

@@ -207,7 +207,7 @@ class MetaCore:
         return ()
 
     def _note_evicted(self, now_ms: int, site: int, answer: Ended | LeaseEnded) -> None:
-        """Count an eviction, at most once per attempt: a job on several sites is evicted as a whole."""
+        """Count an eviction, at most once per attempt, because a job on several sites is evicted as a whole."""
         past = self._evicted.get(answer.job_id)
         is_lost = isinstance(answer, LeaseEnded) or answer.outcome == "lost"
         if not is_lost or (past is not None and answer.attempt <= past.attempt):

@@ -268,7 +268,7 @@ class LiveBackend(Backend):
         return [HistoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
 
     async def _unheard(self, job_id: int, silent: Sequence[str], at_ms: int) -> list[Note]:
-        """Return a note for each of the job's sites that did not answer, saying that its history is missing."""
+        """Return a note for each of the job's sites that did not answer, saying that the site's notes are missing."""
         record = await self._record(job_id)
         sites = [] if record is None else [name for name, _ in record.places]
         problem = "does not answer; its events are missing here"

@@ -214,7 +214,7 @@ USUAL = Kinds()
 def start_grid(plan: GridPlan, *, timeout_s: float = START_S, kinds: Kinds = USUAL) -> RunningGrid:
     """Start the actors of a grid on the Ray cluster that this process has joined, unless they are running.
 
-    Raise UnavailableError if an actor is not ready in time because no node has its label or its journal is unavailable.
+    Raise UnavailableError if an actor is not ready in time because its journal is unavailable or no node has its label.
     """
     grid = make_grid(plan, kinds=kinds)
     grid.wait(timeout_s)

@@ -56,7 +56,7 @@ class _Questions(Generic[Q, T]):
         return len(self._asked)
 
     def add(self, question: Q, patience_s: float) -> asyncio.Future[T]:
-        """Return the future answer to a question; it fails if its turn does not come within `patience_s`."""
+        """Return a future for the answer to a question; the future fails unless the turn comes within `patience_s`."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._asked.append(_Asked(question, answer, self._now_s() + patience_s))
         return answer

@@ -482,7 +482,7 @@ def check_start(spec: GridSpec, before: LocalGridState | None) -> list[str]:
     OptionError
         If the grid is running with another GRID.toml or on another Ray.
     InputError
-        If users of its jobs cannot enter its folder, or a journal on this host was written with other settings.
+        If users of the grid's jobs cannot enter its folder, or a journal on this host was written with other settings.
     """
     read = spec.read
     if before is not None and not is_broken(before):
