@@ -25,7 +25,7 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
 
 
 class GridJobExclusions(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
-    """The set of sites that accept a job's user has changed; unless the job is running, it is placed accordingly."""
+    """The set of sites that accept a job's user has changed; a job that is not yet running is placed accordingly."""
 
     submitted: GridJobSubmitted  # the submission with the sites that are excluded now
 
@@ -40,7 +40,7 @@ class GridJobHeld(msgspec.Struct, frozen=True, tag="GridJobHeld", gc=False):
     """A user has held a job of the grid, so the job is taken out of the queue (`ReportHeld`).
 
     A placed or running job is taken out when it returns to the queue for another attempt, unless the user has released
-    it before (`GridJobReleased`).
+    the job by then (`GridJobReleased`).
     """
 
     job_id: int
@@ -53,7 +53,7 @@ class GridJobReleased(msgspec.Struct, frozen=True, tag="GridJobReleased", gc=Fal
 
 
 class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
-    """A site is cut off from all messages until an operator has solved a problem, or is no longer cut off."""
+    """A site has been cut off from all messages until an operator solves a problem, or it is reachable again."""
 
     site: int
     reason: str  # the problem; empty if messages are exchanged again
@@ -62,7 +62,7 @@ class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
 class GridJobUnplaceable(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
     """A job can never be placed, given the planned changes of links or settings, and must be refused.
 
-    A running job continues, but is refused if it needs another attempt.
+    A running job continues, but the job is refused if it needs another attempt.
     """
 
     job_id: int
@@ -88,7 +88,7 @@ class SiteShares(msgspec.Struct, frozen=True, tag="SiteShares", gc=False):
 
 
 class FromSite(msgspec.Struct, frozen=True, tag="FromSite", gc=False):
-    """A site has answered a request, or sent a report of its own."""
+    """A site has answered a request or sent an unsolicited report."""
 
     site: int
     answer: Answer
@@ -149,7 +149,7 @@ GridCommand = ToSite | ReportRefused | ReportRefusal | ReportDone | ReportHeld
 
 
 class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
-    """A site has answered a request, or sent a report of its own."""
+    """A site has answered a request or sent an unsolicited report."""
 
     site: int
     message: SiteMessage

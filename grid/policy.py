@@ -79,7 +79,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_site(self) -> DynPPolicy:
-        """The equivalent site policy, judged on AWRT; it provides the checks and the codes."""
+        """The equivalent site policy, which compares plans by AWRT; it provides the checks and the kernel codes."""
         return DynPPolicy(
             policies=self.policies,
             decider=self.decider,

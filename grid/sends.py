@@ -56,7 +56,7 @@ class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     default : Communication
-        The communication of all other jobs.
+        The communication of jobs whose class and user have no entry.
     by_class, by_user : dict from str to Communication
         The communication of jobs by class and by user; the class has priority.
     """

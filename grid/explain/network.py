@@ -33,8 +33,8 @@ def network_now(
     Parameters
     ----------
     network : GridNetwork or None
-        The configured network. Without it the nodes are the sites, and the links are the pairs of sites that were
-        measured or share a job.
+        The configured network. Without it, the nodes are the sites, and the links are the pairs of sites that were
+        measured or run parts of the same job.
     model : NetworkModel or None
         The network that decisions use, corrected by measurements.
     spread : sequence of sequence of int
@@ -123,7 +123,7 @@ def _way_there(link: NetworkLink) -> NetworkWay:
 
 
 def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, NetworkWay]:
-    """Return the corrected links that are each the whole path between two sites, with their measured values."""
+    """Return the measured values of each corrected link that is the whole path between two sites, by link."""
     corrected, paths = _corrected(written.paths, model.paths), model.paths
     alone = np.diff(written.paths.first).reshape(corrected.shape) == 1
     ways = {}
@@ -199,7 +199,7 @@ def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Mapp
 
 
 def _way_of(there: PairMeasured | None, back: PairMeasured | None) -> NetworkWay:
-    """Return one direction's measured values; jitter is the usual round trip minus the smallest one."""
+    """Return one direction's measured values; jitter is the usual minus the smallest round-trip time."""
     trips = there if there is not None and there.round_trip_ms is not None else back
     bandwidth_bps = None if there is None else there.bandwidth_bps
     if trips is None or trips.round_trip_ms is None or trips.least_ms is None:

@@ -29,7 +29,7 @@ MOST_JOBS = 20_000
 """Maximum number of waiting and arriving jobs; simulating more would take minutes."""
 
 MOST_STEPS = 100_000
-"""Maximum number of scheduling passes; with conservative backfilling, a pass counts as ten per waiting job."""
+"""Maximum number of scheduling passes; a pass with conservative backfilling counts as ten passes per waiting job."""
 
 ENOUGH_ENDED = 10
 """Number of ended jobs needed to estimate what fraction of their limits jobs use."""
@@ -244,7 +244,7 @@ class _Simulation:
 
 
 def _again(past: Sequence[PastJob], span_ms: int, load: float, first_id: int) -> list[PastJob]:
-    """Return ``load`` times as many jobs as ``past``: evenly chosen copies, ``span_ms`` later and with new ids."""
+    """Return ``load`` times as many jobs as ``past``: evenly chosen copies with new ids, ``span_ms`` later."""
     coming: list[PastJob] = []
     for number, job in enumerate(past):
         for _ in range(int((number + 1) * load) - int(number * load)):
@@ -255,7 +255,7 @@ def _again(past: Sequence[PastJob], span_ms: int, load: float, first_id: int) ->
 
 
 def _how_sure(comparisons: Sequence[Outlooks]) -> str:
-    """Describe whether the simulations agree on how the waits change."""
+    """Describe in words whether the simulations agree on how the waiting times change."""
     if len(comparisons) == 1:
         return "too few jobs have ended to know how much of their limits jobs use; shorter jobs mean shorter waits"
     later_ms = [comparison.then.wait_ms - comparison.now.wait_ms for comparison in comparisons]

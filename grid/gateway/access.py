@@ -201,7 +201,7 @@ class TokenStore:
     def _insert_short(
         self, connection: Connection, by: TokenInfo, scopes: Sequence[Scope], hours: float, key: str = ""
     ) -> MadeToken:
-        """Insert a short-lived token, or a login if `key`, the page's half of the secret, is given."""
+        """Insert a short-lived token, or a login if `key` (the page's half of the secret) is given."""
         if not 0 < hours <= MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {MOST_HOURS:g}")
         now_ms = self._now_ms()
@@ -515,7 +515,7 @@ async def find_token(request: web.BaseRequest, token: str, tokens: AsyncTokens, 
 async def _counted(
     request: web.BaseRequest, secret: str, find: Callable[[], Awaitable[TokenInfo | None]], logins: Logins
 ) -> TokenInfo:
-    """Look up a secret and count it if it is invalid; refuse it if the client has sent too many invalid ones."""
+    """Look up a secret; count invalid secrets, and refuse a client that has sent too many of them."""
     peer = request.remote, secret, None if logins.is_good(secret) else uid_of(request.transport)
     logins.check(*peer)
     try:

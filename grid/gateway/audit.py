@@ -33,7 +33,7 @@ logger = logging.getLogger("gridweave.gateway")
 
 
 def audit_place(tokens: str | None, named: str | None) -> str | None:
-    """Return the audit log's path: `named`, or else a file next to a token database that is a file, or else None.
+    """Return the audit log's path: `named`, else a file next to the token database if that is a file, else None.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class AuditLog:
             pass
 
     def add(self, entry: AuditEntry) -> None:
-        """Append a line; a failure is only logged, once until a line is written again."""
+        """Append a line; a failure is logged, but only once until a line can be written again."""
         try:
             with self._lock, self._opened() as handle:
                 if os.fstat(handle).st_size < self._most_bytes:
@@ -133,7 +133,7 @@ class AuditLog:
     def _before(self, handle: int) -> str:
         """Return the digest of the last line in this file, or in the newest rotated file if this file is empty.
 
-        So the chain continues even if another process is the first to write after a rotation.
+        This continues the chain even if another process is the first to write after a rotation.
         """
         if not os.fstat(handle).st_size:
             with contextlib.suppress(FileNotFoundError):
@@ -203,7 +203,7 @@ def _files_of(path: str | Path) -> list[str]:
 
 
 def _before(line: bytes) -> str | None:
-    """Return the digest that a line stores for the previous line; None if the line is malformed."""
+    """Return the digest of the previous line that a line contains; None if the line is malformed."""
     try:
         return msgspec.json.decode(line, type=AuditEntry).before
     except msgspec.MsgspecError:

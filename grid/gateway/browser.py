@@ -30,7 +30,7 @@ def check_browser(request: web.BaseRequest) -> None:
 
 
 def check_own_page(request: web.BaseRequest) -> None:
-    """Refuse a login's request from another origin's page; a request that changes data must name its origin."""
+    """Refuse a logged-in request from another origin's page; a request that changes data must name its origin."""
     check_origin(request)
     is_named = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
     if request.method not in _SAFE and not is_named:
@@ -49,7 +49,7 @@ def check_origin(request: web.BaseRequest) -> None:
 
 
 def _name(host: str) -> str:
-    """Return a host without its port; empty if the host is malformed."""
+    """Return the name in a ``host:port`` text; empty if the text is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -122,7 +122,7 @@ class GatewayCall:
         raise RefusalError("unknown-job", f"{text!r:.100} is not a job number")
 
     async def in_turn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run work that makes the grid simulate its future; each user's requests of this kind run one at a time."""
+        """Run work that needs a simulation of the grid; each user's requests for simulations run one at a time."""
         return await self.parts.forecasts.take(self.identity.user, work)
 
     async def own_job(self) -> JobRecord:

@@ -36,7 +36,7 @@ _WAIT_S = 0.5
 
 
 def address_key(address: object) -> str:
-    """Return the key of an address: for IPv6 its /64 network, because one machine may have all addresses in it.
+    """Return the key of an address: for IPv6 its /64 network, because one machine may own every address in it.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def address_key(address: object) -> str:
 
 
 def uid_of(connection: asyncio.BaseTransport | None) -> int | None:
-    """Return the uid of the user at the other end of a local connection; None if it comes from another machine.
+    """Return the uid of the user at the other end of a local connection; None if the connection is not local.
 
     The kernel reports the uid (sock_diag(7)); also None if the kernel module ``tcp_diag`` is missing.
     """
@@ -112,7 +112,7 @@ class OpenConnections(Generic[C]):
         return len(self._keys)
 
     def opened(self, connection: C, address: object) -> C | None:
-        """Add a connection; return the connection that must be closed, which is already removed here, or None."""
+        """Add a connection; return the connection to close in exchange, which has already been removed, or None."""
         key = address_key(address)
         self._keys[connection] = key
         self._counts[key] += 1

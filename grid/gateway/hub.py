@@ -95,7 +95,7 @@ class Watcher:
         self._news.set()
 
     def pass_over(self, last: int) -> None:
-        """Advance to `last` without events for this watcher, unless chunks are still waiting."""
+        """Skip events up to `last`, none of which are for this watcher, unless chunks are still waiting."""
         if not self._chunks:
             self.delivered = self.taken = max(last, self.delivered)
 
@@ -211,7 +211,7 @@ class EventHub:
                 await self._watched.wait()
 
     async def _ask(self, after: int, timeout_s: float) -> JobEvents:
-        """Return the events after a number, retrying until the grid answers."""
+        """Return the events with numbers above `after`, retrying until the grid answers."""
         return await self._retry(lambda: self._backend.events(after, timeout_s))
 
     async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -288,7 +288,7 @@ class EventHub:
     async def watch(
         self, event_filter: Filter, token_id: str, after: int | None, idle_s: float
     ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
-        """Yield the events after a number (None: from now on), in order and without duplicates.
+        """Yield the events with numbers above `after` (None: only new events), in order and without duplicates.
 
         A plain number is the number of the last event examined; it is yielded after a replay and after every `idle_s`
         seconds without an event. The last item is a `StreamEnd`.
@@ -322,7 +322,7 @@ class EventHub:
             self._watchers.pop(watcher.event_filter, None)
 
     async def _catch_up(self, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
-        """Yield a watcher's missed events with the number of the last one; then subscribe it to live events."""
+        """Yield a watcher's missed events with the last event's number; then subscribe the watcher to live events."""
         await self._begun.wait()
         if watcher.delivered < 0:
             # Events that the pausing hub has not polled yet must not count as new events.

@@ -26,7 +26,7 @@ from gridweave.grid.config.gateway import IssuerSettings, check_issuer_url
 from gridweave.grid.gateway.problems import RefusalError
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Accepted signature algorithms: never ``none``, and none with a shared secret."""
+"""Accepted signature algorithms; ``none`` and algorithms with a shared secret are excluded."""
 
 _LEEWAY_S = 30.0
 _FETCH_S = 5.0
@@ -73,7 +73,7 @@ class Issuer:
         self._open: dict[str, float] = {}
 
     async def find(self, token: str) -> TokenInfo | None:
-        """Look up a token; None if it is invalid, with the reason in the log.
+        """Look up a token; if it is invalid, log the reason and return None.
 
         Raise RefusalError if the issuer does not answer and its keys are unknown or too old.
         """

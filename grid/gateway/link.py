@@ -110,7 +110,7 @@ class ProbeDoor:
 class LinkDoor:
     """Receives requests over links.
 
-    `accepts` has the secrets by site. Without `answer`, the other ends cannot send queries; without `probes`, other
+    `accepts` maps sites to secrets. Without `answer`, the other ends cannot send queries; without `probes`, other
     sites cannot measure the network path to this end. `problem` returns why this end does not reach a site, or "".
     `heard_ms` has the Unix time of each site's last request.
     """

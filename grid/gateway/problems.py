@@ -114,7 +114,7 @@ def wrong_method(path: str, method: str, allowed: Iterable[str]) -> RefusalError
 
 
 def shortened(text: str) -> str:
-    """Put a text, which may come from a client, on one line; cut the middle out of a long text."""
+    """Return a text on one line, without its middle if it is long; the text may come from a client."""
     line = " ".join(text.split())
     if len(line) > _MOST_DETAIL:
         half = _MOST_DETAIL // 2

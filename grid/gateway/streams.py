@@ -59,7 +59,7 @@ class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 async def _request_of(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | None]:
-    """Return an event request's filter, and the number of the last event that the client knows."""
+    """Return the filter of a request for events, and the number of the last event that the client has received."""
     after = query.after
     heard = call.request.headers.get("Last-Event-ID")
     if heard:

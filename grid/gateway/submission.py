@@ -147,7 +147,7 @@ async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
 
 
 def _within_limits(limits: TokenLimits, site: str | None, jobs: list[NewJob]) -> list[NewJob]:
-    """Set missing accounts if the token allows a single one; refuse all jobs if one violates the token's limits."""
+    """Set missing accounts if the token allows only one; refuse all jobs if any job violates the token's limits."""
     if limits == TokenLimits():
         return jobs
     if len(limits.accounts) == 1:
@@ -187,7 +187,7 @@ def _count_parts(request: JobRequest) -> int:
 
 
 def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
-    """Return each job's idempotency key, as its user knows it."""
+    """Return each job's idempotency key: its own, or one made from the ``Idempotency-Key`` header or a random text."""
     header = call.request.headers.get("Idempotency-Key")
     if header is not None and not (1 <= len(header) <= _MOST_KEY and header.isprintable()):
         detail = f"is {header[:50]!r}; 1 to {_MOST_KEY} printable characters"
@@ -198,7 +198,7 @@ def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
 
 
 def _of_user(user: str, key: str) -> str:
-    """Return a key that is unique across users; the user's length makes it unambiguous."""
+    """Return a key that is unique across users; the length of the user name makes the key unambiguous."""
     return f"{len(user)} {user} {key}"
 
 

@@ -140,7 +140,7 @@ def _names_of(kind: Any) -> Any:
 
 
 def _names_in(kind: Any) -> Any:
-    """Like `_names_of`, for a field's type; a type without structs becomes `Raw`, which is not decoded."""
+    """Apply `_names_of` to a field's type; a type without structs becomes `Raw`, which is not decoded."""
     inner = _struct_in(kind)
     if inner is None:
         return msgspec.Raw

@@ -23,7 +23,7 @@ STRETCH = 64
 """Number of jobs that are filtered together."""
 
 MOST = np.int32(2**31 - 1)
-"""Largest 32-bit number, which is stored for any larger width or estimate."""
+"""Largest 32-bit number; it is stored instead of any larger width or estimate."""
 
 
 Limits = tuple[np.int32, np.int32, np.int32, np.int32, np.int32]
@@ -43,17 +43,17 @@ def limits_now(state: GridState, codes: GridCodes, now_ms: Int) -> Limits:
     Returns
     -------
     widest : int32
-        No wider job can start: it exceeds the grid's free nodes or, without splits, every single site's free nodes.
+        A wider job cannot start: it needs more nodes than are free in the grid or, without splits, on any single site.
     fitting : int32
         A job up to this width starts on one site or not at all.
     in_time_ms : int32
-        A longer job ends after the shadow time, split or not.
+        A longer job ends after the shadow time, whether it is split or not.
     spare, spare_in_all : int32
         Maximum width of a job that ends after the shadow time: on one site, and over several sites.
 
     Notes
     -----
-    Splitting a job that fits on one site does not make it end sooner, even if it would delay the head on that site.
+    A job that fits on one site does not end sooner if it is split, even if it would delay the head on that site.
     ``fitting`` is 0 if such jobs are split anyway (``multi-site``) or if the sites differ because of the job's data.
     """
     counters = state.counters[0]

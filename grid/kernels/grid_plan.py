@@ -99,7 +99,7 @@ def _can_stay(state: GridState, plan: ReservedStarts, slot: Slot, from_ms: Int, 
 
 @kernel_part
 def make_stale(plan: ReservedStarts, stale: Int) -> None:
-    """Raise the staleness of the plan to at least this level."""
+    """Raise the staleness of the plan to this level, unless it is already higher."""
     plan.counters[0].stale = max(plan.counters[0].stale, stale)
 
 
@@ -126,7 +126,7 @@ def planned_job_withdrawn(state: GridState, plan: ReservedStarts, place: Place) 
 
 @kernel
 def grid_plan_pass(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Update the reservations, make reservations for new jobs, and start the jobs whose reserved start has come.
+    """Update the reservations, make reservations for new jobs, and start the jobs whose reserved start is due.
 
     If jobs have ended early, reservations are first moved to earlier times. Then the new jobs are placed in submit
     order. On live grids, a job may run past its expected end, and a site may withdraw nodes or refuse a start. In these
@@ -239,7 +239,7 @@ def _compress(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: 
 
 @kernel
 def _improve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int) -> bool:
-    """Make a reservation end earlier, or at the same time in fewer fragments; return whether that was possible."""
+    """Move a reservation to an earlier end, or to the same end in fewer fragments; return whether that was possible."""
     job = state.jobs[slot]
     row = plan.row[slot]
     n_fragments = plan.reserved[row].n_fragments
@@ -257,7 +257,7 @@ def _improve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slo
 
 @kernel
 def _start_reserved(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Start the jobs whose reserved start has come, and record the next reserved start."""
+    """Start the jobs whose reserved start is due, and record the next reserved start."""
     counters = state.counters[0]
     first = counters.n_waiting
     next_start_ms = NEVER_MS

@@ -117,7 +117,7 @@ def grid_pass(state: GridState, codes: GridCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _any_fits(state: GridState, first: Int) -> bool:
-    """Whether any job from place ``first`` on needs no more nodes than are free in the grid."""
+    """Whether any job from place ``first`` on fits into the free nodes of the whole grid."""
     for place in range(first, state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].width <= state.counters[0].free:
             return True
@@ -139,7 +139,7 @@ def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> 
 
 @kernel_part
 def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_ms: Int) -> bool:
-    """Whether a split of this length is worthwhile at ``when_ms``; always True unless the policy is adaptive.
+    """Whether a split of this length that starts at ``when_ms`` is worthwhile; True unless the policy is adaptive.
 
     An adaptive split must end before the job would end on any single site or on offered shared nodes.
     """
@@ -153,13 +153,13 @@ def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_m
 
 @kernel_part
 def _is_offered_by(offers: npt.NDArray[np.int64] | None, slot: Slot, end_ms: Int) -> bool:
-    """Whether a job would end by ``end_ms`` on offered shared nodes, or the job's offers are not known yet."""
+    """Whether a job would end by ``end_ms`` on offered shared nodes; True while the job's offers are unknown."""
     return offers is not None and offers[slot] <= end_ms
 
 
 @kernel_part
 def _may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether a job may be split and a split may be worthwhile at ``when_ms``; if not, no later split is worthwhile."""
+    """Whether a split at ``when_ms`` is allowed and could be worthwhile; if not, no later split is."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms
     )
@@ -167,7 +167,7 @@ def _may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bo
 
 @kernel_part
 def _may_pay_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Whether a job may be split and a split over the free nodes may be worthwhile now."""
+    """Whether a split over the nodes that are free now is allowed and could be worthwhile."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_now_ms(state, codes, slot, state.jobs[slot].estimate_ms), now_ms
     )
@@ -175,15 +175,15 @@ def _may_pay_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) ->
 
 @kernel_part
 def _taken_pays(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether the split in ``taken`` is worthwhile at ``when_ms``."""
+    """Whether the split in ``taken`` is worthwhile if the job starts at ``when_ms``."""
     return _pays(state, codes, slot, split_length_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms)
 
 
 @kernel
 def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
-    """Find the head's shadow time and its nodes at that time, and record each site's extra nodes.
+    """Find the head's shadow time and reserved nodes, and record each site's extra nodes.
 
-    Placement on one site is tried whenever a site gains enough nodes, and a split whenever all sites together have
+    The search tries one site whenever a site gains enough nodes, and a split whenever all sites together have
     enough. There is no shadow time if the links never allow a placement, or if the policy reserves nothing.
     """
     counters = state.counters[0]
@@ -253,7 +253,7 @@ def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> boo
 
 @kernel_part
 def _order_ahead(state: GridState) -> None:
-    """Sort the sites by ``ahead``, the nodes that are free at the time that the search has reached."""
+    """Sort the sites by ``ahead``, their free nodes at the time that the search has reached."""
     copy_order(state.free_order, state.ahead_order)
     for site in range(len(state.ahead)):
         if state.ahead[site] != state.free[site]:
@@ -284,7 +284,7 @@ def _reserve_again(state: GridState) -> None:
 
 @kernel_part
 def _forget_reserved(state: GridState) -> None:
-    """Drop the head's reservation: all nodes of every site are extra nodes again."""
+    """Drop the head's reservation, so that all nodes of every site are extra nodes again."""
     for k in range(state.counters[0].n_reserved):
         state.extra[state.reserved[k].site] = ALL_NODES
     state.counters[0].n_reserved = 0
@@ -292,7 +292,7 @@ def _forget_reserved(state: GridState) -> None:
 
 @kernel
 def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[Int, Int]:
-    """Return the reservation that the head would get, without keeping it; used for explanations.
+    """Return the reservation that the head would get, without storing it; used for explanations.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[
         At least one job is waiting. Afterwards ``reserved`` holds the fragments of the reservation.
     codes : GridCodes
     kept : numpy.ndarray of int64, shape (sites,)
-        Set to the free nodes of each site that are denied to jobs ending after the shadow time.
+        Output: how many free nodes of each site are denied to jobs that end after the shadow time.
 
     Returns
     -------
@@ -343,7 +343,7 @@ def _backfill(state: GridState, codes: GridCodes, head: Int, first: Int, now_ms:
 
 @kernel_part
 def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -> None:
-    """Start a candidate; if it ends after the shadow time, subtract its nodes from the extra nodes."""
+    """Start a candidate; if the job ends after the shadow time, subtract its nodes from the extra nodes."""
     counters = state.counters[0]
     end_ms = begin_taken(state, codes, place, now_ms)
     counters.spare = UNKNOWN
@@ -356,7 +356,7 @@ def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms:
 
 @kernel_part
 def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Try to place a candidate in ``taken`` without delaying the head; return whether that succeeded."""
+    """Try to place a candidate, in ``taken``, without delaying the head; return whether that succeeded."""
     counters = state.counters[0]
     if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
         return True
@@ -386,7 +386,7 @@ def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: I
 
 @kernel_part
 def _order_spare(state: GridState) -> None:
-    """Sort the sites by their spare nodes, which jobs ending after the shadow time may take.
+    """Sort the sites by their spare nodes, i.e. the nodes that jobs ending after the shadow time may take.
 
     On a site without a reservation all free nodes are spare.
     """
@@ -492,7 +492,7 @@ def job_arrived(
 
 @kernel
 def pass_and_placement(state: GridState, codes: GridCodes, now_ms: Int) -> tuple[int, PlacedRow]:
-    """Run a pass; return the number of started jobs and the `placement_of` the first one.
+    """Run a scheduling pass; return the number of started jobs and the first started job's `PlacedRow`.
 
     Parameters
     ----------

@@ -21,13 +21,13 @@ from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.state import NEVER_MS
 
 MAX_OVERHEAD = 10_000
-"""Upper bound on overheads: a larger option counts as a typing error, and a split with a larger one is impossible."""
+"""Upper bound on overheads: a larger option is refused as a typing error; a split with more is impossible."""
 
 MAX_SPLIT_FACTOR = 2.0
 """Default limit on the factor by which a split may make a job longer (docs/grid.md, "With a network")."""
 
 NO_DATA, BLOCKING, PREFETCH = 0, 1, 2
-"""Staging of data: none; transfers occupy the nodes; input is transferred while the job is waiting."""
+"""How data is staged: not at all; while the job occupies its nodes; or input already while the job is waiting."""
 
 JOB_DATA = np.dtype(
     [
@@ -55,7 +55,7 @@ class Memo(NamedTuple):
     available : numpy.ndarray of int64, shape (rows, sites)
         Available nodes, part of the key.
     n_parts : numpy.ndarray of int64, shape (rows,)
-        Number of parts of the best placement; 0 for none.
+        Number of parts of the best placement; 0 if there is none.
     parts : numpy.ndarray of PART, shape (rows, sites)
     last_job_id, last_available, last_n_parts, last_parts : numpy.ndarray
         Last result of an exhaustive search for some jobs, one row per job, with the same meanings as above.
@@ -105,7 +105,7 @@ class GridLinks(NamedTuple):
     staging : int
         NO_DATA, BLOCKING or PREFETCH.
     exact_up_to : float
-        Up to this number of placements the search is exhaustive.
+        Maximum number of placements for which the search is exhaustive.
     max_factor : float
         Largest factor by which a split may make a job longer.
     choice : Choice or None
@@ -118,18 +118,18 @@ class GridLinks(NamedTuple):
     delay_ms : numpy.ndarray of float64, shape (sites,)
         Scratch: how long a job's data transfers occupy each site.
     room : numpy.ndarray of int64, shape (sites,)
-        Scratch: nodes of each site.
+        Scratch: number of nodes of each site.
     taken_factor : numpy.ndarray of float64, shape (1,)
         Factor by which a job takes longer on the nodes in ``taken``, if these are on several sites.
     taken_data_ms : numpy.ndarray of int64, shape (1,)
         Duration of the job's data transfers on these nodes.
     least_factor : numpy.ndarray of float64, shape (slots,)
-        Lower bound on the factor of any split of the job.
+        Lower bound on the factor by which any split makes the job longer.
     crossing_factor : numpy.ndarray of float64, shape (slots,)
-        Lower bound on a job's relative growth per unit of the fraction of its messages that cross between sites, where
-        the free nodes determine that fraction (overlapped, all to all); otherwise 0.
+        Lower bound on (factor - 1) divided by the fraction of rank pairs on different sites, for overlapped all-to-all
+        communication; otherwise 0. The free nodes determine that fraction.
     factor : numpy.ndarray of float64, shape (slots,)
-        Factor of each started job.
+        Factor by which each started job takes longer than on one site.
     data_ms : numpy.ndarray of int64, shape (slots,)
         Duration of the data transfers of each started job.
     """
@@ -247,7 +247,7 @@ def note_taken(state: GridState, net: GridLinks | None, slot: Slot) -> None:
 def least_factor_now(net: GridLinks, slot: Slot, width: Int, most: Int) -> float:
     """Return a lower bound on the factor of a split if each site has at most ``most`` nodes for the job.
 
-    In any such split, at least a fraction (width - most) / (width - 1) of all pairs of ranks is on different sites.
+    In such a split, at least a fraction (width - most) / (width - 1) of all pairs of ranks are on different sites.
     """
     apart = max(np.int64(0), width - most) / max(np.int64(1), width - 1)
     return max(net.least_factor[slot], (1.0 + net.crossing_factor[slot] * apart) * (1.0 - 1e-9))
@@ -257,16 +257,16 @@ def least_factor_now(net: GridLinks, slot: Slot, width: Int, most: Int) -> float
 def find_least_factors(net: GridLinks, lag_ms: float, ms_per_bit: float) -> None:
     """Compute lower bounds on the factors of all splits, from the best path between any two sites.
 
-    In a bulk-synchronous job, only the slowest message counts, and any split sends at least one between sites. In an
-    overlapped job, all messages count, and at least one crosses in each direction; if all ranks exchange messages,
-    at least as many cross as if a single rank were on another site.
+    In a bulk-synchronous job, only the slowest message counts, and any split sends at least one message between sites.
+    In an overlapped job, all messages count, and at least one is sent between sites in each direction. If all ranks
+    exchange messages, at least as many are sent between sites as if a single rank were on another site.
 
     Parameters
     ----------
     net : GridLinks
         ``least_factor`` and ``crossing_factor`` are written.
     lag_ms, ms_per_bit : float
-        The smallest values on any path between two sites.
+        The smallest delay, and the smallest time per bit, of any path between two sites.
     """
     for slot in range(len(net.communication)):
         communication = net.communication[slot]

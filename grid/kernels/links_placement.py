@@ -48,7 +48,7 @@ STARTS, ROUNDS = np.int64(16), np.int64(8)
 def take_free_site(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int
 ) -> bool:
-    """Try to place a job on one site now, in ``taken``; return whether that succeeded.
+    """Try to place a job on one site now, with its nodes in ``taken``; return whether that succeeded.
 
     A job that ends after ``shadow_ms`` gets only spare nodes. For the head, pass ``NEVER_MS``.
     """
@@ -65,7 +65,7 @@ def take_free_site(
 
 @kernel_part
 def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, when_ms: Int) -> bool:
-    """Try to place a job on one site at a later time, on the nodes in ``ahead``; return whether that succeeded."""
+    """Try to place a job on one site at a later time, given the nodes in ``ahead``; return whether that succeeded."""
     if net is not None:
         if moves_data(net, slot):
             return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
@@ -111,7 +111,7 @@ def take_parts_in_order(
 def _take_parts_on_links(
     state: GridState, codes: GridCodes, choice: Choice | None, slot: Slot, order: SiteOrder, when_ms: Int
 ) -> bool:
-    """Split a job with a network: over the fewest sites or, if ``choice`` is given, so that it ends earliest."""
+    """Split a job, given a network, over the fewest sites or, if ``choice`` is given, so that the job ends earliest."""
     net = codes.net
     if net.least_factor[slot] > net.max_factor:
         return False
@@ -128,9 +128,9 @@ def _take_parts_on_links(
 
 @kernel_part
 def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether the split in ``taken``, over the fewest sites, may be worthwhile.
+    """Whether the split in ``taken``, which is over the fewest sites, could be worthwhile.
 
-    It is not worthwhile if the job ends earlier on one site even when only the first two parts exchange messages.
+    The split is not worthwhile if the job ends earlier on one site, even if only the first two parts communicate.
     """
     net = codes.net
     communication = net.communication[slot]
@@ -147,7 +147,7 @@ def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int)
 
 @kernel
 def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int) -> bool:
-    """Whether any split may end before the job would end on one site, by a lower bound for all splits."""
+    """Whether any split could end before the job would end on one site, judged by a lower bound for all splits."""
     net = codes.net
     communication = net.communication[slot]
     if moves_data(net, slot) or not waits_for_all(net.paths, communication):
@@ -220,7 +220,7 @@ def _take_where_it_ends_first(
 
 @kernel_part
 def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
-    """Start the search from the job's last result, found for other available nodes; a job with data has none."""
+    """Start the search from the job's last result, computed for other available nodes; jobs with data have none."""
     memo, earlier = net.memo, net.choice.earlier
     row = job_id & (len(memo.last_job_id) - 1)
     earlier.n_parts[0] = 0
@@ -316,13 +316,13 @@ def ends_late_on_links(state: GridState, net: GridLinks | None, slot: Slot, now_
 
 @kernel_part
 def sites_are_alike(net: GridLinks | None) -> bool:
-    """Whether a job ends at the same time on every single site; that is not so if jobs may transfer data."""
+    """Whether a job ends at the same time on every single site; False if jobs may transfer data."""
     return net is None or net.staging == NO_DATA
 
 
 @kernel_part
 def fits_now(state: GridState, net: GridLinks | None, slot: Slot) -> bool:
-    """Whether a site has the nodes for a job now and no other placement would end earlier."""
+    """Whether one site has enough free nodes for a job now and no other placement would end earlier."""
     return (net is None or not moves_data(net, slot)) and most_of(state.free_order) >= state.jobs[slot].width
 
 
@@ -346,7 +346,7 @@ def ends_on_one_site_by(state: GridState, net: GridLinks | None, slot: Slot, whe
 
 @kernel_apart
 def _ends_near_by(state: GridState, net: GridLinks, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
-    """Answer `ends_on_one_site_by` for a job with data, which takes a different time on each site."""
+    """Compute `ends_on_one_site_by` for a job with data, whose run time differs between the sites."""
     width = state.jobs[slot].width
     if width > state.counters[0].largest:
         return False

@@ -19,7 +19,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 @kernel_part
 def stretched_ms(overhead: npt.NDArray[np.float64], n_fragments: Int, sensitivity: float, length_ms: Int) -> Int:
-    """Return a job's length in ``n_fragments``; ``overhead`` is for 2, 3, ... fragments, its last value for more."""
+    """Return a split job's length; ``overhead`` has the overheads of 2, 3, ... fragments, the last also for more."""
     if n_fragments == 1:
         return length_ms
     factor = overhead[min(n_fragments, len(overhead) + 1) - 2] * sensitivity
@@ -35,8 +35,8 @@ def split_length_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: I
     state : GridState
         The fragments of the job are ``taken[:n_taken]``.
     codes : GridCodes
-        ``overhead`` holds the overheads for 2, 3, ... fragments, the last one also for more. It is not used with a
-        network.
+        ``overhead`` holds the overheads of 2, 3, ... fragments; the last value also applies to more fragments. It is
+        not used with a network.
     slot : int
         Slot of the job, whose ``sensitivity`` multiplies the overhead.
     length_ms : int
@@ -61,7 +61,7 @@ def _split_length_ms(state: GridState, codes: GridCodes, net: GridLinks | None, 
 
 @kernel_part
 def shortest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
-    """Return a lower bound on the length of any split of a job, so that searches that must fail can be skipped."""
+    """Return a lower bound on the length of any split of a job, so that hopeless searches can be skipped."""
     return _shortest_split_ms(state, codes, codes.net, slot, length_ms)
 
 

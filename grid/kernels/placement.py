@@ -1,4 +1,4 @@
-"""Place a job on one site by the selection rule, or over the fewest sites (docs/grid.md, "Placing a job now").
+"""Place a job on the site that the selection rule picks, or on as few sites as possible (docs/grid.md).
 
 Sources: Streit, sections 6.5.2 and 6.5.3; Figure 7.12 and Table 7.5.
 """
@@ -49,11 +49,11 @@ class GridCodes(NamedTuple):
     lower_bound : int
         Only jobs wider than this, or wider than the largest site, may be split.
     width_up_to, fragments : numpy.ndarray of int64, shape (rows,)
-        Maximum number of fragments of jobs up to each width, by ascending width; wider jobs have no limit.
+        Maximum number of fragments of a job up to each width, by ascending width; wider jobs have no limit.
     overhead : numpy.ndarray of float64, shape (at least 1,)
         Overhead of 2, 3, ... fragments as a fraction of the job's length; the last value also holds for more.
     net : GridLinks or None
-        The links between the sites and the traffic of the jobs; None if the overhead is a number.
+        The links between the sites and the traffic of the jobs; None if the overhead is a fixed number.
     offers : numpy.ndarray of int64, shape (slots,), or None
         Each job's end if it started now on offered shared nodes; ``NEVER_MS`` without an offer, 0 if not known
         yet. None if no site shares nodes or splits do not depend on such offers.
@@ -83,7 +83,7 @@ def fragments_allowed(codes: GridCodes, width: Int) -> Int:
 
 @kernel
 def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, free: SiteNodes) -> Int:
-    """Select one site for a job among those with enough available nodes, or ``NO_PLACE``.
+    """Return the selected site among the sites with enough available nodes, or ``NO_PLACE``.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def _choose_at_random(state: GridState, slot: Slot, available: SiteNodes) -> Int
 
 @kernel_part
 def take_site(state: GridState, slot: Slot, site: Int) -> None:
-    """Put a placement on one site into ``taken``."""
+    """Set ``taken`` to a placement of the whole job on one site."""
     state.taken[0].site = site
     state.taken[0].width = state.jobs[slot].width
     state.counters[0].n_taken = 1
@@ -154,8 +154,8 @@ def may_split(state: GridState, codes: GridCodes, slot: Slot) -> bool:
 def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes) -> bool:
     """Split a job over the fewest sites, with the fragments in ``taken``; return whether that is possible.
 
-    Sites are picked one by one, in descending order of available nodes. A job has few fragments, so that is faster than
-    sorting all sites. The function changes ``available``.
+    Sites are picked one by one, in descending order of available nodes. A job has few fragments, so picking is faster
+    than sorting all sites. The function changes ``available``.
     """
     missing = state.jobs[slot].width
     most = min(fragments_allowed(codes, missing), len(available))
@@ -179,9 +179,9 @@ def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNo
 
 @kernel_part
 def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool) -> Int:
-    """Select one site for a job that starts now, or ``NO_PLACE``.
+    """Return the selected site for a job that starts now, or ``NO_PLACE``.
 
-    Like `choose_site` with all free nodes or, for a job that ends after the shadow time (``late``), the spare nodes.
+    Only spare nodes count for a job that ends after the shadow time (``late``); otherwise all free nodes count.
     Best-fit and biggest-free use the sorted order of the sites and skip at most the sites that the head has reserved.
     """
     width = state.jobs[slot].width
@@ -247,13 +247,13 @@ def _take_fewest(order: SiteOrder, taken: npt.NDArray[np.void], missing: Int, mo
 
 @kernel_part
 def fits_one_site_by(state: GridState, slot: Slot, limit_ms: Int) -> bool:
-    """Whether some site has the nodes for a job by ``limit_ms``, according to the running jobs' estimates."""
+    """Whether a site has enough free nodes for a job by ``limit_ms``, according to the running jobs' estimates."""
     return fits_one_site_ms(state, slot, limit_ms) <= limit_ms
 
 
 @kernel_part
 def fits_one_site_ms(state: GridState, slot: Slot, limit_ms: Int) -> Int:
-    """Return the first time at which some site has the nodes for a job, according to the running jobs' estimates.
+    """Return the first time at which a site has enough free nodes for a job, according to the running jobs' estimates.
 
     It is 0 if a site has the nodes now, and `NEVER_MS` if no site ever has; times after ``limit_ms`` may be `NEVER_MS`.
     """

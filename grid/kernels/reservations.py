@@ -107,7 +107,7 @@ def has_capacity(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
 
 @kernel
 def note_reserved(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, length_ms: Int) -> None:
-    """Record the nodes in ``taken`` as a job's reservation; without a start (``NEVER_MS``), it has no nodes."""
+    """Record the nodes in ``taken`` as a job's reservation; a reservation without a start (``NEVER_MS``) has none."""
     row = plan.row[slot]
     n_taken = state.counters[0].n_taken if start_ms < NEVER_MS else 0
     for k in range(n_taken):
@@ -140,7 +140,7 @@ def occupy_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: In
 
 @kernel
 def occupy_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, end_ms: Int, sign: Int) -> None:
-    """Add the nodes of a running job between two times to the profiles, or remove them.
+    """Add a running job's nodes between two times to the profiles (``TAKE``) or remove them (``GIVE_BACK``).
 
     Nodes on a closed site are ignored, because the site's profile has no nodes.
     """
@@ -167,7 +167,7 @@ def release_row(plan: ReservedStarts, slot: Slot) -> None:
 def find_place(
     state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int, latest_end_ms: Int
 ) -> tuple[Int, Int]:
-    """Find the preferred placement of a job among those that end by ``latest_end_ms``.
+    """Find the preferred placement of a job among the placements that end by ``latest_end_ms``.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def _earliest_split(
 
 @kernel
 def _split_from(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, start_ms: Int) -> Int:
-    """Split a job that starts at the cursors' time; return its length, or ``NEVER_MS`` if that is impossible.
+    """Split a job that starts at the time of the cursors; return its length, or ``NEVER_MS`` if no split is possible.
 
     If a split takes longer than assumed, fewer nodes may be free for that length, so the search is repeated.
     """

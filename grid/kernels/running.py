@@ -50,7 +50,7 @@ def next_place(state: GridState, place: Place) -> Int:
 
 @kernel_part
 def _ends_before(state: GridState, row: Int, end_ms: Int, job_id: Int) -> bool:
-    """Whether the job in a row is sorted before a job with this end and id."""
+    """Whether the job in this row is sorted before a job with the given end and id."""
     if state.running[row].end_ms != end_ms:
         return state.running[row].end_ms < end_ms
     return state.jobs[state.running[row].slot].job_id < job_id
@@ -58,7 +58,7 @@ def _ends_before(state: GridState, row: Int, end_ms: Int, job_id: Int) -> bool:
 
 @kernel_part
 def _block_number(state: GridState, end_ms: Int, job_id: Int) -> Int:
-    """Return the index in ``block_order`` of the block that contains a job, or to which the job must be added."""
+    """Return the index in ``block_order`` of the block that contains a job or must receive it."""
     low = 0
     left = state.counters[0].n_blocks - 1
     while left > 0:

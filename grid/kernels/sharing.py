@@ -24,7 +24,7 @@ def shared_end_ms(slowdown: float, length_ms: Int, now_ms: Int) -> Int:
 
 @kernel_part
 def is_first(end_ms: Int, otherwise_ms: Int) -> bool:
-    """Whether a costly option (a split, shared nodes) ends a job earlier than the alternative, which wins a tie."""
+    """Whether a costly option (a split, shared nodes) ends a job earlier than the alternative, which wins ties."""
     return end_ms < otherwise_ms
 
 

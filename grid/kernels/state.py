@@ -69,12 +69,12 @@ COUNTERS = np.dtype(
 )
 """The counters of a grid: total and ``free`` nodes, nodes of the ``largest`` site, and the used length of each array.
 
-``spare`` is the sum of the nodes in ``spare_order``, `UNKNOWN` if that is outdated. ``horizon_next`` is the place of
+``spare`` is the sum of the nodes in ``spare_order``, `UNKNOWN` if outdated. ``horizon_next`` is the place of
 the running job at which the search for the horizon continues. ``settled`` is the slot of the head if the last pass
 started no job and nothing has changed since, otherwise `UNKNOWN`. ``n_noted`` is the number of places for which
 ``queue_width`` and ``queue_ms`` are up to date. ``first_gap`` and ``last_gap`` are the places of the first and last job
-that the pass has started. ``reserved_for`` is the slot of the head for which ``shadow_ms``, ``ahead`` and ``n_kept``
-entries of ``reserved`` were computed if nothing has changed since, otherwise `UNKNOWN`.
+that the pass has started. ``reserved_for`` is the slot of the head whose reservation (``shadow_ms``, ``ahead`` and the
+first ``n_kept`` entries of ``reserved``) is still valid, otherwise `UNKNOWN`.
 """
 
 UNKNOWN = np.int64(-1)
@@ -96,7 +96,7 @@ class GridState(NamedTuple):
     counters : numpy.ndarray of COUNTERS, shape (1,)
     jobs : numpy.ndarray of JOB, shape (slots,)
     sensitivity : numpy.ndarray of float64, shape (slots,)
-        Factor on the overhead of each job, for jobs that communicate more or less than others.
+        Factor by which the overhead of each job's splits is multiplied; it depends on how much the job communicates.
     draw : numpy.ndarray of float64, shape (slots,)
         Random number in [0, 1) of each job, for the selection ``random``.
     waiting : numpy.ndarray of int64, shape (slots,)
@@ -124,13 +124,13 @@ class GridState(NamedTuple):
     reserved : numpy.ndarray of FRAGMENT, shape (sites,)
         The head's reservation at the shadow time.
     extra : numpy.ndarray of int64, shape (sites,)
-        Nodes that the head leaves free at the shadow time on its reserved sites; `ALL_NODES` on the others.
+        Nodes that the head leaves free at the shadow time on its reserved sites; `ALL_NODES` on other sites.
     available, ahead, later : numpy.ndarray of int64, shape (sites,)
         Scratch: nodes that a candidate may take, and nodes free at a later time.
     horizon_ms, horizon_most : numpy.ndarray of int64, shape (capacity,)
         The estimated times at which the largest number of free nodes on one site grows, and that number.
     shut : numpy.ndarray of bool, shape (sites,)
-        Whether a site accepts no new jobs from the grid; ends of jobs there free no nodes for the grid.
+        Whether a site accepts no new jobs from the grid; jobs that end on such a site free no nodes for the grid.
     """
 
     counters: npt.NDArray[np.void]
@@ -208,7 +208,7 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
 
 @kernel_part
 def is_full(state: GridState) -> bool:
-    """Whether the fragments of one more pass, at most one per node, might exceed the capacity."""
+    """Whether one more pass, which adds at most one fragment per node, might exceed the capacity."""
     return state.counters[0].n_fragments + state.counters[0].nodes > len(state.fragments)
 
 

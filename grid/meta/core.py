@@ -47,7 +47,7 @@ from gridweave.site.messages import Ended, LeaseEnded, Quoted, RequestQuote, Sit
 from gridweave.site.state import CoreState, with_parts
 
 RETRY_MS = 60_000
-"""The pause after which a site that refused or did not answer is asked again, unless it sends a report earlier."""
+"""How long to wait before asking a site again that refused or did not answer, unless the site reports earlier."""
 
 
 CONTROLS: dict[str, type[Control]] = {"full": FullControl, "limited": LimitedControl, "none": NoControl}
@@ -77,7 +77,7 @@ class MetaCore:
     margin_ms : int
         How far in advance sites agree on the start of a job on several sites; 0 if messages take no time.
     retry_ms : int
-        The pause after which a site that refused or did not answer is asked again, unless it sends a report earlier.
+        How long to wait before asking a site again that refused or did not answer, unless the site reports earlier.
     lease_ms : int
         How long a job delegated under limited control may wait at a site that receives nothing from the grid. Leases
         are renewed after a third of this time.
@@ -159,7 +159,7 @@ class MetaCore:
         return self.take_in(now_ms, events)
 
     def take_in(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridCommand]:
-        """Like `handle`, but with a sequence of events, which is faster for many events."""
+        """Apply a sequence of events, like `handle`; this is faster for many events."""
         news = self._news(now_ms, events)
         self._now_ms = now_ms
         commands: list[GridCommand] = []
@@ -207,7 +207,7 @@ class MetaCore:
         return ()
 
     def _note_evicted(self, now_ms: int, site: int, answer: Ended | LeaseEnded) -> None:
-        """Count an eviction, at most once per attempt: a job on several sites is evicted as a whole."""
+        """Count an eviction, at most once per attempt, because a job on several sites is evicted as a whole."""
         past = self._evicted.get(answer.job_id)
         is_lost = isinstance(answer, LeaseEnded) or answer.outcome == "lost"
         if not is_lost or (past is not None and answer.attempt <= past.attempt):
@@ -265,7 +265,7 @@ class MetaCore:
         """Return a function that forecasts the start of a job from a copy of the state; None if the job is unknown.
 
         The copy takes milliseconds. The function may take a second, and may run in another thread. The simulation
-        assumes that the grid learns of a job's end ``end_ms`` after the job has ended.
+        assumes that the grid learns of a job's end ``end_ms`` milliseconds after the job has ended.
         """
         return self.forecasters(now_ms, [job_id], end_ms)[0]
 
@@ -283,7 +283,7 @@ class MetaCore:
         return partial(forecast_of_evicted, forecaster, past.text(now_ms, self._names))
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
-        """Return the quote request for each site about a job submitted now; the answers are `offers` for `quoter`."""
+        """Return the quote request to each site for a job submitted now; `quoter` takes the answers as `offers`."""
         return self._control.questions(max(now_ms, self._now_ms), asked)
 
     def quoter(
@@ -396,7 +396,7 @@ _ORDER: dict[type, int] = {
 
 
 def _instant_order(event: GridEvent) -> int:
-    """Return the sort key of an event among the events of one instant; equal keys keep their order."""
+    """Return the key that sorts events with the same time; events with equal keys keep their original order."""
     if type(event) is FromSite:
         return event.answer.job_id if type(event.answer) is Ended else _ANSWERED
     return _ORDER[type(event)]

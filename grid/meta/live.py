@@ -261,7 +261,7 @@ class LiveGrid:
         return settled(Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or ""))
 
     def questions(self, now_ms: int, request: JobRequest) -> dict[str, RequestQuote]:
-        """Return the quote request for each site about a job; the sites' answers are the `offers` of `quoter`."""
+        """Return the quote request to send to each site for a job; `quoter` gets the answers as `offers`."""
         now_ms = max(now_ms, self._now_ms)
         try:
             asked = self._submission(self.registry.next_job(request), request)
@@ -507,7 +507,7 @@ class LiveGrid:
         self._traffic.ended(record, self.core.model)
 
     def _refused(self, job_id: int, reason: str) -> None:
-        """Record that a job is refused; add the reasons of the sites that do not accept the user's job."""
+        """Record that a job is refused, and the reasons of the sites that do not accept the user's job."""
         record = self.registry.records[job_id]
         self._part(record)
         excluded = self._excluded(record.request)
@@ -703,7 +703,7 @@ class LiveGrid:
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
-        """Forget a job's gate, the meeting point of its ranks, and that the job had reached its limit."""
+        """Forget a job's gate, the address where its ranks meet, and whether the job has reached its limit."""
         self._gates.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
         self._at_limit.discard(record.job_id)
@@ -760,7 +760,7 @@ class LiveGrid:
                     self.registry.take_out(record, attempt)
 
     def _note_beside(self, site: int, request: ReserveNodes) -> None:
-        """Note in a job's history that the job starts on shared nodes because it will end sooner there."""
+        """Record in a job's history that the job starts on shared nodes because it will end sooner there."""
         if request.beside is None:
             return
         text = beside_text((), request.length_ms, request.beside)

@@ -77,7 +77,7 @@ def core_of(settings: GridSettings) -> MetaCore:
 def delays_ms(settings: GridSettings, ended: Iterable[JobRecord]) -> tuple[int, int] | None:
     """Return the delays [ms] until placed processes are running and until the grid learns of their end, or None.
 
-    Each delay is the configured one, or else the mean over the ended jobs; None if there is neither.
+    Each delay is the configured value, or else the mean over the ended jobs; None without either of them.
     """
     times = []
     for record in ended:

@@ -44,12 +44,12 @@ class RunLengths(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> float:
-        """The variance of the mean; infinite below two runs."""
+        """The variance of the mean; infinite with fewer than two runs."""
         return self.squares / (self.runs - 1) / self.runs if self.runs > 1 else math.inf
 
 
 class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """Run times, on one site and split, of one user's jobs of one class and one width.
+    """Run times of one user's jobs of one job class and width, on one site and split over several.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class KnownTraffic:
     def communication(self, request: JobRequest) -> AssumedCommunication:
         """Return the communication of a job; raise InputError if the job declares an impossible one.
 
-        A job that declares none has the grid's usual communication for its user and class. With enough runs of the same
+        If the job declares none, the grid assumes the usual one for its user and class. With enough runs of the same
         user, class and width, the usual fraction is scaled to match the measured overhead of these runs.
         """
         declared = declared_communication(request.traffic)

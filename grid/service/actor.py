@@ -174,7 +174,7 @@ class GatewayActor(LiveActor):
         return self._served.gateway.url
 
     async def carry(self, site: str, data: bytes) -> str | None:
-        """Send a packet from the meta-scheduler to a remote site; return why the site refuses the packet, or None."""
+        """Send a packet from the meta-scheduler to a remote site; return why the site refused the packet, or None."""
         from gridweave.grid.service.doors import carry
 
         await self._tried.wait()

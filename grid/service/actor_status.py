@@ -67,7 +67,7 @@ def _status(
 
 
 def awaited_node(name: str, names: Iterable[str], nodes: Sequence[Mapping[str, Any]], head: str) -> str:
-    """Return the Ray node that an actor is waiting for and the command to start it; empty if the node is there.
+    """Return the Ray node that an actor is waiting for and the command to start it; empty if the node is up.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ LOOK_S = 1.5
 """How long to wait for the state of a site or the grid, in seconds."""
 
 PATIENT_S, HUNG_S = 0.5, 1.0
-"""Seconds without an answer after which a site is asked for its status, and seconds that it has to report it."""
+"""Seconds without an answer after which a site is asked for its state, and seconds that it then has to answer."""
 
 RECORDS_AT_ONCE = 1_000
 """Maximum number of records requested in one call."""
@@ -268,7 +268,7 @@ class LiveBackend(Backend):
         return [HistoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
 
     async def _unheard(self, job_id: int, silent: Sequence[str], at_ms: int) -> list[Note]:
-        """Return a note for each of the job's sites that did not answer, saying that its history is missing."""
+        """Return a note for each of the job's sites that did not answer, saying that the site's notes are missing."""
         record = await self._record(job_id)
         sites = [] if record is None else [name for name, _ in record.places]
         problem = "does not answer; its events are missing here"

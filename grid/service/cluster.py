@@ -71,7 +71,7 @@ Answer = Accepted | Declined
 
 
 class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a site."""
+    """A site's nodes and settings, and where its actors run."""
 
     name: str
     nodes: int
@@ -90,7 +90,7 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a grid."""
+    """A grid's sites and settings, and where its actors run."""
 
     folder: str  # folder of journals, jobs and their output, on every machine
     sites: tuple[SitePlan, ...]
@@ -152,7 +152,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [JournalSpec(grid_place(self.folder, self.journal), identity_of(self.settings())), *sites]
 
     def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
-        """Return a site's probe settings and targets: the first machines of the sites after it."""
+        """Return a site's probe settings and targets: the first machine of each site that is listed after the site."""
         later = range(number + 1, len(self.sites))
         return self.probes, tuple((self.sites[k].name, self.site_settings(k).machines[0].name) for k in later)
 
@@ -201,7 +201,7 @@ class RunningGrid(RunningActors):
 
 
 class Kinds(NamedTuple):
-    """The classes of the actors; tests and measurements use other classes."""
+    """The actor classes; tests and measurements replace them by their own."""
 
     grid: type[LiveActor] = MetaActor
     site: type[LiveActor] = SiteActor
@@ -214,7 +214,7 @@ USUAL = Kinds()
 def start_grid(plan: GridPlan, *, timeout_s: float = START_S, kinds: Kinds = USUAL) -> RunningGrid:
     """Start the actors of a grid on the Ray cluster that this process has joined, unless they are running.
 
-    Raise UnavailableError if an actor is not ready in time because no node has its label or its journal is unavailable.
+    Raise UnavailableError if an actor is not ready in time because its journal is unavailable or no node has its label.
     """
     grid = make_grid(plan, kinds=kinds)
     grid.wait(timeout_s)
@@ -304,7 +304,7 @@ def add_site(
 
 
 def batch_notes(site: SitePlan) -> tuple[str, ...]:
-    """Return remarks for the operator on a site's batch system, one per line; empty if it has none.
+    """Return remarks for the operator on a site's batch system; empty if there are none.
 
     A batch system that does not answer only causes a remark, since it may answer later.
 

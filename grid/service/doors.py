@@ -99,7 +99,7 @@ def _site_gateway(door: SiteDoor, settings: GatewaySettings, calls: Calls) -> Ga
 
 
 def open_links(sites: tuple[FarSite, ...]) -> tuple[dict[str, Link], dict[str, Secrets]]:
-    """Return the links to sites and each site's accepted secrets; raise OptionError if a site's file is unusable."""
+    """Return each site's link and accepted secrets; raise OptionError if a site's file is unusable."""
     links: dict[str, Link] = {}
     accepts: dict[str, Secrets] = {}
     for site in sites:

@@ -62,7 +62,7 @@ class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that a journal was written with: those of `GridSettings`, with the network abbreviated."""
+    """The settings with which a journal was written: those of `GridSettings`, with a digest of the network's links."""
 
     sites: tuple[tuple[str, int], ...]
     policy: GridPolicy
@@ -152,7 +152,7 @@ class GridDriver(Driver[Any]):
         return {number: f"site {name}: {why}" for number, (name, why) in problems.items() if why}
 
     def news_of_links(self) -> list[SiteCutOff]:
-        """Return events for the sites that are newly cut off, and for the sites that no longer are.
+        """Return events for the sites that have been cut off, and for the sites that are reachable again.
 
         A job placed at a site that is cut off would be stuck there. After a restart, the state in the journal applies
         until the grid has heard from the site.

@@ -56,7 +56,7 @@ class _Questions(Generic[Q, T]):
         return len(self._asked)
 
     def add(self, question: Q, patience_s: float) -> asyncio.Future[T]:
-        """Return the future answer to a question; it fails if its turn does not come within `patience_s`."""
+        """Return a future for the answer to a question; the future fails unless the turn comes within `patience_s`."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._asked.append(_Asked(question, answer, self._now_s() + patience_s))
         return answer
@@ -147,9 +147,9 @@ class ForecastQueue:
         return await self._answer(self._about_plan, most_jobs, FORECAST_S)
 
     async def alone(self, make: Callable[[], Work[T]], patience_s: float = FORECAST_S, *, name: object = None) -> T:
-        """Call `make` when this question's turn comes, run the function that it returns, and return the result.
+        """Call `make` when this question's turn comes, run the function that `make` returns, and return the result.
 
-        Questions with the same name that are waiting at that time share the answer; with name None, nothing is shared.
+        Questions with the same name that are waiting at that time share the answer, unless the name is None.
         """
         result: T = await self._answer(self._alone, _SeparateQuestion(make, name), patience_s)
         return result

@@ -113,7 +113,7 @@ async def _nothing(work: Awaitable[None]) -> object:
 def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str], None]) -> None:
     """Serve a grid on the Ray cluster that this process is connected to, until SIGINT or SIGTERM.
 
-    If that Ray ends, the process exits with status 3, so that its supervisor restarts it to join the next Ray.
+    If the cluster ends, the process exits with status 3, so that a supervisor restarts it and it joins the next one.
     """
     from gridweave.grid.gateway.server import Gateway
     from gridweave.grid.service.backend import RayBackend
@@ -132,7 +132,7 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
 
 
 def log_requests(path: str | None = None) -> None:
-    """Log to standard error, and write the request log there or to a file."""
+    """Log to standard error; write the request log to the file `path`, or to standard error without a path."""
     handler = logging.StreamHandler() if path is None else PrivateRotation(path)
     handler.setFormatter(logging.Formatter("%(message)s"))
     requests = logging.getLogger("gridweave.gateway.requests")
@@ -142,7 +142,7 @@ def log_requests(path: str | None = None) -> None:
 
 
 def settings_of(plan: GatewayTable, state: LocalGridState, folder: Path) -> GatewaySettings:
-    """Return the settings of a local grid's gateway, with its previous port (from ``state.url``) if that is free.
+    """Return the settings of a local grid's gateway, with the port in ``state.url`` if that port is free.
 
     Raise UnavailableError if another process is listening at the configured port.
     """

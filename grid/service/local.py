@@ -180,14 +180,14 @@ def bring_up(spec: GridSpec, report: Report) -> StartReport:
 
 
 class _Kept(NamedTuple):
-    """The parts of a grid that are kept when everything else is started again."""
+    """The parts of a grid that survive a restart of everything else."""
 
     url: str  # URL of its gateway; empty: there was none
     watchdog: tuple[LocalProcess, ...]
 
 
 class _Startup:
-    """One start of a grid, with a record of the processes and actors started so far."""
+    """Starts a grid once, and records the processes and actors that have been started so far."""
 
     def __init__(
         self, spec: GridSpec, folder: Path, before: LocalGridState | None, kept: _Kept, report: Report
@@ -328,9 +328,9 @@ class _Startup:
         return bool(labels)
 
     def _at_home(self, ray: Any, plan: GridPlan) -> GridPlan:
-        """Place the meta-scheduler where its journal is, even after all of Ray has been started again.
+        """Place the meta-scheduler where its journal is, even after Ray has been restarted completely.
 
-        That is a node with the grid's label or, if the journal is a file, this machine.
+        This is a node with the grid's label, else this machine. A journal with a URL is reachable from any node.
         """
         labels = {GRID_LABEL: self.done.state.name}
         if any(labels.items() <= node["Labels"].items() for node in ray.nodes() if node["Alive"]):
@@ -482,7 +482,7 @@ def check_start(spec: GridSpec, before: LocalGridState | None) -> list[str]:
     OptionError
         If the grid is running with another GRID.toml or on another Ray.
     InputError
-        If users of its jobs cannot enter its folder, or a journal on this host was written with other settings.
+        If users of the grid's jobs cannot enter its folder, or a journal on this host was written with other settings.
     """
     read = spec.read
     if before is not None and not is_broken(before):
@@ -559,7 +559,7 @@ def take_down(name: str, *, keep_jobs: bool, report: Callable[[str], None]) -> S
 
 
 def end_all(state: LocalGridState, *, keep_jobs: bool) -> StopReport:
-    """End everything that was started for a grid, found by its record and its marker, except its watchdog."""
+    """End a grid's processes, found by record and marker, except its watchdog and, with `keep_jobs`, its jobs."""
     folder = Path(state.folder)
     alive = [process for process in state.alive if process.name != WATCHDOG]
     done = StopReport(ended=[process.name for process in alive])

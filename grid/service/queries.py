@@ -55,7 +55,7 @@ class GridQueries(Queries[GridDriver]):
         self._forecasts = ForecastQueue(driver.grid, driver.clock.now_ms)
 
     async def about(self) -> list[SiteNames]:
-        """Return the sites' names, nodes and machines, and why a site is cut off, in site order."""
+        """Return each site's name, nodes and machines, and why the site is cut off, if it is, in site order."""
         sites = self.driver.settings.sites
         machines = self._machines or ((),) * len(sites)
         problem = self.driver.peer_problem
@@ -92,7 +92,7 @@ class GridQueries(Queries[GridDriver]):
         return forecast or record_forecast(records[0], self.driver.clock.now_ms())
 
     async def _heard(self, job_ids: Sequence[int], within_s: float | None = None) -> dict[int, Forecast]:
-        """Return forecasts, after recording why the jobs are waiting."""
+        """Return forecasts of jobs, and record why these jobs are waiting."""
         forecasts = await self._forecasts.of(job_ids, within_s=within_s)
         for forecast in forecasts.values():
             self._waits.heard(forecast)
@@ -108,11 +108,11 @@ class GridQueries(Queries[GridDriver]):
         return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), *asked), name=name)
 
     async def questions(self, request: JobRequest) -> dict[str, RequestQuote]:
-        """Return the quote request for each site about a job; `quote` takes the answers as `offers`. May be empty."""
+        """Return the quote request to send to each site for a job, if any; `quote` takes the answers as `offers`."""
         return self.driver.grid.questions(self.driver.clock.now_ms(), request)
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return when and where up to `limit` waiting jobs start; sites may know more about jobs in their queues."""
+        """Return when and where up to `limit` waiting jobs start; sites may know more about their own queues."""
         await self.driver.durable()
         starts = await self._forecasts.plan(limit)
         now_ms = starts[0].now_ms if starts else self.driver.clock.now_ms()

@@ -105,7 +105,7 @@ def _environment_of_this(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def with_token(token: Path | None) -> contextlib.AbstractContextManager[None]:
-    """Authenticate this process to our own Ray with the token in a file; None: leave the environment as it is."""
+    """Authenticate this process to our own Ray with the token in a file; with None, leave the environment unchanged."""
     return contextlib.nullcontext() if token is None else _environment_of_this(token_environment(token))
 
 
@@ -192,7 +192,7 @@ _JOIN_S = 180.0
 _TRIES = 3
 _LOOK_EVERY_S = 0.05
 _LONGEST_PATH = 30
-"""Maximum length of the path of Ray's folder: sockets deep below it may have paths of at most 107 bytes."""
+"""Maximum length of the path of Ray's folder: paths of the sockets in its subfolders are limited to 107 bytes."""
 
 
 class RayMachine(msgspec.Struct, frozen=True):
@@ -577,7 +577,7 @@ processes take dozens while a listener is being started."""
 
 
 def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
-    """Return a port on which nothing is listening; `preferred` if it is free."""
+    """Return a port on which nothing is listening, namely `preferred` if that port is free."""
     # Concurrent processes begin at different ports.
     first = os.getpid() % len(_PORTS)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
