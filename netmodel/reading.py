@@ -81,7 +81,7 @@ def _parse_gml(text: str) -> nx.Graph[Any]:
 
 
 def _parse_graphml(text: str) -> nx.Graph[Any]:
-    """Parse GraphML; InputError if an edge names an undeclared node, which networkx would silently create."""
+    """Parse GraphML; raise InputError if an edge names an undeclared node, which networkx would silently create."""
     import networkx as nx
 
     declared = {element.get("id") for element in ElementTree.fromstring(text).iter(_NODE_TAG)}
@@ -534,7 +534,7 @@ def parse_network(
 
 
 def raw_net(text: str, name: str) -> dict[str, Any]:
-    """Parse a TOML file without checking its tables; InputError if it has no table ``[net]``."""
+    """Parse a TOML file without checking its tables; raise InputError if it has no table ``[net]``."""
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

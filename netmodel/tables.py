@@ -197,7 +197,7 @@ class FailureTable(_Table, frozen=True, kw_only=True):
 
 
 class NetTable(_Table, frozen=True, kw_only=True):
-    """The table ``[net]``: a network from one source, the location of the sites, and the rules for using it.
+    """The table ``[net]``: one source for the network, the nodes of the sites, and settings of the model.
 
     Attributes
     ----------

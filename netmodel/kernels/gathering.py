@@ -26,7 +26,7 @@ def try_gathered(
     n_rounds: Int,
     choice: Choice,
 ) -> None:
-    """Improve placements gathered around the sites with the most free nodes, and the one on the fewest sites."""
+    """Improve placements gathered around the sites with the most free nodes, and the placement on the fewest sites."""
     count = _find_starts(free, n_starts, choice)
     choice.begun.n_rows[0] = choice.settled.n_rows[0] = 0
     for place in range(count + 1):
@@ -179,7 +179,7 @@ def _improve(
     n_rounds: Int,
     choice: Choice,
 ) -> None:
-    """Move nodes between sites while this lets the job end earlier.
+    """Move nodes between sites as long as the job ends earlier.
 
     Each move tries all nodes that fit, then half of them, and so on. Targets are the sites with a part and the start
     sites.

@@ -77,7 +77,7 @@ class Case:
 
 
 CUTS = {"none": 1.0, "slow": 0.01, "cut": 0.0}
-"""Remaining fraction of the bandwidth of the busiest link."""
+"""Fraction of its bandwidth that the busiest link keeps."""
 
 
 class NetworkRuns:
@@ -307,7 +307,7 @@ def contended(mode: str, pattern: str, contention: str, cut: str = "none") -> Ca
 
 
 def cut_case(pattern: str, cut: str) -> Case:
-    """Return a case of mode adaptive with dynamic contention, in which the busiest link may slow down or fail."""
+    """Return a case of mode adaptive with dynamic contention, in which the busiest link can slow down or fail."""
     return contended("adaptive", pattern, "dynamic", cut)
 
 

@@ -385,7 +385,7 @@ def factors_of(lines: Iterable[dict[str, str]]) -> dict[str, list[float]]:
 
 
 class Drawn(NamedTuple):
-    """The lines of a figure of each set, named after their columns in the published table."""
+    """The lines in the figure of each set, named after columns of the published table ``printed``."""
 
     source: str
     printed: str
@@ -393,7 +393,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_of(table: str) -> dict[str, Drawn]:
-    """Return the pairs of figures (SLDwA and utilisation by shrinking factor) of a table, by name of the pair."""
+    """Return a table's pairs of figures (SLDwA and utilisation by shrinking factor), by reading or under ""."""
     if table == "streit-A.13":
         return {"": Drawn("Figures 5.1 and 5.2", "streit-A.13", {order: Way(order) for order in THREE})}
     return {
