@@ -60,7 +60,7 @@ class WrittenNetwork:
     """A network as specified in the source; cables are numbered from 0.
 
     If ``fills_gaps``, missing values of a link are taken from the other links. If ``allows_parallel``, several cables
-    may have the same ends and name. ``attached`` maps each site that the source names to its node.
+    can have the same ends and name. ``attached`` maps each site that the source names to its node.
     """
 
     name: str

@@ -247,7 +247,7 @@ class NetworkModel:
         Parameters
         ----------
         free : sequence of int, shape (sites,)
-            Nodes that the job may use on each site.
+            Number of nodes that the job can use on each site.
         length_ms : float
             Run time on a single site.
         delay_ms : sequence of float, shape (sites,), optional

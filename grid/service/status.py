@@ -180,7 +180,7 @@ def _parts(state: LocalGridState, answers: _GatewayAnswers) -> list[PartStatus]:
 
 
 def _with_fault(state: LocalGridState, part: PartStatus) -> PartStatus:
-    """Append the latest fault in the logs of a component's actors to its details, if that fault is recent."""
+    """Append the latest fault from a component's actor logs to the component's details if the fault is recent."""
     actors = [_ACTORS[part.name]] if part.name in _ACTORS else []
     for site in state.sites:
         if part.name == f"site {site.name}":

@@ -39,7 +39,7 @@ def choose_sites(
     communication : COMMUNICATION
         Includes the width of the job.
     free : numpy.ndarray of int64, shape (sites,)
-        Nodes that the job may use on each site.
+        Number of nodes that the job can use on each site.
     length_ms : float
         Run time on a single site.
     delay_ms : numpy.ndarray of float64, shape (sites,)
@@ -195,9 +195,9 @@ def waits_for_all(net: NetArrays, communication: Record) -> bool:
 
 @kernel_part
 def first_parts_factor(net: NetArrays, communication: Record, parts: Records) -> float:
-    """Return a lower bound on `split_factor` from the messages between the first two parts alone.
+    """Return a lower bound on `split_factor`, based on the messages between the first two parts alone.
 
-    Requires `waits_for_all`. The bound holds whatever the other parts are.
+    Requires `waits_for_all`. The bound holds for all choices of the other parts.
     """
     part, other = parts[0], parts[1]
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit

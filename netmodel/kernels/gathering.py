@@ -41,7 +41,7 @@ def try_gathered(
                 _level(free, choice.nodes)
                 judge(net, communication, length_ms, delay_ms, choice, WHOLE)
         if _is_among(choice, choice.begun):
-            # The result from this placement was already recorded, if it was the best.
+            # An earlier start already led to this placement and improved it.
             choice.n_best[0] = 0
             choice.end_ms[0] = np.inf
         elif choice.n_best[0] > 1:
@@ -193,7 +193,7 @@ def _improve(
         mark[choice.best[place].site] = 1
     for place in range(n_starts):
         mark[choice.starts[place]] = 1
-    # If nodes may move to any site, a local optimum does not depend on the start that led to it.
+    # If nodes can move to any site, a local optimum does not depend on the start that led to it.
     everywhere = True
     for site in range(sites):
         everywhere = everywhere and (free[site] == 0 or mark[site] == 1)

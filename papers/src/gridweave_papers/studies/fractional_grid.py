@@ -57,7 +57,7 @@ class FractionalGridRuns:
         self._results = Study(self._simulate, title="fractions at sites", progress=progress)
 
     def result(self, grid: str, mode: str, control: str, line: str) -> SimulationResult:
-        """Return the schedule of a grid whose sites allocate fractions as in a line of `LINES`."""
+        """Return the schedule of a grid; ``line``, a key of `LINES`, selects the sites that allocate fractions."""
         return self._results[_Setting(grid, mode, control, line)]
 
     def _simulate(self, setting: _Setting) -> SimulationResult:

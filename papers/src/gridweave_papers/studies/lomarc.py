@@ -129,7 +129,7 @@ class Bar(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Averages over the jobs of one simulation, and over its matches (`COLUMNS`); NaN without a match."""
+    """Averages over the jobs of one simulation, and counts per match (`COLUMNS`), which are NaN without a match."""
 
     response_s: float
     relative: float
@@ -164,8 +164,8 @@ def load_of(workload: Workload, nodes: int) -> Load:
 class LomarcRuns:
     """The data points of all figures, each simulated once, with ``seeds`` workloads per bar.
 
-    For one seed, the jobs are the same for every alpha and mix, and their needs are the same for one mix, so
-    differences between two bars are not due to chance.
+    Bars with the same seed have the same jobs for every alpha and mix, and bars with the same mix also have the same
+    resource needs, so differences between two bars are not due to chance.
     """
 
     def __init__(self, *, seeds: int = DEFAULT_SEEDS, jobs: int = JOBS, progress: Progress | None = None) -> None:
@@ -302,7 +302,7 @@ class View:
 
 
 def _mean_defined(values: Sequence[float]) -> float:
-    """Return the mean of the values that are not NaN, or NaN without such a value."""
+    """Return the mean of the values that are not NaN, or NaN if there are none."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else float("nan")
 

@@ -183,7 +183,7 @@ class LoadRuns:
 
 
 def _in_force(result: SimulationResult, way: Way) -> list[float]:
-    """Return the share of time under each of `THREE`, in per cent."""
+    """Return the share of time for which each policy of `THREE` is in force, in per cent."""
     if not isinstance(result.own, TuningUse):
         return [100.0 * (way.name == order) for order in THREE]
     uses = result.own.uses(int(result.workload.submit_ms.min()), int(result.end_ms.max()))

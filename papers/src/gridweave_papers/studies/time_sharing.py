@@ -121,7 +121,7 @@ class _Grids:
         self._results = Study(self._simulate)
 
     def result(self, mode: str, control: str, line: str) -> SimulationResult:
-        """Return the schedule of all jobs."""
+        """Return the schedule of one simulation."""
         return self._results[_Setting(mode, control, line)]
 
     def _simulate(self, setting: _Setting) -> SimulationResult:

@@ -559,7 +559,7 @@ def _acceptable(curves: Mapping[str, GangCurves]) -> Section:
 
 
 def _report_24(runs: GangRuns, notes: tuple[str, ...]) -> Findings:
-    """Recompute Figure 24: slowdown and wait by the number of tasks that may migrate, at workloads 2 and 5."""
+    """Recompute Figure 24: slowdown and wait by the number of tasks that can migrate, at workloads 2 and 5."""
     factors = RUN_FACTORS[2], RUN_FACTORS[5]
     lines = {
         (backfill, cost, tasks): with_moves(5, backfill, tasks=tasks, cost_s=cost)
