@@ -43,7 +43,7 @@ def _one_of(names: tuple[str, ...], description: str) -> Meta:
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all tables; unknown keys are rejected."""
+    """Base class of all tables; unknown keys are rejected."""
 
 
 class NodeTable(_Table, frozen=True, kw_only=True):

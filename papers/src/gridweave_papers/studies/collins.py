@@ -208,7 +208,7 @@ def overheads() -> dict[int, tuple[float, float]]:
 
 @lru_cache(maxsize=1)
 def sjs_overheads() -> dict[tuple[int, int], float]:
-    """Return the computing time of SJS in ms, by the numbers of jobs and of different machines (Figure 3)."""
+    """Return the computing time of SJS in ms, by number of jobs and number of different machines (Figure 3)."""
     code_ms = {}
     for n_machines in SIZES:
         machines = machine_arrays(list(range(n_machines)))

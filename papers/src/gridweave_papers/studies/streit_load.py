@@ -43,7 +43,7 @@ SEEDS, FULL_SEEDS = 3, 10
 JOBS = 10_000
 DECIDERS = ("advanced", "sjf-preferred")
 USED = ("sjf", "fcfs", "ljf")
-"""Policies in the order of the bounds (Figure 4.2)."""
+"""The basic policies; the bounds select them in this order as average estimates grow (Figure 4.2)."""
 
 LONG, SHORT = "CTC", "LANL"
 """The sets whose average estimates are closest to the two averages in Table 4.1: 21,634 s and 6,554 s."""
@@ -439,7 +439,7 @@ def _factors_in(ours: _Numbers, trace: str) -> list[float]:
 
 
 def _under_load(what: str, least: Mapping[str, float], form: str, asked: str) -> Callable[[_Numbers], Verdict]:
-    """Return the check that the gain over SJF is at least about the gain stated in the text."""
+    """Return the check that the gain over SJF reaches the minimum that ``least`` requires on each trace."""
 
     def check(ours: _Numbers) -> Verdict:
         gains = {(trace, decider): ours[trace, decider, what] for trace in least for decider in DECIDERS}

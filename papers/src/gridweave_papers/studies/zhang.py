@@ -54,7 +54,7 @@ DEFAULT_SEEDS = 3
 
 
 class Backfilling(NamedTuple):
-    """A reading of backfilling, EASY ("queue") or "planning", and the share of large jobs; None: as fitted."""
+    """The discipline of a reading ("queue" for EASY, or "planning"), and the share of large jobs; None: as fitted."""
 
     discipline: str
     large_share: float | None = None
