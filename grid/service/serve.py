@@ -162,7 +162,7 @@ def serve_grid(service: GridService, say: Say) -> None:
 
 
 def _changes(service: GridService | SiteService, say: Say) -> list[str]:
-    """Print and return the settings that this start changes."""
+    """Report and return the settings that this start changes."""
     changes = check_service(service)
     for change in changes:
         say(change)

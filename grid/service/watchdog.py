@@ -51,7 +51,7 @@ MOST_TRIES = 20
 AWAY_S = 86_400.0
 """How long to wait for an external Ray cluster that does not answer, in seconds.
 
-A cluster that restarts is back long before that; the address of a cluster that is gone can go to a different one.
+A cluster that restarts is back long before that; the address of a lost cluster can be reused by a different one.
 """
 
 STEADY_S = 300.0

@@ -241,13 +241,13 @@ NEAR_PLACES = 1.0
 """Largest difference from the published index of the selected candidate that still counts as equal."""
 
 SAME_PCT = 10.0
-"""Largest difference in per cent that the paper's "almost the same" is taken to allow."""
+"""Largest difference that counts as "almost the same", in per cent."""
 
 SAME_UTIL = 0.05
-"""Largest difference that the paper's "almost the same utilisation" is taken to allow: 5 points."""
+"""Largest difference that counts as "almost the same utilisation": 5 points."""
 
 SAME_GAIN_POINTS = 3.0
-"""Largest difference between efficiency gains that counts as not relevant; the paper states whole per cents."""
+"""Largest difference between efficiency gains that does not count as relevant; the paper gives whole per cents."""
 
 _QUANTITIES = {"response_s": "response time", "relative": "relative bounded response time"}
 

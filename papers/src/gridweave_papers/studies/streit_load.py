@@ -393,7 +393,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_of(table: str) -> dict[str, Drawn]:
-    """Return a table's pairs of figures (SLDwA and utilisation by shrinking factor), by reading or under ""."""
+    """Return a table's pairs of figures (SLDwA and utilisation by shrinking factor), by reading, if any."""
     if table == "streit-A.13":
         return {"": Drawn("Figures 5.1 and 5.2", "streit-A.13", {order: Way(order) for order in THREE})}
     return {
