@@ -60,7 +60,7 @@ class WrittenNetwork:
     """A network as specified in the source; cables are numbered from 0.
 
     If ``fills_gaps``, missing values of a link are taken from the other links. If ``allows_parallel``, several cables
-    may have the same ends and name. ``attached`` maps each site that the source names to its node.
+    can have the same ends and name. ``attached`` maps each site that the source names to its node.
     """
 
     name: str
@@ -80,7 +80,7 @@ def assemble(
     """Check a network, fill in missing values, and attach the sites; return None if it is too broken to build.
 
     ``sites`` defaults to the sites of ``attach``, then to the sites that the network names, then to all nodes. A site
-    that neither of the two mentions is attached to the node of the same name.
+    that neither ``attach`` nor the network mentions is attached to the node of the same name.
     """
     nodes = _check_nodes(rows, report)
     sound_links = [row for row in rows.links if _ends_are_sound(row, nodes, report)]
@@ -124,7 +124,7 @@ def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
 
 
 def _ends_are_sound(row: LinkRow, nodes: Mapping[str, NodeRow], report: Reporter) -> bool:
-    """Whether a link joins two different known nodes; report it otherwise."""
+    """Whether a link joins two different known nodes; report the link if it does not."""
     if row.is_back:
         return row.origin in nodes and row.target in nodes and row.origin != row.target
     unknown = [end for end in dict.fromkeys((row.origin, row.target)) if end not in nodes]

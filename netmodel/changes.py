@@ -57,7 +57,7 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
 
 
 def _change(table: ChangeTable, topology: Topology) -> CableChange:
-    """Convert one listed change; InputError if it is invalid."""
+    """Convert one listed change; raise InputError if the change is invalid."""
     check_known("action", table.action, ACTIONS)
     if not 0 <= table.at_ms <= LATEST_MS:
         right = "at least 0" if table.at_ms < 0 else f"at most {LATEST_MS:,}"

@@ -109,7 +109,7 @@ _EXACT: Kinds = {"fraction": float, "pattern": str, "message": partial(parse_byt
 
 
 def parse_communication(option: str, text: str) -> Communication:
-    """Parse a communication: the name of a profile, or fraction, pattern and message size.
+    """Parse a job's communication, given as a profile name or as fraction, pattern and message size.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def parse_communication(option: str, text: str) -> Communication:
 
 
 def communication_text(communication: Communication) -> str:
-    """Format a communication the way `parse_communication` reads it.
+    """Format a job's communication as text that `parse_communication` can read.
 
     Examples
     --------

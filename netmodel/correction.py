@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 WINDOW = 3
-"""Default number of recent measurements used per pair.
+"""Default number of recent measurements used per pair of sites.
 
 With three, a single outlier does not move the median, but two measurements that agree do.
 """
@@ -87,7 +87,7 @@ class Measurements:
     Parameters
     ----------
     window : int
-        Number of recent measurements used per pair.
+        Number of recent measurements used per pair of sites.
     round_trip_age_ms, bandwidth_age_ms : int
         Maximum ages of the measurements used.
 
@@ -299,7 +299,7 @@ _Changed = dict[tuple[int, int, str], Correction]
 
 
 def _with_latencies(paths: Paths, measured: _MeasuredPairs, tolerance: float, changed: _Changed) -> Paths:
-    """Replace latencies by measured values; a round trip is split as in the model, or in half if there was no path."""
+    """Replace latencies by measured ones; each direction keeps its modelled share of the round trip (default: half)."""
     latency_ms, jitter_ms = paths.latency_ms.copy(), paths.jitter_ms.copy()
     for (origin, target), pair in measured.items():
         if pair.round_trip_ms is None or pair.least_ms is None or pair.round_trips < LEAST:

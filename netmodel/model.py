@@ -221,7 +221,7 @@ class NetworkModel:
         return float(split_factor(self.arrays, record, parts, len(parts)))
 
     def parts_of(self, nodes: Mapping[str, int]) -> npt.NDArray[np.void]:
-        """Convert nodes per site to the record array that kernels read; InputError if a site has less than one node."""
+        """Convert nodes per site to the record array that kernels read; raise InputError if a site has no node."""
         if not nodes or min(nodes.values()) < 1:
             raise InputError("a job has at least one site, and at least one node on each of its sites")
         return np.array([(self.topology.site_number(site), width) for site, width in nodes.items()], PART)
@@ -247,7 +247,7 @@ class NetworkModel:
         Parameters
         ----------
         free : sequence of int, shape (sites,)
-            Nodes that the job may use on each site.
+            Number of nodes that the job can use on each site.
         length_ms : float
             Run time on a single site.
         delay_ms : sequence of float, shape (sites,), optional

@@ -81,7 +81,7 @@ def _parse_gml(text: str) -> nx.Graph[Any]:
 
 
 def _parse_graphml(text: str) -> nx.Graph[Any]:
-    """Parse GraphML; InputError if an edge names an undeclared node, which networkx would silently create."""
+    """Parse GraphML; raise InputError if an edge names an undeclared node, which networkx would silently create."""
     import networkx as nx
 
     declared = {element.get("id") for element in ElementTree.fromstring(text).iter(_NODE_TAG)}
@@ -96,7 +96,7 @@ def _parse_graphml(text: str) -> nx.Graph[Any]:
 def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenNetwork:
     """Convert a graph to rows of nodes and links; an undirected edge becomes a link in each direction.
 
-    Nodes may have the attributes Latitude, Longitude and ``sites`` (one name or several). Edges may have latency_ms,
+    Nodes can have the attributes Latitude, Longitude and ``sites`` (one name or several). Edges can have latency_ms,
     bandwidth_bps (or the Topology Zoo's LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel with a
     bandwidth), loss, jitter_ms, name, up and cable. If the edge keys are distinct integers, links are in the order of
     these keys.
@@ -220,7 +220,7 @@ def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float
 
 
 def _first(value: Any) -> Any:
-    """Return the first value of an attribute that may have several values."""
+    """Return the first value of an attribute that can have several values."""
     return value[0] if isinstance(value, list) and value else value
 
 
@@ -534,7 +534,7 @@ def parse_network(
 
 
 def raw_net(text: str, name: str) -> dict[str, Any]:
-    """Parse a TOML file without checking its tables; InputError if it has no table ``[net]``."""
+    """Parse a TOML file without checking its tables; raise InputError if it has no table ``[net]``."""
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -43,7 +43,7 @@ def _one_of(names: tuple[str, ...], description: str) -> Meta:
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all tables; unknown keys are rejected."""
+    """Base class of all tables; unknown keys are rejected."""
 
 
 class NodeTable(_Table, frozen=True, kw_only=True):
@@ -197,7 +197,7 @@ class FailureTable(_Table, frozen=True, kw_only=True):
 
 
 class NetTable(_Table, frozen=True, kw_only=True):
-    """The table ``[net]``: a network from one source, the location of the sites, and the rules for using it.
+    """The table ``[net]``: one source for the network, the nodes of the sites, and settings of the model.
 
     Attributes
     ----------

@@ -115,11 +115,11 @@ class Topology:
         return f"{ends} ({name})" if name else ends
 
     def node_number(self, name: str) -> int:
-        """Return the number of a node; InputError if there is no node with this name."""
+        """Return the number of a node; raise InputError if there is no node with this name."""
         return self._place(self.nodes, name, "node")
 
     def site_number(self, name: str) -> int:
-        """Return the number of a site; InputError if there is no site with this name."""
+        """Return the number of a site; raise InputError if there is no site with this name."""
         return self._place(self.sites, name, "site")
 
     def _place(self, names: tuple[str, ...], name: str, what: str) -> int:

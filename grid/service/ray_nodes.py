@@ -35,7 +35,7 @@ class RayNode(msgspec.Struct, frozen=True):
 
 
 class Launching(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes to start."""
+    """A request to start nodes."""
 
     host: str
     port: int  # address of Ray's head
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _launch(node: RayNode, end_with: int) -> int:
-    """Fork a process that becomes a node; write it to standard output and return its pid."""
+    """Fork a process that becomes a node; report the process on standard output and return its pid."""
     # If this process is terminated, it still reports the process it has just forked.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
@@ -108,14 +108,14 @@ def _become(node: RayNode, end_with: int) -> NoReturn:
 
 
 def _end_with(pid: int) -> None:
-    """Terminate this node when another process ends."""
+    """Terminate this node when the process ``pid`` ends."""
     with contextlib.suppress(OSError):  # the process has ended already
         select.select([os.pidfd_open(pid)], [], [])
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _answers(host: str, port: int, head: int) -> bool:
-    """Wait until the head accepts connections; return False if it ends or takes longer than `HEAD_S`."""
+    """Wait until the head accepts connections; return False if the head ends or needs more than `HEAD_S`."""
     until = time.monotonic() + HEAD_S
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection((host, port), 1.0):

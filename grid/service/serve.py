@@ -60,7 +60,7 @@ from gridweave.site.service.link import Link, LinkEnd, Secrets
 from gridweave.site.service.prober import ProbePlan
 
 PORTS_OF_A_SITE = 1_000
-"""Rendezvous ports of each site."""
+"""Number of rendezvous ports per site."""
 
 _MOST_PLACES = 44
 
@@ -69,7 +69,7 @@ STOP_S = 3.0
 
 
 def check_service(service: GridService | SiteService) -> list[str]:
-    """Return the settings that the next start changes; InputError if a change is forbidden or the journal invalid."""
+    """Return the settings that a start would change; InputError if a change is forbidden or the journal is invalid."""
     try:
         return check_journals([service.journal_spec])
     except InputError as error:
@@ -97,7 +97,7 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     history_days: int = HISTORY_DAYS
     probes: ProbePlan | None = None  # how often to measure the network between sites; None: never
     address: str | None = None  # address of an existing Ray cluster; None: its own Ray
-    # Used only with its own Ray.
+    # Used only if the service runs its own Ray.
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
@@ -162,7 +162,7 @@ def serve_grid(service: GridService, say: Say) -> None:
 
 
 def _changes(service: GridService | SiteService, say: Say) -> list[str]:
-    """Report the settings that change at this start, and return them."""
+    """Report and return the settings that this start changes."""
     changes = check_service(service)
     for change in changes:
         say(change)
@@ -193,7 +193,7 @@ def _make_grid(
 def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence[str]) -> RunningActors:
     """Find the running actors of a service, so that the caller can add the missing actors.
 
-    InputError if settings have changed while actors with the old settings are still running.
+    Raise InputError if settings have changed while actors with the old settings are still running.
     """
     actors = RunningActors(namespace, grid_id=kept_secret(folder, MARKER), logs=str(folder / LOGS))
     actors.find(names)
@@ -245,7 +245,7 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     quotas: Quotas = NO_QUOTAS  # quotas of users and accounts, for jobs of the site's own users
     history_days: int = HISTORY_DAYS
     address: str | None = None  # address of an existing Ray cluster; None: its own Ray
-    # Used only with its own Ray.
+    # Used only if the service runs its own Ray.
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
@@ -285,7 +285,7 @@ def site_service(read: ReadGrid) -> SiteService:
 def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> None:
     """Run a site until SIGINT or SIGTERM, then stop everything started for it, including its jobs unless `keep_jobs`.
 
-    If the head node of its own Ray ends, its jobs continue, as they do when this process is killed.
+    If the head node of the site's own Ray ends, the jobs continue, as they do if this process is killed.
     """
     folder = make_private(Path(service.folder), passable=_runs_as_others(service))
     taken = f"another process serves the site in {folder}; end it, or name another folder"
@@ -312,7 +312,7 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
 
 
 def served_actors(service: GridService | SiteService) -> list[ActorStatus]:
-    """Return the state of a service's actors; UnavailableError if its Ray is not running."""
+    """Return the state of a service's actors; raise UnavailableError if the service's Ray is not running."""
     folder, namespace = Path(service.folder), service.namespace if isinstance(service, SiteService) else NAMESPACE
     if service.address is not None:
         return look_at_actors(service.address, namespace)
@@ -326,7 +326,7 @@ def served_actors(service: GridService | SiteService) -> list[ActorStatus]:
 def start_over(service: GridService | SiteService) -> None:
     """Delete the jobs of a stopped service and their output; keep its tokens and links.
 
-    UnavailableError if the service is running, or a file cannot be deleted.
+    Raise UnavailableError if the service is running, or a file cannot be deleted.
     """
     folder = make_private(Path(service.folder), passable=_runs_as_others(service))
     if "://" in service.journal_spec.place:
@@ -356,13 +356,13 @@ class RayPlace(msgspec.Struct, frozen=True, kw_only=True):
     site: str = ""  # name of the site; empty: a meta-scheduler
     machines: int = 1  # machines of the site
     address: str | None = None  # address of the cluster; None: its own Ray
-    # Used only with its own Ray.
+    # Used only if the service runs its own Ray.
     port: int = 0
     store_bytes: int = STORE_BYTES
 
 
 def own_ray(place: RayPlace, say: Say) -> OwnRay:
-    """Return a service's own Ray in its recorded state: a head node, plus a node per machine if there are several."""
+    """Restore a service's own Ray from its state file: a head node and, for several machines, a node per machine."""
     kept = place.folder / _RAY
     try:
         state = msgspec.json.decode(kept.read_bytes(), type=RayState)
@@ -459,7 +459,7 @@ async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> 
 
 
 async def _watch(ray: OwnRay) -> None:
-    """Keep restarting Ray nodes that have ended; UnavailableError if the head node ends."""
+    """Keep restarting Ray nodes that have ended; raise UnavailableError if the head node ends."""
     while True:
         await asyncio.to_thread(ray.repair)
         await asyncio.sleep(_LOOK_S)

@@ -180,7 +180,7 @@ def _parts(state: LocalGridState, answers: _GatewayAnswers) -> list[PartStatus]:
 
 
 def _with_fault(state: LocalGridState, part: PartStatus) -> PartStatus:
-    """Append the latest fault in the logs of a component's actors to its details, if that fault is recent."""
+    """Append the latest fault from a component's actor logs to the component's details if the fault is recent."""
     actors = [_ACTORS[part.name]] if part.name in _ACTORS else []
     for site in state.sites:
         if part.name == f"site {site.name}":
@@ -197,7 +197,7 @@ _ACTORS = {"meta-scheduler": GRID_ACTOR, GATEWAY: GATEWAY_ACTOR}
 
 
 def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unasked: bool) -> PartStatus:
-    """Return the state that a site reports, or judge it from its process if the site does not answer."""
+    """Return the state that a site reports, or infer it from the process if the site does not answer."""
     name, folder = f"site {site.name}", Path(state.folder) / site.name
     process = _writer(folder / "site.journal")
     if info is None or not info.answers:
@@ -296,7 +296,7 @@ class _PartState(NamedTuple):
 
 
 def _part_state(process: tuple[int, int] | None, is_unasked: bool) -> _PartState:
-    """Judge the state of an unresponsive component from its process."""
+    """Infer the state of an unresponsive component from its process."""
     if process is None:
         what = "does not run, or its state is unknown without the gateway" if is_unasked else "does not answer"
         return _PartState(False, what)

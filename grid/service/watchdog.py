@@ -51,7 +51,7 @@ MOST_TRIES = 20
 AWAY_S = 86_400.0
 """How long to wait for an external Ray cluster that does not answer, in seconds.
 
-A restarting cluster is back long before that; the address of a cluster that is gone may be reused by another one.
+A cluster that restarts is back long before that; the address of a lost cluster can be reused by a different one.
 """
 
 STEADY_S = 300.0
@@ -103,7 +103,7 @@ class GridWatchdog:
         self.kept = Kept()
 
     def run(self, own_pid: int) -> bool:
-        """Watch the grid; return True once it is down or has another watchdog, False after giving up."""
+        """Watch the grid; return True once the grid is down or has a new watchdog, False after giving up."""
         self._change()
         while True:
             state = read_grid_state(self._name)
@@ -121,7 +121,7 @@ class GridWatchdog:
                 self._try()
 
     def _try(self) -> None:
-        """Start the missing processes after a pause, because more processes may be about to end."""
+        """Start the missing processes after a pause, so that processes that end together are restarted in one try."""
         self._wait(None, pause_s(self.kept.tries))
         state = read_grid_state(self._name)
         if state is None or not state.missing:

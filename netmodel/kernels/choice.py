@@ -1,7 +1,7 @@
 """Choose the sites of a job so that it ends as early as possible (docs/netmodel.md, "Where to split").
 
-A placement ends at ``max(delay of its sites) + length x factor``. If there are few placements, all are tried; otherwise
-the heuristic in gathering.py proposes some.
+A placement ends at ``max(delay of its sites) + length x factor``, with the factor from `split_factor`. If there are few
+placements, all are tried; otherwise the heuristic in gathering.py proposes some.
 
 A lower bound on the factor rejects many cases without trying a placement. In a synchronous all-to-all exchange, the
 links with the most messages take nearly all of the time. A part with n of w ranks sends n (w - n) messages to the other
@@ -39,7 +39,7 @@ def choose_sites(
     communication : COMMUNICATION
         Includes the width of the job.
     free : numpy.ndarray of int64, shape (sites,)
-        Nodes that the job may use on each site.
+        Number of nodes that the job can use on each site.
     length_ms : float
         Run time on a single site.
     delay_ms : numpy.ndarray of float64, shape (sites,)
@@ -100,8 +100,8 @@ def _try_single_sites(free: Ints, width: Int, length_ms: float, delay_ms: Floats
 def count_placements(free: Ints, width: Int, ways: Floats, enough: float) -> float:
     """Return the number of ways to take ``width`` nodes from the free nodes of the sites, as a float.
 
-    Counting stops above ``enough``. Choosing the nodes to use and choosing the nodes to leave gives the same count, so
-    the smaller of the two numbers is counted.
+    Counting stops above ``enough``. Every choice of nodes to use is also a choice of nodes to leave free,
+    so the smaller of these two groups is counted.
     """
     width = min(width, _all_free(free) - width)
     if width < 0:
@@ -195,9 +195,9 @@ def waits_for_all(net: NetArrays, communication: Record) -> bool:
 
 @kernel_part
 def first_parts_factor(net: NetArrays, communication: Record, parts: Records) -> float:
-    """Return a lower bound on `split_factor` from the messages between the first two parts alone.
+    """Return a lower bound on `split_factor`, based on the messages between the first two parts alone.
 
-    Requires `waits_for_all`. The bound holds whatever the other parts are.
+    Requires `waits_for_all`. The bound holds for all choices of the other parts.
     """
     part, other = parts[0], parts[1]
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
@@ -211,7 +211,7 @@ def first_parts_factor(net: NetArrays, communication: Record, parts: Records) ->
 
 @kernel
 def may_grow_by(net: NetArrays, communication: Record, free: Ints, factor: float) -> bool:
-    """Whether the free nodes may allow a placement whose factor is at most ``factor``.
+    """Whether a placement whose factor is at most ``factor`` might fit on the free nodes.
 
     Requires `waits_for_all`.
 
@@ -230,9 +230,9 @@ def may_grow_by(net: NetArrays, communication: Record, free: Ints, factor: float
 
     Notes
     -----
-    The factor limits the number of messages that may leave each site, and thereby its number of nodes n. If not all
-    messages may leave it, n is either at most some number below w / 2, or at least w minus that number. At most one
-    site can be in the second range.
+    The factor limits how many messages each site can send to other sites, and so how many of the job's w nodes the site
+    can hold. Unless this limit is too high to matter, a site holds either at most k nodes or at least w - k nodes, for
+    some k < w / 2. At most one site can hold w - k nodes or more.
     """
     width = float(communication.width)
     over_ms = (factor * SLACK - 1.0) / communication.fraction * local_exchange_ms(net, communication)

@@ -77,7 +77,7 @@ def _add_exchange(
 ) -> None:
     """Add the flows of one exchange; two parts whose path has no links need no flow.
 
-    Two parts whose path has failed still get a flow, because there were links when the job was placed.
+    Two parts whose path has failed still get a flow, because the path had links when the job was placed.
     """
     count_messages(net, communication, parts, n_parts, exchange)
     sites = len(net.lag_ms)
@@ -275,7 +275,7 @@ NEVER_MS = np.int64(2**62)
 
 @kernel_part
 def whole_ms(time_ms: float) -> Int:
-    """Round a duration up to whole milliseconds; NEVER_MS if it is at least that long."""
+    """Round a duration up to whole milliseconds, but return at most `NEVER_MS`."""
     return NEVER_MS if time_ms >= float(NEVER_MS) else np.int64(math.ceil(time_ms))
 
 

@@ -26,7 +26,7 @@ def try_gathered(
     n_rounds: Int,
     choice: Choice,
 ) -> None:
-    """Improve placements gathered around the sites with the most free nodes, and the one on the fewest sites."""
+    """Improve placements gathered around the sites with the most free nodes, and the placement on the fewest sites."""
     count = _find_starts(free, n_starts, choice)
     choice.begun.n_rows[0] = choice.settled.n_rows[0] = 0
     for place in range(count + 1):
@@ -41,7 +41,7 @@ def try_gathered(
                 _level(free, choice.nodes)
                 judge(net, communication, length_ms, delay_ms, choice, WHOLE)
         if _is_among(choice, choice.begun):
-            # The result from this placement was already recorded, if it was the best.
+            # An earlier start already led to this placement and improved it.
             choice.n_best[0] = 0
             choice.end_ms[0] = np.inf
         elif choice.n_best[0] > 1:
@@ -179,7 +179,7 @@ def _improve(
     n_rounds: Int,
     choice: Choice,
 ) -> None:
-    """Move nodes between sites while this lets the job end earlier.
+    """Move nodes between sites as long as the job ends earlier.
 
     Each move tries all nodes that fit, then half of them, and so on. Targets are the sites with a part and the start
     sites.
@@ -193,7 +193,7 @@ def _improve(
         mark[choice.best[place].site] = 1
     for place in range(n_starts):
         mark[choice.starts[place]] = 1
-    # If nodes may move to any site, a local optimum does not depend on the start that led to it.
+    # If nodes can move to any site, a local optimum does not depend on the start that led to it.
     everywhere = True
     for site in range(sites):
         everywhere = everywhere and (free[site] == 0 or mark[site] == 1)

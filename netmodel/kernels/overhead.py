@@ -99,7 +99,7 @@ def _alone_is_more(
     """Count the messages from each part to later parts; return whether they exceed a limit even on unshared links.
 
     The limits are ``over_ms``, the extra time compared with one site (of the slowest message or, if overlapped, of all
-    messages together), and ``busy_ms``, the time that a link or stream may be busy.
+    messages together), and ``busy_ms``, the time for which a link or stream can be busy.
     """
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     more_ms = 0.0
@@ -154,7 +154,7 @@ def _stream_ms(net: NetArrays, site: Int, other: Int) -> float:
 
 @kernel_part
 def _more_ms(net: NetArrays, site: Int, other: Int, count: float, more_ms: float, longer_ms: float) -> float:
-    """Return the extra time compared with one site, including ``count`` messages each way between two sites."""
+    """Return ``more_ms``, the extra time compared with one site, updated for ``count`` messages each way."""
     there_ms, back_ms = net.lag_ms[site, other], net.lag_ms[other, site]
     if net.overlapped:
         return more_ms + count * (there_ms + back_ms + 2.0 * longer_ms)
@@ -327,7 +327,7 @@ def _all_messages(communication: Record) -> float:
 
 @kernel_part
 def _in_step(rank: Int, period: Int, stay: Int) -> Int:
-    """Return the number of ranks below ``rank`` that are among the first ``stay`` of their period."""
+    """Return the number of ranks below ``rank`` that are among the first ``stay`` ranks of their period."""
     # 64-bit division is several times slower than 32-bit division, and ranks are below 2^31.
     periods = np.int64(np.uint32(rank) // np.uint32(period))
     return periods * stay + min(rank - periods * period, stay)

@@ -12,7 +12,7 @@ from gridweave.netmodel.kernels.overhead import is_counted, is_more_than, split_
 from gridweave.netmodel.kernels.state import FloatArray, IntArray, NetArrays
 
 BEGUN, WHOLE = np.int64(0), np.int64(1)
-"""Whether a placement is partial, with nodes still to place, or complete."""
+"""Codes for a partial placement, with nodes still to place, and for a complete placement."""
 
 
 class Placements(NamedTuple):
@@ -212,7 +212,7 @@ def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> No
 
 @kernel
 def _is_before_known(choice: Choice, count: Int) -> bool:
-    """Whether the best placement is from an earlier search and follows the current one, which has as many parts."""
+    """Whether the best placement is from an earlier search, has ``count`` parts, and is tried after the current one."""
     if choice.earlier.n_parts[0] != count:
         return False
     for place in range(count):

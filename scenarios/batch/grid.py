@@ -137,7 +137,7 @@ def grid_result(
 
 
 def checked_sites(nodes: Any) -> IntArray:
-    """Return the number of nodes per site as an array; OptionError if a number is invalid."""
+    """Return the number of nodes per site as an array; raise OptionError if a number is invalid."""
     try:
         counts = [operator.index(count) for count in nodes]
     except TypeError:  # a single number, None, or fractions
@@ -151,7 +151,7 @@ def checked_sites(nodes: Any) -> IntArray:
 
 
 def checked_home(home: npt.ArrayLike | None, jobs: int, sites: int) -> IntArray:
-    """Return the home site of each job; defaults to round robin in submit order. OptionError if invalid."""
+    """Return the home site of each job; defaults to round robin in submit order. Raise OptionError if invalid."""
     homes = np.arange(jobs) % sites if home is None else _array_of(home, np.int64)
     if homes.shape != (jobs,) or (jobs and not 0 <= homes.min() <= homes.max() < sites):
         raise OptionError("home", f"must be a site from 0 to {sites - 1} for each of the {jobs} jobs")
@@ -159,7 +159,7 @@ def checked_home(home: npt.ArrayLike | None, jobs: int, sites: int) -> IntArray:
 
 
 def checked_sensitivity(sensitivity: npt.ArrayLike | None, jobs: int) -> npt.NDArray[np.float64]:
-    """Return the sensitivity of each job to overhead; defaults to 1. OptionError if invalid."""
+    """Return the sensitivity of each job to overhead; defaults to 1. Raise OptionError if invalid."""
     if sensitivity is None:
         return np.ones(jobs)
     checked = _array_of(sensitivity, np.float64)
@@ -177,7 +177,7 @@ def _array_of(values: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number
 
 
 def _check_lengths(state: GridState, codes: GridCodes, run_ms: IntArray) -> None:
-    """Raise InputError if a split job could exceed the maximum run time, or all jobs together the range of times."""
+    """Raise InputError if a split job could run too long, or if all jobs in sequence could exceed the time range."""
     longest = np.empty(len(run_ms))
     longest_ms(state, codes, run_ms, longest)
     if longest.max() > MAX_TIME_MS:
@@ -223,14 +223,14 @@ def _simulate_local(
 
 
 def placement_of(parts: Sequence[Sequence[tuple[int, int]]]) -> Placement:
-    """Build the placement from (site, nodes) pairs per job; a job without pairs has not run."""
+    """Build the placements of jobs from the (site, nodes) pairs of each job; a job without pairs has not run."""
     counts = np.array([len(pairs) for pairs in parts], np.int64)
     fragments = np.array([pair for pairs in parts for pair in pairs], FRAGMENT)
     return Placement(fragments, np.where(counts > 0, np.cumsum(counts) - counts, 0), counts)
 
 
 def at_home(workload: Workload, home: IntArray, ran: BoolArray) -> Placement:
-    """Build the placement of jobs that ran, each entirely on its home site."""
+    """Build the placements of jobs that each ran entirely on their home site."""
     fragments = np.zeros(int(ran.sum()), FRAGMENT)
     fragments["site"], fragments["width"] = home[ran], workload.width[ran]
     return Placement(fragments, np.where(ran, np.cumsum(ran) - 1, 0), ran.astype(np.int64))

@@ -1,7 +1,7 @@
 """The four case studies of Collins and George recomputed: Figures 3 to 9 and Table 1, with our real scheduling code.
 
 Collins and George, *Parallel and Sequential Job Scheduling in Heterogeneous Clusters: A Simulation Study using Software
-in the Loop* (2001; below *the paper*), section 5. The rules are in docs/heterogeneous.md.
+in the Loop* (2001; *the paper*), section 5. SJS maps sequential jobs, PJS also parallel jobs (docs/heterogeneous.md).
 
 The paper measured the run times of its five programs on its machines, but does not print them. The times here are
 assumed, not measured: `REFERENCE_S` on a machine of the third class, `FACTORS` for the other classes, `SPEEDUPS` on a
@@ -141,7 +141,7 @@ def times_ms() -> tuple[IntArray, IntArray]:
 
 
 def site_policy(with_levels: bool) -> HeterogeneousPolicy:
-    """Return the paper's site; with levels, high may evict low, and medium neither evicts nor is evicted."""
+    """Return the paper's site policy; with levels, high-priority jobs can evict low-priority but not medium jobs."""
     alone, _ = times_ms()
     names = [*CLASSES, "pentium-iii-6"]
     forms = []
@@ -191,7 +191,7 @@ def priority_total(n_jobs: int, distribution: str, algorithm: str) -> tuple[floa
 
 @lru_cache(maxsize=1)
 def overheads() -> dict[int, tuple[float, float]]:
-    """Return the computing time of SJS and PJS in ms, by the percentage of jobs that may run in parallel.
+    """Return the computing time of SJS and PJS in ms, by the percentage of jobs that can run in parallel.
 
     Of the 40 machines, 20 form five clusters of four. Run times are random, and a third as long on clusters. Times are
     means over `OVERHEAD_JOBS` (section 5.1).
@@ -208,7 +208,7 @@ def overheads() -> dict[int, tuple[float, float]]:
 
 @lru_cache(maxsize=1)
 def sjs_overheads() -> dict[tuple[int, int], float]:
-    """Return the computing time of SJS in ms, by the numbers of jobs and of different machines (Figure 3)."""
+    """Return the computing time of SJS in ms, by number of jobs and number of different machines (Figure 3)."""
     code_ms = {}
     for n_machines in SIZES:
         machines = machine_arrays(list(range(n_machines)))

@@ -34,7 +34,7 @@ LEVELS: tuple[tuple[str, str], ...] = (
     ("adaptive", "limited"),
     ("adaptive", "full"),
 )
-"""(mode, control) of each simulation; under mode ``local`` there is no grid."""
+"""The mode and the level of control of each simulation; with mode ``local`` there is no grid."""
 
 EVERYTHING = OwnerPolicy()
 OWNERS: dict[str, OwnerPolicy] = {
@@ -53,7 +53,7 @@ OWNERS_RUNS: tuple[tuple[str, str], ...] = (
     ("full", "three quarters"),
     ("full", "half"),
 )
-"""(control, owners' rule) of each simulation; combinations that are too slow or have no effect are left out."""
+"""The level of control and the owners' rule of each simulation, without slow or ineffective combinations."""
 
 HALF_SEED = 1
 """Seed for choosing the half of the jobs that are submitted to the grid."""
@@ -91,7 +91,7 @@ class _Runs:
         return np.random.default_rng(HALF_SEED).random(len(self._workloads[max_width])) < 0.5
 
     def result(self, mode: str, control: str, *, half: bool = False) -> SimulationResult:
-        """Return the schedule of jobs no wider than a site."""
+        """Return the schedule of one simulation, whose jobs are no wider than a site."""
         return self._results[_Setting(mode, control, half)]
 
     def owners_result(self, mode: str, control: str, owner: OwnerPolicy) -> SimulationResult:
@@ -140,7 +140,7 @@ def _all_to_grid(study: _Runs) -> Section:
 
 
 def parties(result: SimulationResult, to_grid: BoolArray) -> tuple[float, ...]:
-    """Return AWRT by width and AWT in seconds, for all jobs, for own users' jobs, and for the grid's jobs."""
+    """Return AWRT by width and AWT in seconds, for all jobs, the own users' jobs and the grid's jobs."""
     check_all_ran(result)
     jobs = result.workload
     figures: list[float] = []

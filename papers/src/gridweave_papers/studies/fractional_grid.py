@@ -17,11 +17,11 @@ from gridweave_papers.studies.study import Study, awrt_s, check_all_ran, slowdow
 
 GRIDS = ("two-sites", "control-levels", "national-grid")
 LEVELS = (("local", "none"), ("sharing", "limited"), ("adaptive", "limited"))
-"""(mode, control) of each simulation; under mode ``local`` there is no grid."""
+"""The mode and the level of control of each simulation; with mode ``local`` there is no grid."""
 
 EASY, FRACTIONAL, MIXED = "EASY", "fractional", "EASY, fractional in turn"
 LINES = {EASY: (), FRACTIONAL: (0, 1), MIXED: (1,)}
-"""The sites that allocate fractions, for each line: sites whose number modulo 2 is listed."""
+"""For each line of the table, which sites allocate fractions of nodes: the site numbers modulo 2."""
 
 SITE = {"algorithm": "GreedyPM*/per/OPT=MIN/MINVT=600", "period_s": 3000.0, "penalty_s": 300.0}
 """The best algorithm of `dfrs`, with a longer period."""
@@ -57,7 +57,7 @@ class FractionalGridRuns:
         self._results = Study(self._simulate, title="fractions at sites", progress=progress)
 
     def result(self, grid: str, mode: str, control: str, line: str) -> SimulationResult:
-        """Return the schedule of a grid whose sites allocate fractions as in a line of `LINES`."""
+        """Return the schedule of a grid; ``line``, a key of `LINES`, selects the sites that allocate fractions."""
         return self._results[_Setting(grid, mode, control, line)]
 
     def _simulate(self, setting: _Setting) -> SimulationResult:

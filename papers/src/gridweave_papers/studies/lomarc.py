@@ -5,8 +5,8 @@ of the Lublin model on 128 nodes, by workload and mix. docs/sharing.md has the r
 leaves open.
 
 Each conclusion of section 6.2 is checked on the means over the seeds. Constants quantify the paper's wording.
-"Improvement" is the reduction relative to PSS in per cent, computed for each seed separately. Figures 6 to 9 are bars
-without numbers; the text states their ratios.
+"Improvement" is the reduction relative to PSS (EASY without sharing) in per cent, computed for each seed separately.
+Figures 6 to 9 are bars without numbers; the text states their ratios.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Bar(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Averages over the jobs of one simulation, and over its matches (`COLUMNS`); NaN without a match."""
+    """Averages over the jobs of one simulation, and counts per match (`COLUMNS`), which are NaN without a match."""
 
     response_s: float
     relative: float
@@ -141,7 +141,7 @@ class Point(NamedTuple):
 
 
 class Load(NamedTuple):
-    """A workload's load, r n / (P a), from means, from the mean product r n, and with the geometric mean gap."""
+    """A workload's load from mean run time, width and gap; from mean node time; and with the geometric mean gap."""
 
     formula: float
     offered: float
@@ -149,7 +149,7 @@ class Load(NamedTuple):
 
 
 def load_of(workload: Workload, nodes: int) -> Load:
-    """Compute a workload's load in three ways; the geometric mean counts gaps of less than a second as a second."""
+    """Compute a workload's load in three ways; the geometric mean counts a gap below one second as one second."""
     gaps_s = np.diff(workload.submit_ms) / MS_PER_S
     run_s, width = workload.run_ms / MS_PER_S, workload.width.astype(np.float64)
     product = float(run_s.mean() * width.mean()) / nodes
@@ -164,8 +164,8 @@ def load_of(workload: Workload, nodes: int) -> Load:
 class LomarcRuns:
     """The data points of all figures, each simulated once, with ``seeds`` workloads per bar.
 
-    For one seed, the jobs are the same for every alpha and mix, and their needs are the same for one mix, so
-    differences between two bars are not due to chance.
+    Bars with the same seed have the same jobs for every alpha and mix, and bars with the same mix also have the same
+    resource needs, so differences between two bars are not due to chance.
     """
 
     def __init__(self, *, seeds: int = DEFAULT_SEEDS, jobs: int = JOBS, progress: Progress | None = None) -> None:
@@ -182,7 +182,7 @@ class LomarcRuns:
         return {bar: tuple(points[bar, seed] for seed in self.seeds) for bar in unique_bars}
 
     def _workload(self, seed: int, workload: str, mix: str, load: str = "alphas") -> Workload:
-        """Return the workload of a seed; see `Reading` for ``load``."""
+        """Return the workload generated with this seed; `Reading` describes ``load``."""
         scaling: Scaling = {}
         if load in OFFERED:
             scaling = {"load": OFFERED[load][workload]}
@@ -218,7 +218,7 @@ def _jobs(seed: int, workload: str, jobs: int, scaling: Scaling) -> Workload:
 
 
 def _same(run: tuple[Bar, int]) -> tuple[Bar, int]:
-    """Return an equivalent run, because PSS depends on neither the slowdown nor the mix."""
+    """Return a run with the same result: under PSS, neither the slowdown formula nor the mix matters."""
     bar, seed = run
     if bar.variant != "PSS":
         return run
@@ -241,13 +241,13 @@ NEAR_PLACES = 1.0
 """Largest difference from the published index of the selected candidate that still counts as equal."""
 
 SAME_PCT = 10.0
-""""Almost the same": within 10%."""
+"""Largest difference that counts as "almost the same", in per cent."""
 
 SAME_UTIL = 0.05
-""""Almost the same utilisation": within 5 points."""
+"""Largest difference that counts as "almost the same utilisation": 5 points."""
 
 SAME_GAIN_POINTS = 3.0
-""""No relevant differences" between gains of efficiency, which the paper states in whole per cent."""
+"""Largest difference between efficiency gains that does not count as relevant; the paper gives whole per cents."""
 
 _QUANTITIES = {"response_s": "response time", "relative": "relative bounded response time"}
 
@@ -283,7 +283,7 @@ class View:
         return [100 * (1 - own / other) for own, other in pairs]
 
     def cut(self, quantity: str, variant: str, workload: str, mix: str = "M1", base: str = "PSS") -> float:
-        """Return the mean of `cuts`."""
+        """Return the mean over the seeds of the reductions from `cuts`."""
         return float(np.mean(self.cuts(quantity, variant, workload, mix, base)))
 
     def log_ratio(self, quantity: str, variant: str, workload: str) -> tuple[float, float, float]:
@@ -302,7 +302,7 @@ class View:
 
 
 def _mean_defined(values: Sequence[float]) -> float:
-    """Return the mean of the values that are not NaN, or NaN without such a value."""
+    """Return the mean of the values that are not NaN, or NaN if there are none."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else float("nan")
 
@@ -341,7 +341,7 @@ def _always_is_worse(view: View) -> Verdict:
 
 
 def _cuts(quantity: str, variant: str) -> Callable[[View], Verdict]:
-    """Return the check that cuts relative to PSS are close to the published cuts, by workload."""
+    """Return the check that reductions relative to PSS are close to the published reductions, by workload."""
     published = {
         workload: -CHANGES[quantity, variant, workload, "M1"]
         for workload in WORKLOADS
@@ -616,7 +616,7 @@ def _side_by_side(views: dict[str, View]) -> Section:
 
 
 def _needed_loads(view: View) -> Section:
-    """Compare the load that each published cut of the makespan requires with the loads under the readings."""
+    """Compare the load that each published reduction of the makespan requires with the loads under the readings."""
     rows = []
     for workload in WORKLOADS:
         kept = 1 + CHANGES["makespan_s", "L-R", workload, "M1"] / 100

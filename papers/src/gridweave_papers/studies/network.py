@@ -77,7 +77,7 @@ class Case:
 
 
 CUTS = {"none": 1.0, "slow": 0.01, "cut": 0.0}
-"""Remaining fraction of the bandwidth of the busiest link."""
+"""Fraction of its bandwidth that the busiest link keeps."""
 
 
 class NetworkRuns:
@@ -245,7 +245,7 @@ def _size(size: float) -> str:
 
 
 def _amounts(runs: NetworkRuns) -> Section:
-    """Compare each pattern under the network model with its mean p as a constant."""
+    """Compare the network model with a constant p for each pattern, set to the mean p of that pattern."""
     rows = []
     for pattern in SENDING:
         result = runs.result(Case("multi-site", pattern))
@@ -307,7 +307,7 @@ def contended(mode: str, pattern: str, contention: str, cut: str = "none") -> Ca
 
 
 def cut_case(pattern: str, cut: str) -> Case:
-    """Return a case of mode adaptive with dynamic contention, in which the busiest link may slow down or fail."""
+    """Return a case of mode adaptive with dynamic contention, in which the busiest link can slow down or fail."""
     return contended("adaptive", pattern, "dynamic", cut)
 
 
@@ -328,7 +328,7 @@ def _cuts(runs: NetworkRuns) -> Section:
 
 
 def by_period(runs: NetworkRuns, result: SimulationResult) -> list[float]:
-    """Return the mean p of the multi-site jobs by start before, during or after the failure; NaN without such jobs."""
+    """Return the mean p of multi-site jobs that start before, during and after the failure; NaN if there are none."""
     period = np.searchsorted(np.array(runs.cut_ms), result.start_ms[result.multi_site], side="right")
     overheads = overheads_of(result)
     return [float(overheads[period == index].mean()) if (period == index).any() else float("nan") for index in range(3)]

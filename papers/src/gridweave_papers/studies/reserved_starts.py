@@ -168,7 +168,7 @@ def _not_guaranteed(study: _Runs) -> Conclusion:
 
 
 def lateness_ms(result: SimulationResult) -> IntArray:
-    """Return how much later than expected each job that waited ends, according to its estimate; negative if earlier.
+    """Return the end of each job that waited minus its expected end, both from estimates; negative if earlier.
 
     The expected end is the earliest end on a single site, according to the estimates of the jobs running at submission.
     The adaptive scheduler compares a split with this end (Streit, section 7.3.3).
@@ -194,13 +194,13 @@ def lateness_ms(result: SimulationResult) -> IntArray:
 
 
 def _by_site(result: SimulationResult, fragments: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Yield the number of nodes of each site and the indices of its fragments."""
+    """For each site, yield its number of nodes and the indices of the fragments that run there."""
     for site, nodes in enumerate(result.site_nodes):
         yield int(nodes), fragments[result.fragments["site"][fragments] == site]
 
 
 def _fits_at(nodes: int, now_ms: np.int64, width: int, end_ms: IntArray, held: npt.NDArray[np.int64]) -> int:
-    """Return the earliest time at which `width` nodes are free, given the ends of the running fragments."""
+    """Return the earliest time at which `width` nodes are free, given the ends and widths of running fragments."""
     order = np.argsort(end_ms, kind="stable")
     free = nodes - int(held.sum()) + np.concatenate([[0], np.cumsum(held[order])])
     first = int(np.argmax(free >= width))

@@ -117,7 +117,7 @@ Rows = list[PrintedNumber]
 
 
 def both_readings(title: str, headings: tuple[str, ...], rows: Rows) -> Made:
-    """Return a section with the published numbers and both readings, and our numbers."""
+    """Return a section that compares the published numbers with both readings, and our numbers as a dictionary."""
     numbers: Numbers = {
         reading: {labels: value for labels, _, ours in rows if (value := ours[reading]) is not None}
         for reading in READINGS
@@ -136,7 +136,7 @@ def by_line(
 ) -> Rows:
     """Return the numbers of a published table, row by row, with our numbers by row, column and reading.
 
-    The labels are the entries ``names`` of the row, and the column; in the file, ``suffix`` follows the column's name.
+    Each number is labelled by the row's entries ``names`` and the column. In the file, column names end in ``suffix``.
     """
     return [
         (

@@ -131,8 +131,8 @@ _EQUAL_PCT = 1.0
 BOUNDS = (0, 8, 16, 32, 64, 96, 128, 256)
 
 READINGS = {"head reserved": "anywhere", "whoever fits": "nothing"}
-"""Readings of "normal backfilling" (section 6.5.3) and "some jobs can surpass queued jobs" (section 7.3.1): the head
-reservation, one of `gridweave.grid.policy.HEAD_RESERVATIONS`."""
+"""Head reservation (see `gridweave.grid.policy.HEAD_RESERVATIONS`) under each reading of the thesis, which has "normal
+backfilling" (section 6.5.3), but also "some jobs can surpass queued jobs" (section 7.3.1)."""
 
 
 def multi_site(

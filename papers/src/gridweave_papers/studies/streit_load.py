@@ -43,7 +43,7 @@ SEEDS, FULL_SEEDS = 3, 10
 JOBS = 10_000
 DECIDERS = ("advanced", "sjf-preferred")
 USED = ("sjf", "fcfs", "ljf")
-"""Policies in the order of the bounds (Figure 4.2)."""
+"""The basic policies; the bounds select them in this order as average estimates grow (Figure 4.2)."""
 
 LONG, SHORT = "CTC", "LANL"
 """The sets whose average estimates are closest to the two averages in Table 4.1: 21,634 s and 6,554 s."""
@@ -183,7 +183,7 @@ class LoadRuns:
 
 
 def _in_force(result: SimulationResult, way: Way) -> list[float]:
-    """Return the share of time under each of `THREE`, in per cent."""
+    """Return the share of time for which each policy of `THREE` is in force, in per cent."""
     if not isinstance(result.own, TuningUse):
         return [100.0 * (way.name == order) for order in THREE]
     uses = result.own.uses(int(result.workload.submit_ms.min()), int(result.end_ms.max()))
@@ -385,7 +385,7 @@ def factors_of(lines: Iterable[dict[str, str]]) -> dict[str, list[float]]:
 
 
 class Drawn(NamedTuple):
-    """The lines of a figure of each set, named after their columns in the published table."""
+    """The lines in the figure of each set, named after columns of the published table ``printed``."""
 
     source: str
     printed: str
@@ -393,7 +393,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_of(table: str) -> dict[str, Drawn]:
-    """Return the pairs of figures (SLDwA and utilisation by shrinking factor) of a table, by name of the pair."""
+    """Return a table's pairs of figures (SLDwA and utilisation by shrinking factor), by reading, if any."""
     if table == "streit-A.13":
         return {"": Drawn("Figures 5.1 and 5.2", "streit-A.13", {order: Way(order) for order in THREE})}
     return {
@@ -439,7 +439,7 @@ def _factors_in(ours: _Numbers, trace: str) -> list[float]:
 
 
 def _under_load(what: str, least: Mapping[str, float], form: str, asked: str) -> Callable[[_Numbers], Verdict]:
-    """Return the check that the gain over SJF is at least about the gain stated in the text."""
+    """Return the check that the gain over SJF reaches the minimum that ``least`` requires on each trace."""
 
     def check(ours: _Numbers) -> Verdict:
         gains = {(trace, decider): ours[trace, decider, what] for trace in least for decider in DECIDERS}

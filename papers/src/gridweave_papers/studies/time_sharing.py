@@ -45,7 +45,7 @@ LINES: dict[str, GangPolicy] = {
 EXTRACT, MACHINES, OVERHEAD = "10_20k_org", "m128", 0.3
 GRID_LINES: dict[str, Policy] = {BF: SitePolicy(), "BGS-5": LINES["BGS-5"], "MBGS-5": LINES["MBGS-5"]}
 LEVELS = (("local", "full"), ("sharing", "limited"), ("sharing", "full"), ("adaptive", "full"))
-"""(mode, control) of each grid; under mode ``local`` there is no grid."""
+"""The mode and the level of control of each grid; with mode ``local`` there is no grid."""
 
 _SOURCE = "Zhang et al., section 7"
 
@@ -121,7 +121,7 @@ class _Grids:
         self._results = Study(self._simulate)
 
     def result(self, mode: str, control: str, line: str) -> SimulationResult:
-        """Return the schedule of all jobs."""
+        """Return the schedule of one simulation."""
         return self._results[_Setting(mode, control, line)]
 
     def _simulate(self, setting: _Setting) -> SimulationResult:

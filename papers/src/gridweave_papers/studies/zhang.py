@@ -54,7 +54,7 @@ DEFAULT_SEEDS = 3
 
 
 class Backfilling(NamedTuple):
-    """A reading of backfilling, EASY ("queue") or "planning", and the share of large jobs; None: as fitted."""
+    """The discipline of a reading ("queue" for EASY, or "planning"), and the share of large jobs; None: as fitted."""
 
     discipline: str
     large_share: float | None = None
@@ -118,8 +118,8 @@ class _Point(NamedTuple):
 def estimator_class(workload: Workload, estimates: str) -> IntArray:
     """Return each job's estimator class, 0 to 9, under the model of its estimates (Zhang, section 4).
 
-    In the omega model, class i contains ratios of estimate to run time from 1 + i X / 10 to below 1 + (i + 1) X / 10.
-    In the phi model, class i contains jobs whose run time is more than i and at most i + 1 tenths of the estimate.
+    With estimates omega:X, class i has ratios of estimate to run time from 1 + i X / 10 to below 1 + (i + 1) X / 10.
+    With estimates phi:X, class i has jobs whose run time is more than i and at most i + 1 tenths of the estimate.
     Rounding of estimates to milliseconds never adds an eleventh class.
     """
     name, _, text = estimates.partition(":")
@@ -203,7 +203,7 @@ class ZhangRuns:
         return _simulate(self._jobs_of(share, seed, factor), setting, discipline, seed)
 
     def _workload(self, large_share: float | None, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed; the factor changes only the run times."""
+        """Return the workload generated with this seed; the factor changes only the run times."""
         model, rng = self._models[large_share], np.random.default_rng(seed)
         return generate_hyper_erlang(model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
@@ -257,23 +257,23 @@ nine workloads."""
 
 LOW = 0.75
 LOW_GRID, HIGH_GRID = tuple(rho for rho in GRID if rho <= LOW), tuple(rho for rho in GRID if rho > LOW)
-""""Lower utilization (up to 75%)" and "higher utilizations", which are the rest of `GRID` (section 3)."""
+"""Points of `GRID` at "lower utilization (up to 75%)" and at "higher utilizations" (section 3)."""
 
 COMPARABLE_RATIO = 1.5
-""""Comparable": no policy's mean wait exceeds 1.5 times another's. Users would notice a larger difference."""
+"""Largest ratio of mean waits under "comparable" policies; users would notice a larger difference."""
 
 SATURATION, SUSTAINED = 0.85, 0.90
 SATURATION_MARGIN = (RUN_FACTORS[-1] - RUN_FACTORS[0]) / (len(RUN_FACTORS) - 1) * BASELINE_LOAD / 2
-"""A highest utilisation this close to 85% counts as 85%; half the distance between two workloads, 0.0275."""
+"""Distance within which a highest utilisation counts as 85%: 0.0275, half the distance between two workloads."""
 
 MINIMAL_PCT = 25.0
-""""Minimal" and "very little": the paper calls an impact of approximately 20% minimal."""
+"""Largest change that counts as "minimal" or "very little"; the paper calls about 20% minimal."""
 
 ABOUT_20_PCT = (15.0, 25.0)
-""""Approximately 20%": nearer to 20 than to 10 or 30."""
+"""Changes that count as "approximately 20%": nearer to 20 than to 10 or 30."""
 
 NEGLIGIBLE_PCT = 10.0
-""""Negligible": half of the 20% that the paper still mentions."""
+"""Largest change that counts as "negligible": half of the 20% that the paper still mentions."""
 
 
 def waits_at(curves: Curves, settings: Sequence[Setting], utilisation: float) -> dict[str, float]:

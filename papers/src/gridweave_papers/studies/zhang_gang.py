@@ -47,7 +47,7 @@ from gridweave_papers.studies.zhang_gang_curves import (
 Check = Callable[[GangCurves], Verdict]
 
 INSIGNIFICANT_PCT = 10.0
-""""Insignificant", "no significant impact", "minimal": same threshold as "negligible" in Figures 5 to 8."""
+"""Largest change that counts as "insignificant" or "minimal"; same as for "negligible" in Figures 5 to 8."""
 
 ALIKE_PCT = 1.0
 """Excess allowed for a curve that should never be above another: at low load all jobs start at once, and remaining
@@ -57,19 +57,19 @@ SATURATION_PCT = 2.75
 """Tolerance for a highest utilisation: half the distance between two workloads, as for Figure 5."""
 
 DOUBLE = (1.5, 2.5)
-""""Roughly double": nearer to 2 than to 1 or 3."""
+"""Ratios that count as "roughly double": nearer to 2 than to 1 or 3."""
 
 ACCEPTABLE = 20.0
 """Highest slowdown that the paper considers acceptable."""
 
 MOST = 0.5
-""""Most of": more than half."""
+"""Share above which a number counts as "most of" the total."""
 
 
 def _compared(
     better: GangCurve, worse: GangCurve, quantity: str, low: float, high: float
 ) -> tuple[int, int, list[float]]:
-    """Return at how many utilisations one curve is below another, how many were compared, and the ratios."""
+    """Count the utilisations at which `better` is lower, and those compared; also return the ratios of the curves."""
     held = judged = 0
     ratios = []
     for rho in (rho for rho in GRID if low <= rho <= high):
@@ -86,7 +86,7 @@ def _compared(
 def below(
     pairs: Iterable[tuple[str, str]], lines: Mapping[str, Line], quantity: str, low: float = 0.0, high: float = 1.0
 ) -> Check:
-    """Return the check that the first line of each pair is below the second at all utilisations of a range."""
+    """Return the check that the first line of each pair is below the second at utilisations from `low` to `high`."""
     chosen = list(pairs)
 
     def check(curves: GangCurves) -> Verdict:
@@ -112,7 +112,7 @@ def mostly(check_pairs: Sequence[tuple[str, str]], lines: Mapping[str, Line], qu
 
 
 def alike(first: str, others: Sequence[str], lines: Mapping[str, Line], quantity: str, high: float = 1.0) -> Check:
-    """Return the check that other lines hardly differ from the first line, up to a utilisation."""
+    """Return the check that other lines hardly differ from the first line, at utilisations up to `high`."""
 
     def check(curves: GangCurves) -> Verdict:
         changes = _changes(curves, first, others, lines, quantity, 0.0, high)
@@ -208,7 +208,7 @@ def crossing(line: GangCurve, other: GangCurve) -> float:
 def _ratio(
     lines: Mapping[str, Line], pair: tuple[str, str], quantity: str, range_: tuple[float, float], high: float = 1.0
 ) -> Check:
-    """Return the check that the mean ratio of two lines is within a range, up to a utilisation."""
+    """Return the check that the mean ratio of two lines is within a range, at utilisations up to `high`."""
     line, other = pair
 
     def check(curves: GangCurves) -> Verdict:
@@ -559,7 +559,7 @@ def _acceptable(curves: Mapping[str, GangCurves]) -> Section:
 
 
 def _report_24(runs: GangRuns, notes: tuple[str, ...]) -> Findings:
-    """Recompute Figure 24: slowdown and wait by the number of tasks that may migrate, at workloads 2 and 5."""
+    """Recompute Figure 24: slowdown and wait by the number of tasks that can migrate, at workloads 2 and 5."""
     factors = RUN_FACTORS[2], RUN_FACTORS[5]
     lines = {
         (backfill, cost, tasks): with_moves(5, backfill, tasks=tasks, cost_s=cost)

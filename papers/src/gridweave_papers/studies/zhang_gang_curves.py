@@ -40,7 +40,7 @@ SWITCHES = (0.0, 0.01, 0.02, 0.05)
 
 LEVELS = (2, 3, 5)
 TASKS = (0, 8, 16, 32, 64, 128, None)
-"""Number of tasks that may migrate in one decision (Figure 24); None for all."""
+"""Maximum number of tasks that can migrate in one decision (Figure 24); None for no maximum."""
 
 MOVE_COSTS_S = (0, 10, 20, 30)
 """Cost of migrating a job (Figure 24)."""
@@ -200,7 +200,7 @@ class GangRuns:
         return _quantities(simulate(workload, NODES, line.policy))
 
     def _workload(self, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed; the factor changes only the run times."""
+        """Return the workload generated with this seed; the factor changes only the run times."""
         rng = np.random.default_rng(seed)
         return generate_hyper_erlang(self._model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
