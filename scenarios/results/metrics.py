@@ -137,7 +137,7 @@ class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     jobs, shared_starts : int
-        Number of jobs that ran, and of jobs that started on nodes shared with another job, even from the same pass.
+        Jobs that ran, and jobs that started on nodes shared with another job, which may have started in the same pass.
     art_ms : float
         Average response time.
     relative_response : float
@@ -301,7 +301,7 @@ class MeasuredSchedule:
         }
 
     def _of_site(self, area: float) -> dict[str, float]:
-        """Return the metrics that are shares of the site's node time: used by this area of jobs, and idle."""
+        """Return the metrics of the whole site's used and idle node time; ``area`` is the total area of the jobs."""
         of_span = float(self.nodes) * (self.makespan_ms - self.begin_ms)
         of_makespan = float(self.nodes) * self.makespan_ms
         return {

@@ -12,7 +12,7 @@ from gridweave.scenarios.workload.table import IntArray
 
 @runtime_checkable
 class SharesNodes(Protocol):
-    """Own results of a discipline that describe how jobs shared nodes.
+    """A discipline's additional results that describe how jobs shared nodes.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class SharesNodes(Protocol):
 
 @runtime_checkable
 class Switches(Protocol):
-    """Own results of a discipline that describe its switches between policies.
+    """A discipline's additional results that describe its switches between policies.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Switches(Protocol):
 
 @runtime_checkable
 class HasTexts(Protocol):
-    """Own results of a discipline that include text files."""
+    """A discipline's additional results that include text files."""
 
     def texts(self) -> dict[str, str]:
         """Return the contents of the files, by file name."""
