@@ -98,7 +98,7 @@ def daily_cycle(anum: float, bnum: float) -> DailyCycle:
 def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -> FloatArray:
     """Draw gaps between arrivals, from 1 to e^13 points; without a daily cycle, a point would be a second.
 
-    The gaps' logarithms are gamma distributed, with shape aarr * arar. A smaller size gives a prefix.
+    The gaps' logarithms are gamma distributed, with shape aarr * arar. A smaller ``size`` gives a prefix of these gaps.
     """
     parts = []
     for _ in range(-(-size // CHUNK)):

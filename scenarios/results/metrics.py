@@ -70,12 +70,12 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         The time of the last end (Streit eq. 3.5); the same, counted from the first submission; and the time at which
         the last submitted job would have ended without waiting (section 3.5: makespan - virtual end is the backlog).
     util, rho : float
-        Share of all node time that jobs used: of N x span (Streit eq. 3.6), and of N x makespan (Zhang eq. 1, where the
-        first job arrives at time zero, so that both are equal). For a class: its share of the whole schedule's node
-        time.
+        Node time that jobs used, relative to N x span (Streit eq. 3.6), and relative to N x makespan (Zhang eq. 1,
+        where the first job arrives at time zero, so that both are equal). For a class of jobs, N, span and makespan are
+        those of the whole schedule.
     loss_of_capacity, kappa : float
-        Share of all node time that was idle while a job waited: of N x span (Streit eq. 3.7), and of N x makespan
-        (Zhang eq. 2). Undefined for a class.
+        Node time that was idle while a job was waiting, relative to N x span (Streit eq. 3.7), and relative to N x
+        makespan (Zhang eq. 2). Undefined for a class.
     underutilization_node_ms, underutilization_normalized : float
         Integral of min(N, nodes that unfinished jobs request) - busy nodes; the same, relative to the area (Stillwell,
         section 5.3.1). Undefined for a class.
@@ -320,7 +320,7 @@ _UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metric
 
 
 def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[float, float]:
-    """Return the node time that was idle while a job waited, and the idle node time that unfinished jobs requested."""
+    """Return the node time that was idle while jobs were waiting, and the idle node time that unfinished jobs requested."""
     lost = under = 0.0
     for steps in parts:
         if not shared and (steps.busy > nodes).any():

@@ -103,7 +103,7 @@ class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
     transfer_ms : int
         Total time during which jobs held nodes while their data was in transfer.
     transfer_share : float or None
-        This time, weighted by width, as a share of all jobs' node time; None if no job ran.
+        The transfer time, weighted by width, as a share of all jobs' node time; None if no job ran.
     """
 
     name: str

@@ -488,7 +488,7 @@ def _report_wide(
 
 
 def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: GridPolicy) -> tuple[BoolArray, str]:
-    """Return a mask of the jobs that can run, at home or on the grid's nodes, and why the widest excluded job cannot."""
+    """Return a mask of the jobs that can run, at home or on the grid, and why the widest excluded job cannot run."""
     home_nodes = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
     for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)

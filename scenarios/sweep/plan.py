@@ -243,7 +243,7 @@ def _text_of_number(value: object, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run; its scenario contains the values, the seed and absolute paths. Runs with equal keys have equal results."""
+    """A run; its scenario contains the values, the seed and absolute paths. Runs with equal keys have equal results."""
 
     number: int
     combination: int

@@ -125,7 +125,7 @@ def run_batch(
     work : numpy.ndarray of WORK, shape (n,), or None
         The running jobs, if rates can change.
     site, paced, grid : SiteRules, RateRules, OnGrid or None
-        The rules for this kind of state; the other two are None.
+        The rules for the kind of ``state``; the other two are None.
     links : Contention or None
         Contention for the links between a grid's jobs.
     outages : Outages or None
