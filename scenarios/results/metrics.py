@@ -320,7 +320,7 @@ _UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metric
 
 
 def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[float, float]:
-    """Return the node time that was idle while jobs were waiting, and the idle node time that unfinished jobs requested."""
+    """Return the idle node time while a job was waiting, and the idle node time that unfinished jobs requested."""
     lost = under = 0.0
     for steps in parts:
         if not shared and (steps.busy > nodes).any():
