@@ -27,7 +27,7 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.users.owner import policy_label
 
 MARGIN_MS, RETRY_MS = 250, 1_000
-"""Real time within which actors must agree on a start, and after which an actor without an answer is asked again."""
+"""Real time limit for actors to agree on a start, and real time after which an unanswered request is repeated."""
 
 SPEEDS = 0.001, 1_000_000.0
 """The lowest and the highest speed."""
