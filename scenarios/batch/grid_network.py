@@ -307,7 +307,7 @@ class GridLoop:
         return self._outcome()
 
     def _run_until(self, change_ms: int) -> bool:
-        """Run up to a link change; return True if no events are left."""
+        """Run the simulation up to a link change; return True if no events are left."""
         while True:
             own = self._state, self._work, None, None, self._grid, self._links, self._cancels, None, None
             arguments = *own, self._run, np.int64(len(self._run.run_ms)), np.int64(change_ms)

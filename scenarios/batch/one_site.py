@@ -146,7 +146,7 @@ def _by_needs(workload: Workload, nodes: int, outcome: Stepped) -> dict[str, flo
 
 
 def _chunks(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
-    """Yield the number of jobs to simulate up to, chunk by chunk, and report progress after each chunk.
+    """Yield, for each chunk, the total number of jobs to submit by its end; report progress after each chunk.
 
     Without jobs, yield nothing, but report progress once.
     """
@@ -246,7 +246,7 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
 
 
 def _outages(events: Sequence[NodeEvent], workload: Workload, site: CompiledSite, nodes: int) -> Outages | None:
-    """Convert node events to arrays for compiled code, or return None without events."""
+    """Convert node events to arrays for compiled code; return None if there are no events."""
     if not events:
         return None
     assert site.keys_at is not None, "this policy does not support node events"
@@ -304,7 +304,7 @@ class SiteRun:
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """Everything that changes during the run, for saving."""
+        """The state to save: everything that changes during the run."""
         return self.site.state, self.site.rules, self._work, self._outages, self._run
 
     def run(self, until: int, stop_ms: int = int(NEVER_MS)) -> None:
@@ -367,7 +367,7 @@ def week_clock(workload: Workload, timezone: str | None = None) -> WeekClock:
     Raises
     ------
     InputError
-        If the time zone is unknown, or the date is beyond the calendar.
+        If the time zone is unknown, or the date is too late for the calendar.
     """
     if workload.start_unix_s is None:
         return FROM_MONDAY

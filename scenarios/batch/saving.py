@@ -132,7 +132,7 @@ def identity_of(*things: object) -> str:
     Parameters
     ----------
     *things
-        Arrays, and values whose ``repr`` contains everything that matters.
+        Arrays, and values whose ``repr`` fully describes them.
     """
     digest = hashlib.sha256()
     for thing in things:

@@ -210,7 +210,7 @@ def simulate_grid(
     sensitivity: npt.ArrayLike | None = None,
     net: GridNet | None = None,
 ) -> SimulationResult:
-    """Simulate a grid of sites under full control, with one queue for all sites.
+    """Simulate a grid whose scheduler has full control of the sites, with one queue for all sites.
 
     Parameters
     ----------

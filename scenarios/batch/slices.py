@@ -15,7 +15,7 @@ from gridweave.site.disciplines.gang.policy import GangPolicy
 
 
 class Slice(NamedTuple):
-    """A job in a time slice, or in a part of it.
+    """A job that runs during a time slice, or during a part of the slice.
 
     Attributes
     ----------

@@ -108,7 +108,7 @@ def _fault(kind: str, wrong: BoolArray, sentence: Callable[[int], str]) -> Fault
 
 
 def _of_lines(matched: Matched) -> Iterator[Fault]:
-    """Yield faults in the list of jobs and in their widths."""
+    """Yield repeated, unknown and missing jobs, and faults in the jobs' widths."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids = schedule.job_id
     _, first_line = np.unique(ids, return_index=True)

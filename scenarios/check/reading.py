@@ -104,7 +104,7 @@ class _Form(NamedTuple):
 
 
 def _column_indices(path: str | Path, form: _Form, first: tuple[int, str]) -> list[int]:
-    """Return the index of each of the format's columns in the file, whose first line is given."""
+    """Return the index in the file of each column of the format, given the file's first line."""
     if not form.has_headings:
         return list(range(len(form.columns)))
     headings = [name.strip() for name in form.split(first[1])]
@@ -141,7 +141,7 @@ def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Sch
 
 
 def _checked(ran: RanJob) -> RanJob:
-    """Return a job; raise ValueError if one of its numbers is invalid."""
+    """Return the job unchanged; raise ValueError if one of the job's numbers is invalid."""
     if not 0 <= ran.job_id <= _MAX_ID:
         raise ValueError(f"job id {ran.job_id} is not within 0 to {_MAX_ID}")
     if not 1 <= ran.width <= MAX_WIDTH:

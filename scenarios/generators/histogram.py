@@ -236,7 +236,7 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("a cell has run times that are longer than its estimates")
 
     def _estimate_bounds(self, cells: IntArray) -> tuple[IntArray, IntArray]:
-        """Return each cell's range of estimates: the lowest above its shortest run time, and the highest plus one."""
+        """Return each cell's half-open range of estimates, limited to estimates above the cell's shortest run time."""
         edges = bin_edges()
         code = np.asarray(self.estimates, np.int64)[cells]
         run = np.asarray(self.runs, np.int64)[cells]

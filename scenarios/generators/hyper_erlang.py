@@ -123,9 +123,9 @@ def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
     Notes
     -----
     The k-th moment of an Erlang distribution of order n and mean a is a^k n (n + 1) ... (n + k - 1) / n^k. Dividing the
-    observed moments by these factors gives the moments t1, t2, t3 of a two-point distribution of branch means. Let
-    that distribution have variance V and third central moment K. Then the two branch means are t1 + d-, t1 + d+, where
-    d-, d+ are the roots of d^2 - (K / V) d - V = 0, and the smaller mean has probability d+ / (d+ - d-).
+    sample's moments m1, m2, m3 by these factors gives the moments t1, t2, t3 of a two-point distribution of branch
+    means, with variance V and third central moment K. The two branch means are t1 + d-, t1 + d+, where d-, d+ are the
+    roots of d^2 - (K / V) d - V = 0, and the smaller mean has probability d+ / (d+ - d-).
 
     This works with positive means if and only if t2 > t1^2 and t1 t3 > t2^2, i.e. (Johnson and Taaffe, 1989) if n >
     m1^2 / (m2 - m1^2) and (n + 2) / (n + 1) < m1 m3 / m2^2. For any data, both conditions hold for large n, unless

@@ -98,7 +98,7 @@ def daily_cycle(anum: float, bnum: float) -> DailyCycle:
 def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -> FloatArray:
     """Draw gaps between arrivals, from 1 to e^13 points; without a daily cycle, a point would be a second.
 
-    The gaps' logarithms are gamma distributed, with shape aarr * arar. Drawing fewer gaps gives a prefix.
+    The gaps' logarithms are gamma distributed, with shape aarr * arar. A smaller ``size`` gives a prefix of these gaps.
     """
     parts = []
     for _ in range(-(-size // CHUNK)):
@@ -300,7 +300,7 @@ INTERACTIVE_JOBS = LublinJobs(
     a1=3.8351, b1=0.6605, a2=7.073, b2=0.6856, pa=-0.0118, pb=0.9156,
     aarr=6.5510, barr=0.6621, anum=8.9186, bnum=3.6680, arar=0.9797, job_class=INTERACTIVE,
 )  # fmt: skip
-"""Parameters of interactive jobs; on 128 nodes, the widest job has 45."""
+"""Parameters of interactive jobs; on a machine with 128 nodes, the widest job has 45 nodes."""
 
 
 class LublinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

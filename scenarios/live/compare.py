@@ -65,7 +65,7 @@ class LiveRun:
     outcomes : tuple of str
         Outcome of each job: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
     attempts : numpy.ndarray of int64, shape (n,)
-        Number of attempts for each job, including attempts that were withdrawn or not agreed on in time.
+        Number of attempts to start each job, including attempts that were withdrawn or not agreed on in time.
     remarks : tuple of str
         Remarks for the user.
     where : str

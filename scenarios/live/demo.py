@@ -1,7 +1,7 @@
 """The demonstration: run seven jobs on the grid that ships with gridweave, and record what happens to them.
 
 The jobs show the grid's decisions: a split that pays off, a split that does not, a job that starts on hyperthreaded
-nodes that another job uses, and a job that is wider than any site.
+nodes that another job is using, and a job that is wider than any site.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def demo_jobs() -> Workload:
 
 @contextlib.contextmanager
 def simulator() -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that is ready to simulate; kill it after the block."""
+    """Start a process that is ready to simulate; kill the process at the end of the block."""
     child = None
     try:
         with uninterrupted():

@@ -112,7 +112,7 @@ class FailingSite(SiteActor):
         return await self._carried(lambda: take(data))
 
     async def _carried(self, carry: Callable[[], Awaitable[str | None]]) -> str | None:
-        """Carry a packet, possibly late or twice; raise UnavailableError if it is lost, so the sender repeats it."""
+        """Deliver a packet, possibly late or twice; if it is lost, raise UnavailableError so the sender resends it."""
         how, rng = self._unsteady, self._random
         if time.time() < self._cut_until_s or rng.random() < how.loss:
             raise UnavailableError("the packet was lost")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gridweave.grid.service.cluster import Kinds, RunningGrid
 
 _LATE_S = 1.0
-"""A site that comes back later than planned by more than this causes a remark."""
+"""Add a remark if a site comes back later than planned by more than this time."""
 
 _ANSWER_TIMEOUT_S, _RETRY_S = 2.0, 0.2
 

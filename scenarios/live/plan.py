@@ -27,7 +27,7 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.users.owner import policy_label
 
 MARGIN_MS, RETRY_MS = 250, 1_000
-"""Time within which actors must agree on a start, and time after which a silent actor is asked again; real time."""
+"""Real time limit for actors to agree on a start, and real time after which an unanswered request is repeated."""
 
 SPEEDS = 0.001, 1_000_000.0
 """The lowest and the highest speed."""
@@ -65,7 +65,7 @@ def first_jobs(built: Built, jobs: int | None) -> Built:
 
 
 def check_playable(built: Built, on: str = "ray", speed: float = 1.0) -> list[str]:
-    """Raise ScenarioError if a scenario cannot run live, with all reasons; return remarks on how the run will differ.
+    """Raise ScenarioError with all reasons why a scenario cannot run live; return remarks on how the run will differ.
 
     ``on`` is ``ray`` for a grid that is started for the run; the clock of any other grid shows real time.
     """
@@ -178,7 +178,7 @@ def suitable_speed(workload: Workload) -> float:
 
 
 def check_grid(built: Built, sites: Sequence[SiteInfo], scheduling: Scheduling) -> list[str]:
-    """Raise ScenarioError if a grid differs from the scenario's, with all differences; return remarks for the user."""
+    """Raise ScenarioError with all differences between a grid and the scenario's grid; return remarks for the user."""
     actual = [(site.name, site.nodes) for site in sites]
     expected = list(zip(built.site_names, built.nodes.tolist(), strict=True))
     problems = []

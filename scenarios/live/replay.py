@@ -85,7 +85,7 @@ def _columns(workload: Workload, submit_ms: IntArray, order: IntArray) -> dict[s
 
 
 def _run_times(built: Built, live: SimulationResult, placed_ms: IntArray, needed_ms: IntArray) -> IntArray:
-    """Return each job's run time at rate 1, multiplied by its hold time divided by the time that its work takes.
+    """Return each job's run time at rate 1, scaled by the ratio of its hold time to the time that its work takes.
 
     A job on several sites starts a margin after its placement.
     """

@@ -81,7 +81,7 @@ _PATIENCE_FACTOR, _LEAST_PATIENCE_S = 3.0, 120.0
 _END_S = 15.0
 
 _OUTAGES = 3.0
-"""Clients wait for answers longer by this many times the longest fault, in case a site is down."""
+"""Clients extend their timeout by this many times the longest fault, in case a site is down."""
 
 T = TypeVar("T")
 
@@ -433,10 +433,10 @@ class Player:
         return [record async for record in self._grid.jobs(own=own, array=self.name, state=states)]
 
     async def _despite_faults(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Return the result of a call; repeat the call while a site does not answer.
+        """Return the result of a call; repeat the call while a site is not responding.
 
-        A site that the scenario makes fail may not answer until it is back. On a busy machine, a working site may not
-        answer for up to ``_SILENCE_S``.
+        A site that the scenario makes fail may not respond until it is back. On a busy machine, a working site may not
+        respond for up to ``_SILENCE_S``.
         """
         began_s = time.monotonic()
         while True:
@@ -527,7 +527,7 @@ class Player:
 
 @contextlib.asynccontextmanager
 async def _together() -> AsyncIterator[list[asyncio.Future[None]]]:
-    """Yield a list for tasks; cancel and await its tasks at the end of the block."""
+    """Yield a list for the block to add tasks to; cancel and await these tasks at the end of the block."""
     tasks: list[asyncio.Future[None]] = []
     try:
         yield tasks

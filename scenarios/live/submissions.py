@@ -24,7 +24,7 @@ _OVERRUN_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job to submit ``submit_ms`` (real time) after the scenario's time 0; if ``site`` is None, to the grid."""
+    """A job to submit to ``site``, or to the grid if None, ``submit_ms`` of real time after the scenario's time 0."""
 
     row: int
     submit_ms: int

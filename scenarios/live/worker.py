@@ -50,7 +50,7 @@ def work(work_ms: float, rates: str, saved: str) -> None:
     rates : str
         The file with the job's rates.
     saved : str
-        The file in which an earlier start of the job saved its remaining work; empty if work is never saved.
+        The file in which an earlier run of the job saved its remaining work; empty if work is never saved.
     """
     if os.path.exists(saved):
         with open(saved) as file:

@@ -27,7 +27,7 @@ class GapPoint(msgspec.Struct, frozen=True):
     seconds : float
         Time since the start of the search.
     worth, bound : float
-        Worth of the best plan so far (lower is better), and a lower bound on the worth of any plan.
+        Objective value of the best plan so far (lower is better), and a lower bound on the value of any plan.
     """
 
     seconds: float

@@ -18,7 +18,7 @@ ENTRY_KB = 0.1
 """Memory per matrix entry: x of equations 4.6 and 4.7, "0.1 kB"."""
 
 MEMORY_KB = 200_000.0
-"""Memory for the program. This value gives the time scales of eleven of the twelve lines in Table 4.4."""
+"""Memory for the program. This value reproduces the time scales in eleven of the twelve lines of Table 4.4."""
 
 _S_MS = 1_000
 _MINUTE_S = 60

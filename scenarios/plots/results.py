@@ -99,7 +99,7 @@ def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Bins:
-    """The bins of a window: the intervals between changes, or a round duration each if there are too many changes."""
+    """The bins of a window: the intervals between changes, or bins of a round duration if changes are too many."""
 
     edges_ms: IntArray  # (k + 1,)
     name: str  # name of the round duration; empty if the bins lie between changes

@@ -220,7 +220,7 @@ def _touch(some: tuple[Interval, ...], others: tuple[Interval, ...]) -> bool:
 
 
 def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms: int) -> None:
-    """Draw the number of waiting jobs, with the time axis."""
+    """Draw the number of waiting jobs over time, and label the time axis."""
     time.show(axes, begin_ms, until_ms)
     inside = (steps.time_ms > begin_ms) & (steps.time_ms < until_ms)
     edges_ms = np.concatenate(([begin_ms], steps.time_ms[inside], [until_ms]))

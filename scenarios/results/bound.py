@@ -145,7 +145,7 @@ def _flow_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
 
 
 def _check_size(jobs: BoundedJobs, weight: IntArray, capacity: int, parts: _Intervals) -> None:
-    """Raise InputError if a sum of work, over all jobs or over the whole time, does not fit in 64 bits."""
+    """Raise InputError if the jobs' total work, or the work possible over the whole time, does not fit in 64 bits."""
     largest = max(float(weight.max()), float(capacity)) * float(parts.length_ms.sum())
     if max(largest, float(weight.astype(np.float64) @ jobs.run_ms)) >= 2**62:
         raise InputError("the work of these jobs does not fit into 64 bits; use a part of the trace")

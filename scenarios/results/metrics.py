@@ -70,12 +70,12 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         The time of the last end (Streit eq. 3.5); the same, counted from the first submission; and the time at which
         the last submitted job would have ended without waiting (section 3.5: makespan - virtual end is the backlog).
     util, rho : float
-        Share of all node time that jobs used: of N x span (Streit eq. 3.6), and of N x makespan (Zhang eq. 1, where the
-        first job arrives at time zero, so that both are equal). For a class: its share of the whole schedule's node
-        time.
+        Node time that jobs used, relative to N x span (Streit eq. 3.6), and relative to N x makespan (Zhang eq. 1,
+        where the first job arrives at time zero, so that both are equal). For a class of jobs, N, span and makespan are
+        those of the whole schedule.
     loss_of_capacity, kappa : float
-        Share of all node time that was idle while a job waited: of N x span (Streit eq. 3.7), and of N x makespan
-        (Zhang eq. 2). Undefined for a class.
+        Node time that was idle while a job was waiting, relative to N x span (Streit eq. 3.7), and relative to N x
+        makespan (Zhang eq. 2). Undefined for a class.
     underutilization_node_ms, underutilization_normalized : float
         Integral of min(N, nodes that unfinished jobs request) - busy nodes; the same, relative to the area (Stillwell,
         section 5.3.1). Undefined for a class.
@@ -137,7 +137,7 @@ class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     jobs, shared_starts : int
-        Number of jobs that ran, and of jobs that started on nodes shared with another job, even from the same pass.
+        Jobs that ran, and jobs that started on nodes shared with another job, which may have started in the same pass.
     art_ms : float
         Average response time.
     relative_response : float
@@ -301,7 +301,7 @@ class MeasuredSchedule:
         }
 
     def _of_site(self, area: float) -> dict[str, float]:
-        """Return the metrics that are shares of the site's node time: used by this area of jobs, and idle."""
+        """Return the metrics of the whole site's used and idle node time; ``area`` is the total area of the jobs."""
         of_span = float(self.nodes) * (self.makespan_ms - self.begin_ms)
         of_makespan = float(self.nodes) * self.makespan_ms
         return {
@@ -320,7 +320,7 @@ _UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metric
 
 
 def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[float, float]:
-    """Return the node time that was idle while a job waited, and the idle node time that unfinished jobs requested."""
+    """Return the idle node time while a job was waiting, and the idle node time that unfinished jobs requested."""
     lost = under = 0.0
     for steps in parts:
         if not shared and (steps.busy > nodes).any():

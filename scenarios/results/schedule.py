@@ -407,7 +407,7 @@ class SimulationResult(MadeAnew):
         )
 
     def site_uses(self) -> list[SiteUse]:
-        """Return the use of each site; the sites must have names."""
+        """Return how each site was used; the sites must have names."""
         ran = self.ran
         span_ms = float(self.end_ms[ran].max() - self.workload.submit_ms[ran].min()) if ran.any() else math.nan
         length_ms = (self.end_ms - self.start_ms).astype(np.float64)

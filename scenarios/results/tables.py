@@ -183,8 +183,8 @@ def site_rows(result: SimulationResult) -> Iterator[tuple[str, ...]]:
     ------
     tuple of str
         One row for each site and one for the whole grid, with the columns `SITE_HEADINGS`. A job on several sites is
-        counted at each of its sites, and as from elsewhere at all sites but its home; in the last row, it counts only
-        as a multi-site job.
+        counted at each of its sites, and counts as coming from elsewhere at all sites except its home. In the last row,
+        such a job counts only as a multi-site job.
     """
     for use in result.site_uses():
         counts = (use.nodes, use.submitted, use.jobs, use.from_elsewhere, use.multi_site_jobs)

@@ -12,7 +12,7 @@ from gridweave.scenarios.workload.table import IntArray
 
 @runtime_checkable
 class SharesNodes(Protocol):
-    """Own results of a discipline that describe how jobs shared nodes.
+    """A discipline's additional results that describe how jobs shared nodes.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class SharesNodes(Protocol):
 
 @runtime_checkable
 class Switches(Protocol):
-    """Own results of a discipline that describe its switches between policies.
+    """A discipline's additional results that describe its switches between policies.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Switches(Protocol):
 
 @runtime_checkable
 class HasTexts(Protocol):
-    """Own results of a discipline that include text files."""
+    """A discipline's additional results that include text files."""
 
     def texts(self) -> dict[str, str]:
         """Return the contents of the files, by file name."""
@@ -103,7 +103,7 @@ class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
     transfer_ms : int
         Total time during which jobs held nodes while their data was in transfer.
     transfer_share : float or None
-        This time, weighted by width, as a share of all jobs' node time; None if no job ran.
+        The transfer time, weighted by width, as a share of all jobs' node time; None if no job ran.
     """
 
     name: str

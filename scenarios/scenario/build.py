@@ -116,7 +116,7 @@ class Built:
 
     @property
     def overlaps(self) -> bool:
-        """Whether several started jobs may have the same nodes at some site (`Traits.overlaps`)."""
+        """Whether several started jobs may hold the same nodes at some site (`Traits.overlaps`)."""
         return any(traits_of(policy).overlaps for policy in self.site_policies)
 
     @property
@@ -397,7 +397,7 @@ def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Wo
 
 
 def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:
-    """Apply all transformations; assign homes before the first split, or at the end if there is none."""
+    """Apply all transformations; assign homes before the first split, or at the end if there is no split."""
     scenario, report = draft.scenario, draft.report
     has_homes = False
     for number, step in enumerate(scenario.workload.transform):
@@ -488,7 +488,7 @@ def _report_wide(
 
 
 def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: GridPolicy) -> tuple[BoolArray, str]:
-    """Return a mask of the jobs that can run, at home or on the grid's nodes, and why the widest other job cannot."""
+    """Return a mask of the jobs that can run, at home or on the grid, and why the widest excluded job cannot run."""
     home_nodes = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
     for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)

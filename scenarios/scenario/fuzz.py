@@ -32,7 +32,7 @@ JOBS = 300
 MAX_SEED = 2**63 - 1
 
 _LONGEST_MS = 300_000.0
-"""Longer faults reveal nothing new, and each second of a fault costs one packet."""
+"""Maximum duration of a fault. Longer faults reveal nothing new, and each second of a fault costs one packet."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """Counts from a run without a violation, or sums of these counts over several runs.
 
-    ``lost`` counts messages, ``restarts`` jobs that started again after a crash, and ``link_changes`` points in time.
+    ``lost`` counts lost messages, ``restarts`` jobs restarted after a crash, ``link_changes`` times of link changes.
     """
 
     runs: int = 0

@@ -268,7 +268,7 @@ def _check_data(scenario: Scenario, report: FileReport) -> None:
 
 
 def _report_error(report: FileReport, place: KeyPath, check: Callable[[], object]) -> None:
-    """Run a check, and report its OptionError at this place."""
+    """Run a check, and report its OptionError under this key path."""
     try:
         check()
     except OptionError as error:
@@ -277,7 +277,7 @@ def _report_error(report: FileReport, place: KeyPath, check: Callable[[], object
 
 @contextlib.contextmanager
 def reporting(report: FileReport, place: KeyPath) -> Iterator[None]:
-    """Report an InputError of the ``with`` block at this place, and continue after the block."""
+    """Report an InputError of the ``with`` block under this key path, and continue after the block."""
     try:
         yield
     except InputError as error:

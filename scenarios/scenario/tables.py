@@ -60,7 +60,7 @@ class Header(Table, frozen=True, kw_only=True):
 
 
 class Cut(Table, frozen=True, kw_only=True):
-    """A range of jobs by number: positions in the order of submission, both included, starting from 1."""
+    """A range of jobs by position in submission order, counted from 1; both ends are included."""
 
     first: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     last: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
@@ -218,7 +218,7 @@ class GridTable(PolicyTable, frozen=True, kw_only=True):
     contention : str, optional
         How jobs and transfers on the same links slow each other down; defaults to the value in ``[net]``.
     data : str
-        Whether data is moved and, if so, whether while a job holds its nodes or earlier.
+        Whether data is moved and, if so, whether before a job starts or while it is holding its nodes.
     at : str, optional
         The grid's node in the network, or its site; if set, messages between the grid and the sites cross the links.
     """

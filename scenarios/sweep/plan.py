@@ -243,7 +243,7 @@ def _text_of_number(value: object, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run; its scenario has all values, the seed and absolute paths. Runs with equal keys have equal results."""
+    """A run; its scenario contains the values, the seed and absolute paths. Runs with equal keys have equal results."""
 
     number: int
     combination: int
@@ -337,7 +337,7 @@ def make_plan(
 
 
 def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progress | None = None) -> None:
-    """Build each workload that these runs need, with one seed; raise ScenarioError with all workloads' problems."""
+    """Build each distinct workload of the combinations' first runs; raise ScenarioError with all their problems."""
     first_of = {run.combination: run for run in reversed(runs)}
     groups: dict[str, list[PlannedRun]] = {}
     for run in sorted(first_of.values(), key=lambda run: run.number):
@@ -391,7 +391,7 @@ class _Drafts:
 
 
 def _located(text: str, axes: tuple[Axis, ...], combinations: Sequence[tuple[int, ...]], bad: set[int]) -> str:
-    """Append the affected combinations to a problem: the values that only they have or, otherwise, the first one."""
+    """Append to a problem the values that define its combinations or, if none do, the first combination."""
     if len(bad) == len(combinations):
         return text
     wrong = [combinations[number] for number in sorted(bad)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
 Places = tuple[int, ...]
-"""An index into the values of each of several axes."""
+"""Indices into the values of several axes, one index per axis."""
 
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _LINES_AT_MOST, _PANELS_AT_MOST = len(SERIES), 12
@@ -261,7 +261,7 @@ def _legend(figure: Figure, axes: Axes, layout: _Layout) -> None:
 
 
 def _sample(plan: SweepPlan, summary: pandas.DataFrame, metric: str) -> str:
-    """Describe how many seeds the means are based on; empty for a single seed."""
+    """Return a text on how many seeds the means are based on; empty for a single seed."""
     if len(plan.seeds) < 2:
         return ""
     if bool((summary[f"{metric}_low"] == summary[f"{metric}_high"]).all()):

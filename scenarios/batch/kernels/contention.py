@@ -1,7 +1,7 @@
 """Contention between the jobs of a simulated grid on the links between sites (docs/netmodel.md, "Contention").
 
 A job on several sites and a data transfer progress at the rate that the links allow, like running work
-(`gridweave.site.kernels.work`). While its data is in transfer, a job has all or none of its work left, and no end time.
+(`gridweave.site.kernels.work`). A job whose data is in transfer has no end time; all or none of its work remains.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Contention(NamedTuple):
         Flows of running jobs (the owner is the job's row) and of moves.
         filling : Filling
         slowdown : numpy.ndarray of float64, shape (n + capacity of moves,)
-            Slowdown of each flow's owner since the links were last shared.
+            Slowdown of each flow's owner since the links' bandwidth was last divided among the flows.
     moves : Moves
         Transfers of input and output.
     moves_data : bool
@@ -93,14 +93,14 @@ def next_data_ms(links: Contention) -> Int:
 
 @kernel_part
 def moves_fit(state: GridState, links: Contention, new: Int) -> bool:
-    """Whether there is capacity for the moves of ``new`` newly submitted jobs and of all jobs that may start."""
+    """Whether `Moves` has capacity for ``new`` newly submitted jobs and for all jobs that could start."""
     most = links.moves.counts[IN_USE] + new * len(state.nodes) + 2 * state.counters[0].nodes
     return most <= len(links.moves.row)
 
 
 @kernel_part
 def fetch_for(state: GridState, net: GridLinks, links: Contention, row: Int, now_ms: Int) -> None:
-    """Start transferring the input of a submitted job, if it is prefetched."""
+    """Start transferring a newly submitted job's input if input is prefetched."""
     if links.moves_data and net.staging == PREFETCH:
         job = net.data[row], row, state.jobs[row].width
         fetch_ahead(net.paths, links.moves, links.flows, *job, state.nodes, links.anywhere[row], now_ms)
@@ -144,7 +144,7 @@ def begin_job(
 def begin_to_work(
     state: GridState, work: WorkTable, net: GridLinks, links: Contention, clock: Any, ends: Ends, row: Int, now_ms: Int
 ) -> None:
-    """Start the work of a job whose input has arrived, at rate 1 until the links are shared."""
+    """Start the work of a job whose input has arrived, at rate 1 until bandwidth is divided again."""
     begin_work(ends, work, row, work[row].job_id, work[row].left, RATE_ONE, now_ms)
     if state.n_fragments[row] > 1:
         recall_taken(state, row)
@@ -216,13 +216,13 @@ def _left_by_estimate(work: WorkTable, links: Contention, row: Int, now_ms: Int)
 
 @kernel_part
 def is_to_share(links: Contention, clock: Any) -> bool:
-    """Whether flows began or ended, or links changed, since the links were last shared."""
+    """Whether flows began or ended, or links changed, since the links' bandwidth was last divided."""
     return clock.stirred == 1 or links.moves.counts[STIRRED] == 1
 
 
 @kernel
 def share_anew(work: WorkTable, net: GridLinks, links: Contention, clock: Any, ends: Ends, now_ms: Int) -> None:
-    """Share the links and apply the new rates; under static contention, only to new or stalled jobs and moves."""
+    """Divide bandwidth among flows and apply the rates; under static contention, only to new or stalled flows."""
     clock.stirred = 0
     share_links(net.paths, links.flows, links.filling)
     all_slowdowns(links.flows, links.slowdown)
@@ -241,5 +241,5 @@ def share_anew(work: WorkTable, net: GridLinks, links: Contention, clock: Any, e
 
 @kernel_part
 def _feels(job: Any, links: Contention, now_ms: Int) -> bool:
-    """Whether a running job's rate changes when the links are shared again."""
+    """Whether a running job's rate changes when bandwidth is divided again."""
     return links.dynamic or job.since_ms == now_ms or job.rate == 0

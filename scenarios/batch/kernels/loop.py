@@ -125,7 +125,7 @@ def run_batch(
     work : numpy.ndarray of WORK, shape (n,), or None
         The running jobs, if rates can change.
     site, paced, grid : SiteRules, RateRules, OnGrid or None
-        The rules for this kind of state; the other two are None.
+        The rules for the kind of ``state``; the other two are None.
     links : Contention or None
         Contention for the links between a grid's jobs.
     outages : Outages or None
@@ -208,13 +208,13 @@ def _next_instant(
 
 @kernel_part
 def _next_reserved_ms(plan: ReservedStarts | None) -> Int:
-    """Return the next reserved start on a grid."""
+    """Return the time of the next reserved start on a grid."""
     return NEVER_MS if plan is None else plan.counters[0].next_start_ms
 
 
 @kernel_part
 def _lacking_capacity(state: GridState, plan: ReservedStarts | None, links: _Links, run: RunArrays, now_ms: Int) -> int:
-    """Return the code for the arrays that are too small for the events at this time, or DONE."""
+    """Return the return code for arrays that are too small for the events at this time, or DONE."""
     if is_full(state):
         return NO_CAPACITY
     if plan is not None and not has_capacity(state, plan, _count_new(state, run, now_ms)):
@@ -236,7 +236,7 @@ def _count_new(state: GridState, run: RunArrays, now_ms: Int) -> Int:
 
 @kernel_part
 def _is_woken(links: _Links, run: RunArrays, now_ms: Int) -> bool:
-    """Whether a pass is due even if no job ends or is submitted; if links changed, request another sharing."""
+    """Whether a pass is due even without a job end or submission; after link changes, request new bandwidth shares."""
     clock = run.clock[0]
     if clock.woken_ms == now_ms:
         clock.woken_ms = NEVER_MS

@@ -67,7 +67,7 @@ class Moves(NamedTuple):
         Ends of the moves in transfer.
     counts : numpy.ndarray of int64, shape (4,)
         First row of the free list; number of rows ever used; number of rows in use; whether a flow began or ended
-        since the links were last shared.
+        since the links' bandwidth was last divided among the flows.
     """
 
     first: npt.NDArray[np.int64]
@@ -102,7 +102,7 @@ def new_moves(jobs: int, capacity: int) -> Moves:
 
 
 def more_moves(moves: Moves, capacity: int) -> Moves:
-    """Copy the moves to a set of this capacity."""
+    """Copy the moves to arrays of this capacity."""
     larger = new_moves(len(moves.first), capacity)
     for new, old in zip(_arrays_of(larger), _arrays_of(moves), strict=True):
         new[: len(old)] = old
@@ -115,7 +115,7 @@ def _arrays_of(moves: Moves) -> list[npt.NDArray[Any]]:
 
 @kernel_part
 def owner_of(moves: Moves, move: Int) -> Int:
-    """Return the owner number of a move's flow; moves are numbered after the jobs."""
+    """Return the number of a move as the owner of its flow; moves are numbered after all jobs."""
     return len(moves.first) + move
 
 
@@ -123,7 +123,7 @@ def owner_of(moves: Moves, move: Int) -> Int:
 def _new_move(
     net: NetArrays, moves: Moves, row: Int, site: Int, kind: Int, origin: Int, target: Int, time_ms: Int
 ) -> Int:
-    """Add a move that takes ``time_ms`` on idle links to a job's list; return the move."""
+    """Add a move to a job's list and return it; the move takes ``time_ms`` on idle links."""
     move = moves.counts[FREE]
     if move == NO_MOVE:
         move = moves.counts[HIGH]
@@ -144,7 +144,7 @@ def _new_move(
 
 @kernel
 def _set_out(moves: Moves, flows: Flows, move: Int, now_ms: Int) -> None:
-    """Start a move, at rate 1 until the links are shared."""
+    """Start a move, at rate 1 until bandwidth is divided again."""
     add_flow(flows, owner_of(moves, move), moves.path[move], moves.demand[move])
     begin_work(moves.ends, moves.work, move, move, moves.work[move].left, RATE_ONE, now_ms)
     moves.counts[STIRRED] = 1
@@ -287,7 +287,7 @@ def deliver(moves: Moves, flows: Flows, row: Int, now_ms: Int) -> bool:
 
 @kernel
 def next_job_served(moves: Moves, flows: Flows, now_ms: Int) -> Int:
-    """End completed moves until a started job has none left in transfer; return its row, or `NO_MOVE`."""
+    """End completed moves until a started job has no move left in transfer; return the job's row, or `NO_MOVE`."""
     while first_end_ms(moves.ends) <= now_ms:
         move = moves.ends.heap[0].row
         if moves.kind[move] == AHEAD:
@@ -319,7 +319,7 @@ def _unchain(moves: Moves, row: Int, move: Int) -> None:
 
 @kernel
 def set_move_rates(moves: Moves, flows: Flows, slowdown: npt.NDArray[np.float64], dynamic: bool, now_ms: Int) -> None:
-    """Set the rates of moves after sharing the links; under static contention, only new or stalled moves change.
+    """Set the rates of moves after bandwidth was divided; under static contention, only new or stalled moves change.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ def set_move_rates(moves: Moves, flows: Flows, slowdown: npt.NDArray[np.float64]
 
 @kernel
 def last_move(moves: Moves, row: Int) -> Int:
-    """Return the move in transfer of a started job that will end last, or `NO_MOVE`; ties: the lowest site."""
+    """Of the moves that a started job has in transfer, return the last to end, or `NO_MOVE`; ties: the lowest site."""
     last = NO_MOVE
     move = moves.first[row]
     while move != NO_MOVE:

@@ -156,7 +156,7 @@ def _start_under_easy(state: SiteState, schedule: ReplayedSchedule, now_ms: Int)
 
 @kernel_part
 def _start_under_conservative(state: SiteState, promises: Plan, schedule: ReplayedSchedule, now_ms: Int) -> None:
-    """Start the jobs that start at ``now_ms``; if one was promised another start time, request new promises for all."""
+    """Start the jobs due at ``now_ms``; if a job was promised another start time, request new promises for all jobs."""
     counters = state.counters[0]
     first, next_start_ms = counters.n_waiting, NEVER_MS
     for index in range(counters.n_waiting):
