@@ -1,6 +1,6 @@
 """Read node events for a simulation, from our own file format or from a machine's log (docs/traces.md).
 
-Two kinds of logs are recognised by their headers: the output of Slurm's ``sacctmgr --parsable2 show event``, and the
+The header tells which of two kinds of log a file is: the output of Slurm's ``sacctmgr --parsable2 show event``, or the
 Los Alamos failure data (LA-UR-05-7318, 1996 to 2005), with one line per node failure.
 """
 
@@ -79,7 +79,7 @@ def _rows(path: str | Path, names: list[str], table: Iterable[tuple[int, list[st
 
 
 def _of_slurm(path: str | Path, rows: _Rows) -> list[Outage]:
-    """Return the outages in a Slurm log; events of the whole cluster and of reserved nodes are ignored."""
+    """Return the outages in a Slurm log; ignore events that concern the whole cluster or only reserve nodes."""
     events = []
     for line, row in rows:
         kind = _kind_of(row["State"])

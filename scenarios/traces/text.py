@@ -243,7 +243,7 @@ def _parse(jobs: list[str], fields: Sequence[Field]) -> FloatArray | None:
 
 
 def _is_valid(table: FloatArray, fields: Sequence[Field]) -> bool:
-    """Whether every number in a table is in its field's range, and whole where the field requires it."""
+    """Whether every number in a table is in its field's range, and is whole if the field requires whole numbers."""
     low = np.array([field.low for field in fields], np.float64)
     high = np.array([field.high for field in fields], np.float64)
     if not ((table >= low) & (table <= high)).all():  # false for NaN, too
@@ -253,7 +253,7 @@ def _is_valid(table: FloatArray, fields: Sequence[Field]) -> bool:
 
 
 def _parse_slowly(path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str) -> FloatArray:
-    """Parse records one by one, in order to report the line and field of an error."""
+    """Parse records one by one, which is slow but reports the line and field of an error."""
     table = []
     for number, line in enumerate(block.lines, block.first_line):
         text = line.strip(" \t\r")
@@ -291,7 +291,7 @@ def short(text: str) -> str:
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:
-    """Concatenate the parts of a column and free them."""
+    """Concatenate the parts of a column, and free the parts."""
     column = np.concatenate(parts) if parts else np.zeros(0, np.float64)
     parts.clear()
     return column
@@ -326,7 +326,7 @@ def seconds_text(ms: int) -> str:
 
 
 def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) -> None:
-    """Raise InputError if the magnitude of a number exceeds `MAX_WHOLE`, so it could not be read back exactly."""
+    """Raise InputError if a number's magnitude exceeds `MAX_WHOLE`; larger numbers do not survive a round trip."""
     numbers = values.astype(np.int64, copy=False)
     beyond = (numbers > MAX_WHOLE) | (numbers < -MAX_WHOLE)
     if beyond.any():

@@ -1,4 +1,4 @@
-"""Random run times, drawn around the recorded run times or from measured statistics of a job class or user.
+"""Draw random run times, either around the recorded run times or from statistics measured per job class or user.
 
 Collins and George (2001), section 6, name "modeling job execution time as a statistical distribution instead of a known
 quantity" as future work. We chose the lognormal distribution because run times are positive and have long tails.
