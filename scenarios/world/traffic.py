@@ -104,7 +104,7 @@ class LinkTraffic:
     A job's factor and, without contention, its transfer time depend on the state of the links when the grid placed the
     job. With static or dynamic contention, its data moves in flows (docs/grid.md, "Transfers under contention").
 
-    For each job, ``factor`` is its run time on idle links divided by its run time on one site, ``length_ms`` its run time
+    For each job, ``factor`` is its run time on idle links divided by its run time on one site, ``length_ms`` its run
     plus transfer time on idle links, and ``transfer_ms`` the time for which its data moved while it held nodes.
     ``stirred`` says whether an event at this instant may change the rates of jobs.
     """

@@ -272,7 +272,7 @@ class World:
             self._plan_fault(site, *follows[kind], always=kind in (_FAIL, _CUT))
 
     def _plan_fault(self, site: int, kind: int, mean_ms: float, *, always: bool = False) -> None:
-        """Draw when a fault begins or ends; without ``always``, ignore times after the last submission, so runs can end."""
+        """Draw when a fault begins or ends; without ``always``, ignore times after the last submission, so runs end."""
         if mean_ms > 0 or always:
             when_ms = self.now_ms + 1 + int(self._rng.exponential(mean_ms))
             if always or when_ms < self._faults_until_ms:
@@ -320,7 +320,7 @@ class World:
         self._inboxes.setdefault(GRID, []).extend(events)
 
     def _notify_site(self, site: int, event: ContractEvent) -> None:
-        """Notify a site. While the site is down, its users' submissions and cancellations wait; other events are lost."""
+        """Notify a site. While a site is down, its users' submissions and cancellations wait; other events are lost."""
         if not self._down[site]:
             self._inboxes.setdefault(site, []).append(event)
         elif isinstance(event, JobSubmitted):
