@@ -81,7 +81,7 @@ class Channel:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all sent messages have been acknowledged, and all received messages too."""
+        """Whether all messages, both sent and received, have been acknowledged."""
         return not self._unacknowledged and self._owed_since_ms is None
 
     @property

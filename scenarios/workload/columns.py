@@ -212,7 +212,7 @@ def _ends(option: str, value: Range, most: float, right: str) -> tuple[float, fl
 
 
 def shares_of(option: str, names_or_shares: Shares) -> dict[str, float]:
-    """Return the share of each name; a single name gets a share of 1. OptionError if a share is invalid."""
+    """Return the share of each name; a single name gets a share of 1. Raise OptionError if a share is invalid."""
     shares = (
         {names_or_shares: 1.0}
         if isinstance(names_or_shares, str)
@@ -326,7 +326,7 @@ _BOUNDS = (
 def mix_named(text: str) -> ResourceMix:
     """Parse a mix: a name from `MIXES`, or percentages of CPU-, network- and disk-bound jobs.
 
-    OptionError if the text is neither.
+    Raise OptionError if the text is neither.
 
     Examples
     --------

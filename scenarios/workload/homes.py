@@ -43,7 +43,7 @@ def home_of(workload: Workload) -> IntArray:
 
 
 def overlap(workloads: Sequence[Workload]) -> bool:
-    """Whether all workloads have jobs and recording dates, and there is a time that all recordings cover."""
+    """Whether all workloads have jobs and recording dates, and all of their recordings have a period in common."""
     starts = [jobs.start_unix_s for jobs in workloads]
     if None in starts or not all(len(jobs) for jobs in workloads):
         return False

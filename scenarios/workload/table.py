@@ -216,7 +216,7 @@ class Workload(MadeAnew):
             Name of the column.
         wrong : numpy.ndarray of bool, shape (n,)
         problem : str
-            What is wrong with the value; the error message has the value followed by this text.
+            What is wrong with the value; the error message consists of the value and this text.
         """
         if wrong.any():
             row = int(np.argmax(wrong))

@@ -254,7 +254,7 @@ class History:
             self.restarts += 1
 
     def committed(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
-        """Record that the grid has committed an attempt; every site must have reserved nodes."""
+        """Record that the grid has committed an attempt; all sites of the attempt must have reserved nodes."""
         granted = self._granted.pop((job_id, attempt), set())
         for site, _ in fragments:
             if site not in granted:

@@ -173,7 +173,7 @@ def _world_jobs(
     sensitivities: npt.NDArray[np.float64],
     net: GridNet | None,
 ) -> list[WorldJob]:
-    """Return the jobs in submit order."""
+    """Return the jobs as the world submits them, in submit order."""
     count = len(workload)
     homes = checked_home(home, count, sites)
     grid = np.full(count, policy.mode != "local") if to_grid is None else np.asarray(to_grid, np.bool_)

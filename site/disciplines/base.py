@@ -101,7 +101,7 @@ class Traits:
 
     @property
     def takes_parts(self) -> bool:
-        """Whether a site can run part of a multi-site job; parts on other sites wait if it is slow or paused."""
+        """Whether a site can run part of a multi-site job; if this part is slow or paused, the other parts wait."""
         return not (self.slices_time or self.fractions)
 
     @property
@@ -208,7 +208,7 @@ class ExpectedRun(NamedTuple):
 
 
 def run_from(start_ms: int | None, now_ms: int, job: Job) -> ExpectedRun | None:
-    """Return the expected run of a rigid job at full speed, given the job's earliest start; None if it has none."""
+    """Return the expected run of a rigid job at full speed; None if ``start_ms``, its earliest start, is None."""
     return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
 
 

@@ -101,7 +101,7 @@ def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callab
 
 
 def groups_of_jobs(jobs: Jobs) -> TaskGroups:
-    """Return the task groups of all jobs; their ``job`` is the job's row in the workload."""
+    """Return the task groups of all jobs; the ``job`` of a group is the job's row in the workload."""
     row, count, cpu, memory = needs_in_columns(jobs.width, jobs.columns)
     return merged(TaskGroups(row, count, parts_of_node(cpu), parts_of_node(memory)))
 

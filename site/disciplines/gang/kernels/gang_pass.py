@@ -150,7 +150,7 @@ in the paper, the utilisations of successive workloads differ by 0.055."""
 
 @kernel_part
 def critical_utilisation(part: float) -> float:
-    """Return the utilisation above which to use space sharing, given the part of work lost to switches (0 to 1)."""
+    """Return the utilisation above which to use space sharing, given the fraction of work lost to switches."""
     return (GAIN - 1.0) * (1.0 - part) / (GAIN - 1.0 + part)
 
 

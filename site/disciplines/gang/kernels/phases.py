@@ -435,7 +435,7 @@ def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
 
 @kernel
 def tasks_in_the_way(state: GangSite, row: Int, n_overlapping: Int) -> Int:
-    """Return the number of tasks to save if the overlapping jobs move, or -1 if one of these jobs cannot move.
+    """Return the number of tasks to save if the overlapping jobs move, or -1 if one of the jobs cannot move.
 
     A job cannot move if this decision has already moved it, if it is also in another row (where it would lose its
     nodes), or if its memory need is known (because its new nodes are not known in advance).

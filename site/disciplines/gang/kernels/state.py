@@ -230,13 +230,13 @@ def _beyond(nodes: int) -> npt.NDArray[np.int64]:
 
 @kernel_part
 def all_rows(state: GangSite) -> Int:
-    """Return all rows of the matrix, as bits."""
+    """Return the set of all rows of the matrix, as bits."""
     return (1 << state.counters[0].rows) - 1
 
 
 @kernel_part
 def cycle_of(state: GangSite, codes: GangCodes) -> Cycle:
-    """Return the cycle of slices since the last decision."""
+    """Return the cycle of slices that the last decision started."""
     return Cycle(state.counters[0].n_turns, codes.slice_ms, codes.switch_ms)
 
 
