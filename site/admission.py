@@ -90,7 +90,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class AdmissionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state of an `AdmissionQueue`, valid after a call to `AdmissionQueue.move`."""
+    """The saved state of an `AdmissionQueue`, which must be taken after a call to `AdmissionQueue.move`."""
 
     quotas: Quotas = msgspec.field(name="maxima")
     groups: list[tuple[GroupName, JobGroup]]

@@ -36,7 +36,7 @@ HEADER = NodeEvent.__struct_fields__
 """Columns of our CSV files of node events."""
 
 _Rows = Iterable[tuple[int, Mapping[str, str]]]
-"""Line numbers of a log, each with the line's values by column name."""
+"""The lines of a log, as pairs of the line number and the values by column name."""
 
 
 class Outage(NamedTuple):

@@ -405,7 +405,7 @@ class WorldLinks:
 
     @property
     def is_failing(self) -> bool:
-        """Whether a link is currently degraded or down and links will change again."""
+        """Whether a link is degraded or down now, and a later link change might repair it."""
         return 0 <= self._period < len(self._changes) - 1 and min(self._changes[self._period][1]) < 1
 
     def change(self, period: int, routes: Routes) -> tuple[list[GridEvent], int]:

@@ -303,7 +303,7 @@ class World:
             self._notify_site(submission.home, JobCancelled(job_id))
 
     def _change_links(self, period: int) -> None:
-        """Apply a change of links and notify the grid."""
+        """Apply a link change, and notify the grid of it."""
         assert self._links is not None, "no links are simulated"
         events, cut_off = self._links.change(period, self._routes)
         self._notify_grid(*events)

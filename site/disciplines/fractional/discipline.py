@@ -153,7 +153,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Place jobs and set their yields; the starts are in submit order."""
+        """Place jobs and set their yields; list the starts in submit order."""
         state, codes, now = self._state, self._codes, np.int64(now_ms)
         moved: list[int] = []
         if place_jobs(state, codes, now):

@@ -39,7 +39,7 @@ SUBMITTED, ENDED, STARTED = 1, 2, 4
 """The events that can cause a tuning step, as bits."""
 
 NO_CANDIDATE = np.int64(-1)
-"""Value that stands for no candidate."""
+"""Value used instead of a candidate's index if there is no candidate."""
 
 N_CASES = 18
 """Number of cases of Table 4.3, in `gridweave.site.disciplines.dynp.kernels.deciding.CASES`."""
@@ -60,7 +60,7 @@ TUNING = np.dtype(
 numbers of waiting jobs, decisions, logged switches and jobs that have arrived so far."""
 
 SWITCH = np.dtype([("when_ms", np.int64), ("candidate", np.int64)], align=True)
-"""A switch to a candidate, and its time."""
+"""A log entry: the time of a switch, and the candidate that became active."""
 
 
 class TuningCodes(NamedTuple):

@@ -172,7 +172,7 @@ def _memory_of(state: FractionalSite, slot: Int) -> Int:
 
 @kernel_part
 def _moved_memory(state: FractionalSite, slot: Int) -> Int:
-    """Return the total memory of a job's tasks that changed nodes in this pass; all tasks if it was not running."""
+    """Return the memory of a job's tasks that changed nodes in this pass, or of all its tasks if it was not running."""
     job = state.jobs[slot]
     moved = _memory_of(state, slot)
     if job.ran == 1:

@@ -84,7 +84,7 @@ def place_greedily(state: FractionalSite, slot: Int) -> bool:
 
 @kernel_part
 def _least_loaded(state: FractionalSite, memory: Int) -> Int:
-    """Return the node with the lowest CPU load that has this much free memory (ties: the first), or -1."""
+    """Return the least loaded node (by CPU; ties: the first) with this much free memory, or -1 if none has it."""
     best = -1
     for node in range(len(state.nodes)):
         fits = state.nodes[node].memory + memory <= UNIT

@@ -25,7 +25,7 @@ MAX_ROWS = 62
 """Maximum number of rows of a matrix, because sets of rows are stored as the bits of an int64."""
 
 NO_ROW = np.int64(-1)
-"""Value that stands for no row: the home of a job that is not placed, and ``last_row`` before the first slice."""
+"""Value that means no row: the home of a job that is not placed, and ``last_row`` before the first slice."""
 
 NO_MEMORY = np.int64(-2)
 """Value returned instead of a row if rows have enough free nodes for the job, but no row has enough memory."""
