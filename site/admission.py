@@ -24,11 +24,11 @@ GroupSet = tuple[GroupName, ...]
 """The groups of a job; jobs with the same groups wait in one first-in-first-out queue."""
 
 PARTS_OF_WINDOW = 100
-"""Resolution of the node-hours window: use expires late, by up to a hundredth of the window's length."""
+"""Resolution of the node-hours window: used node-hours expire late, by up to a hundredth of the window's length."""
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A job's demand on its groups."""
+    """The part of each group's limits that a job would use."""
 
     nodes: int
     node_s: int  # node-seconds up to its wall time limit
@@ -36,7 +36,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class JobGroup(msgspec.Struct):
-    """A group's use: its admitted jobs (queued or running), and the use within the window by jobs that have ended."""
+    """A group's use of its limits: its admitted jobs (queued or running), and node-seconds used within the window."""
 
     inside: int = 0
     nodes: int = 0
@@ -55,7 +55,7 @@ class JobGroup(msgspec.Struct):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A group's limit that a job would exceed."""
+    """A limit of a group that a job would exceed."""
 
     group: GroupName
     what: str  # ``jobs``, ``nodes`` or ``node-hours``
@@ -67,12 +67,12 @@ class Bound(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> int:
-        """Amount by which the job exceeds the limit."""
+        """The amount by which the job would exceed the limit."""
         return self.there + self.asked - self.most
 
     @property
     def words(self) -> str:
-        """A one-line message with the limit and the excess."""
+        """A one-line message that gives the limit and by how much the job would exceed it."""
         kind, name, _ = self.group
         if kind == "array":
             are = "is" if self.most == 1 else "are"
@@ -90,7 +90,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class AdmissionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state of `AdmissionQueue` after `AdmissionQueue.move`."""
+    """The saved state of an `AdmissionQueue`, which must be taken after a call to `AdmissionQueue.move`."""
 
     quotas: Quotas = msgspec.field(name="maxima")
     groups: list[tuple[GroupName, JobGroup]]
@@ -161,7 +161,7 @@ class AdmissionQueue:
                 self._groups[name].unstarted -= 1
 
     def over(self, job_id: int, group_set: GroupSet) -> None:
-        """Record that a job has ended or was declined; it must already have left the groups and the admission queue."""
+        """Record that a job, which has already left its groups and the admission queue, has ended or was declined."""
         for name in group_set:
             group = self._groups.get(name)
             if group is not None:
@@ -193,7 +193,7 @@ class AdmissionQueue:
         self.used(group_set, now_ms, used_s)
 
     def used(self, group_set: GroupSet, now_ms: int, used_s: int) -> None:
-        """Record node-seconds used by a job that is or was admitted."""
+        """Record the node-seconds used by a job that is or was admitted."""
         for name in group_set:
             maximum = self._maximum(name)
             if used_s and maximum.node_hours is not None:
@@ -233,7 +233,7 @@ class AdmissionQueue:
     def _move(self, now_ms: int, lanes: set[GroupSet]) -> list[int]:
         """Admit jobs from the heads of several queues, one per set of groups, lowest job id first.
 
-        A head that has to wait blocks its full groups: no later job is admitted to them.
+        If a head has to wait because some of its groups are full, no later job is admitted to these groups.
         """
         heads = [(first, group_set) for group_set in lanes if (first := self._first(group_set)) is not None]
         heapq.heapify(heads)
@@ -260,7 +260,7 @@ class AdmissionQueue:
         return let_in
 
     def _first(self, group_set: GroupSet) -> int | None:
-        """Return the first waiting job with this set of groups; delete the set if there is none."""
+        """Return the first waiting job with this set of groups; if there is none, delete the set and return None."""
         line = self._lanes.get(group_set)
         while line:
             if line[0] in self._asks:
@@ -278,12 +278,12 @@ class AdmissionQueue:
     # -- full groups --------------------------------------------------------------------------------------------------
 
     def bound(self, now_ms: int, group_set: GroupSet, ask: Ask) -> list[Bound]:
-        """Return the limits that keep a job from being admitted; empty if it is only waiting behind other jobs."""
+        """Return the limits that keep a job from being admitted; empty if the job is only waiting behind other jobs."""
         bounds = (self._bound(now_ms, name, ask) for name in group_set)
         return [bound for bound in bounds if bound is not None]
 
     def ahead(self, job_id: int) -> tuple[int, GroupName] | None:
-        """Return the first job waiting ahead of this job for a common group, and the group; None if there is none."""
+        """Return the first job that is waiting ahead of this job for a group of both jobs, and this group; or None."""
         group_set, _ = self._asks[job_id]
         candidates = []
         for name in group_set:
@@ -301,7 +301,7 @@ class AdmissionQueue:
         return NO_QUOTA if kind == "array" else self.quotas.of(kind, who)
 
     def _bound(self, now_ms: int, name: GroupName, ask: Ask) -> Bound | None:
-        """Return the group's limit that a job exceeds; a job larger than the quota is admitted to an empty group."""
+        """Return the group's limit that a job would exceed, or None; an empty group admits jobs of any size."""
         group = self._groups.get(name)
         if group is None:
             return None
@@ -320,14 +320,14 @@ class AdmissionQueue:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def state(self) -> AdmissionState:
-        """Return the state, which `restore` accepts."""
+        """Return the state in a form that `restore` accepts."""
         standing: dict[GroupSet, dict[int, Ask]] = {}
         for job_id, (group_set, ask) in self._asks.items():
             standing.setdefault(group_set, {})[job_id] = ask
         return AdmissionState(self.quotas, list(self._groups.items()), list(standing.items()), sorted(self._started))
 
     def restore(self, state: AdmissionState) -> None:
-        """Restore a state into a new instance."""
+        """Restore a saved state; to be called on a new instance."""
         self.quotas, self._groups, self._started = state.quotas, dict(state.groups), set(state.started)
         for group_set, asks in state.standing:
             for job_id, ask in asks.items():
@@ -345,7 +345,7 @@ class AdmissionQueue:
 
 
 def group_set_of(request: JobRequest) -> tuple[GroupSet, Ask]:
-    """Return a job's groups and its demand on them."""
+    """Return a job's groups, and the part of their limits that the job would use."""
     return tuple(_groups_of(request)), Ask(
         request.nodes,
         node_s_of(request.nodes, request.limit_ms),
@@ -377,7 +377,7 @@ def _jobs(count: int) -> str:
 
 
 def _less_used_ms(group: JobGroup, now_ms: int, node_s: int) -> int | None:
-    """Return the time by which at least ``node_s`` node-seconds will have left the window; None if fewer were used."""
+    """Return the time when at least ``node_s`` node-seconds will have left the window; None if fewer are in it."""
     for until_ms, used_s in group.used:
         node_s -= used_s if until_ms > now_ms else 0
         if node_s <= 0:

@@ -157,7 +157,7 @@ NO_PORT = Port()
 
 
 def _key_of(secret: str, job_id: int, attempt: int) -> str:
-    """Return the key of a job's attempt, which cannot be guessed without the secret."""
+    """Return the key of a job's attempt; nobody can guess the key without knowing the secret."""
     if not secret:
         return ""
     return hashlib.blake2b(f"{job_id}.{attempt}".encode(), key=secret.encode(), digest_size=16).hexdigest()
@@ -185,7 +185,7 @@ class Ports:
         self._secrets: dict[str, str] = {}
 
     def state(self) -> tuple[dict[str, list[int]], dict[str, str], dict[str, str]]:
-        """Return the allocated ports, the addresses of the machines, and their secrets."""
+        """Return the allocated ports, and the addresses and secrets of the machines."""
         return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts, self._secrets
 
     def restore(self, taken: dict[str, list[int]], hosts: dict[str, str], secrets: dict[str, str]) -> None:
@@ -194,7 +194,7 @@ class Ports:
         self._hosts, self._secrets = hosts, secrets
 
     def reached_by(self, machine: str, host: str, secret: str = "") -> None:
-        """Set a machine's address and the secret of its keys, which the ranks of later jobs will use."""
+        """Set a machine's address and the secret from which keys are derived, both for jobs that start from now on."""
         self._hosts[machine], self._secrets[machine] = host, secret
 
     def host_of(self, machine: str) -> str:

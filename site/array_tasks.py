@@ -57,7 +57,7 @@ class ArrayTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def failed(self) -> bool:
-        """Whether the task ended in any way other than with exit code 0."""
+        """Whether the task was killed or exited with a code other than 0."""
         return self.exit_code != 0
 
 

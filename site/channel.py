@@ -17,7 +17,7 @@ WINDOW = 1_000
 
 
 class Packet(msgspec.Struct, Generic[M], frozen=True):
-    """One transmission between two channels."""
+    """A packet that one end of a connection sends to the other."""
 
     first: int  # number of the first message
     messages: tuple[M, ...]
@@ -81,12 +81,12 @@ class Channel:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all sent messages are acknowledged and this end owes no acknowledgement."""
+        """Whether all messages, both sent and received, have been acknowledged."""
         return not self._unacknowledged and self._owed_since_ms is None
 
     @property
     def _greets(self) -> bool:
-        """Whether to send even empty packets, because the other end may still know an older journal of this end."""
+        """Whether to send even empty packets, because the other end might not know this end's current journal yet."""
         return bool(self._journal) and not self.other and not self.heard_ms
 
     def send(self, message: Any) -> None:
@@ -112,7 +112,7 @@ class Channel:
         return Packet(self._first + count, new, self._received, self._journal, self.other)
 
     def shortened(self, packet: Packet[Any], count: int) -> Packet[Any]:
-        """Shorten the packet of this instant to its first ``count`` messages; later packets send the rest."""
+        """Shorten the packet returned by `packet` to its first ``count`` messages; later packets carry the rest."""
         assert packet.first + len(packet.messages) == self._first + self._under_way, "not the packet of this instant"
         assert 0 < count <= len(packet.messages), "a packet that was shortened has some of its messages"
         self._under_way -= len(packet.messages) - count
@@ -154,7 +154,7 @@ class Channel:
         return packet.messages[new:]
 
     def next_wakeup_ms(self) -> int | None:
-        """Return the time of the next call to `packet` if nothing is sent or received before, or None."""
+        """Return when to call `packet` next if no message is sent or received before that time; None if never."""
         times_ms = [self._sent_ms + self._resend_ms] if self._unacknowledged else []
         if self._owed_since_ms is not None:
             times_ms.append(self._owed_since_ms + self._resend_ms // 2)

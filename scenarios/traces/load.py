@@ -57,12 +57,12 @@ def load_workload(
 
 
 def columns_of(path: str | Path) -> tuple[str, ...]:
-    """Return the optional columns that the format of a trace can hold."""
+    """Return the optional columns that a trace's file format can hold."""
     return () if _is_mupsie(find_trace(path)) else tuple(COLUMN_FIELDS)
 
 
 def find_trace(path: str | Path) -> Path:
-    """Find the file for a path or trace name, as in `load_workload`; TraceError if there is none."""
+    """Find the file for a path or trace name, as in `load_workload`; raise TraceError if no file is found."""
     try:
         if Path(path).exists():
             return Path(path)
@@ -110,7 +110,7 @@ _OTHERS: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
 
 
 def _is_mupsie(path: Path) -> bool:
-    """Whether a file is a MuPSiE job file; TraceError if it has a known format that cannot be read."""
+    """Whether a file is a MuPSiE job file; raise TraceError if the file has a known format that cannot be read."""
     first, record = _first_lines(path)
     for what, is_of in _OTHERS:
         if is_of(first, record):
@@ -119,7 +119,7 @@ def _is_mupsie(path: Path) -> bool:
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
-    """Return the first non-blank line and the first record, i.e. non-comment line; "" if there is none."""
+    """Return the first non-blank line and the first record (non-comment line); "" for a missing line."""
     first = ""
     with open_trace(path) as stream:
         while line := stream.readline(_SNIFF_BYTES):

@@ -1,6 +1,6 @@
 """Read node events for a simulation, from our own file format or from a machine's log (docs/traces.md).
 
-Two kinds of logs are recognised by their headers: the output of Slurm's ``sacctmgr --parsable2 show event``, and the
+The header tells which of two kinds of log a file is: the output of Slurm's ``sacctmgr --parsable2 show event``, or the
 Los Alamos failure data (LA-UR-05-7318, 1996 to 2005), with one line per node failure.
 """
 
@@ -36,7 +36,7 @@ HEADER = NodeEvent.__struct_fields__
 """Columns of our CSV files of node events."""
 
 _Rows = Iterable[tuple[int, Mapping[str, str]]]
-"""Line numbers of a log, each with the line's values by column name."""
+"""The lines of a log, as pairs of the line number and the values by column name."""
 
 
 class Outage(NamedTuple):
@@ -79,7 +79,7 @@ def _rows(path: str | Path, names: list[str], table: Iterable[tuple[int, list[st
 
 
 def _of_slurm(path: str | Path, rows: _Rows) -> list[Outage]:
-    """Return the outages in a Slurm log; events of the whole cluster and of reserved nodes are ignored."""
+    """Return the outages in a Slurm log; ignore events that concern the whole cluster or only reserve nodes."""
     events = []
     for line, row in rows:
         kind = _kind_of(row["State"])

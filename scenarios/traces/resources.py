@@ -151,7 +151,7 @@ def read_csv(
 
 
 def row_of_job(path: str | Path, line: int, job_id: float, row_of: Mapping[int, int], workload: Workload) -> int:
-    """Return the workload row of the job on this line; TraceError if the workload does not have the job."""
+    """Return the workload row of the job on this line; raise TraceError if the workload does not have the job."""
     row = row_of.get(int(job_id))
     if row is None:
         raise TraceError(path, f"{int(job_id)} is not a job of {workload.name}", line=line, field="job_id")
@@ -211,7 +211,7 @@ def _read_lines(path: str | Path, workload: Workload) -> dict[str, npt.NDArray[n
 
 
 def _value(path: str | Path, line: int, name: str, text: str, column: CsvColumn) -> float:
-    """Parse one field; TraceError if its value is not allowed."""
+    """Parse one field; raise TraceError if its value is not allowed."""
     pattern = _WHOLE if column.whole else NUMBER
     value: float = -1
     if pattern.fullmatch(text):
@@ -222,7 +222,7 @@ def _value(path: str | Path, line: int, name: str, text: str, column: CsvColumn)
 
 
 def _make_whole(path: str | Path, line: int, job: dict[str, float]) -> None:
-    """Normalize a job's three fractions to a sum of 1; TraceError if their sum is not close to 1."""
+    """Normalize a job's three fractions to a sum of 1; raise TraceError if their sum is not close to 1."""
     total = math.fsum(job[name] for name in TIME_FRACTIONS)
     if abs(total - 1) > SUM_TOLERANCE:
         problem = (

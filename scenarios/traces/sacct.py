@@ -42,7 +42,7 @@ _TASKS = re.compile(r"\d+_\[([\d,:-]+)(?:%\d+)?\]", re.ASCII)
 _SPAN = re.compile(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", re.ASCII)  # first, last, and the step from one to the next
 _NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _RAN_ONCE = ("REQUEUED", "RESIZING")
-"""States of a run that ended before its job did; the run used nodes if its line has a start and an end time."""
+"""States of a run that ended although its job continued; the run used nodes if its line has start and end times."""
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)", re.ASCII)
 _FREE_TEXT = ("JobName", "Comment", "AdminComment", "SystemComment", "WorkDir", "SubmitLine", "Extra")
@@ -111,7 +111,7 @@ def read_sacct(
 
 
 def _jobs(path: str | Path) -> tuple[list[SlurmJob], dict[str, int]]:
-    """Return the jobs of an export that have ended, and the number of other lines of each kind."""
+    """Return the jobs of an export that have ended, and the number of all other lines by kind."""
     with open_trace(path) as stream:
         lines = stream.read().decode("utf-8", "replace").splitlines()
     rows = [(number, line.split("|")) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -156,7 +156,7 @@ def _row(headings: list[str], values: list[str]) -> dict[str, str]:
 
 
 def _tasks(job_id: str) -> int:
-    """Return the number of jobs on a line: array tasks that never started share a line.
+    """Return the number of jobs that a line stands for; array tasks that never started share one line.
 
     Examples
     --------

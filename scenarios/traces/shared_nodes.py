@@ -1,4 +1,4 @@
-"""Detect whether the jobs in a log shared nodes. Pure.
+"""Detect whether the jobs in a log shared nodes; no I/O.
 
 Simulating such a log with whole nodes would change the workload.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from gridweave.slurm.cluster.parse import read_names
 
 _FAILED = ("NODE_FAIL", "BOOT_FAIL")
-"""States in which the end time is when Slurm noticed the failure, so the job seems to overlap the next one."""
+"""States whose end time is when Slurm noticed the failure, so that the job seems to overlap the next job."""
 
 
 class LoggedJob(Protocol):

@@ -222,7 +222,7 @@ def read_swf(
 
 
 def _cancel_s(raw: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
-    """Return the cancel times of jobs that never started, and -1 for other jobs."""
+    """Return the cancel time of each job that never started, and -1 for every other job."""
     submit_s, wait_s, run_s = (np.asarray(raw[name], np.float64) for name in ("submit_s", "wait_s", "run_s"))
     waited = (np.asarray(raw["status"]) == _STATUS_CANCELLED) & (run_s <= 0) & (wait_s > 0)
     return np.where(waited, submit_s + wait_s, -1.0)

@@ -86,7 +86,7 @@ def trace_stem(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file to read its uncompressed content; detects gzip and xz and skips a byte order mark.
+    """Open a file to read its uncompressed content; detect gzip and xz, and skip a byte order mark.
 
     Errors in opening, reading or decompressing the file, even inside the ``with`` block, are raised as TraceError.
     """
@@ -119,7 +119,7 @@ def _after_mark(stream: gzip.GzipFile | lzma.LZMAFile | io.BufferedReader) -> IO
 
 
 def read_text(path: str | Path) -> str:
-    """Read a UTF-8 text file; TraceError if it cannot be read."""
+    """Read a UTF-8 text file; raise TraceError if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -130,7 +130,7 @@ def read_text(path: str | Path) -> str:
 def csv_rows(
     path: str | Path, lines: Iterable[str], *, delimiter: str = ",", strict: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV table with their line numbers; TraceError if a line is not valid CSV."""
+    """Yield the rows of a CSV table with their line numbers; raise TraceError if a line is not valid CSV."""
     reader = csv.reader(lines, delimiter=delimiter, strict=strict)
     while True:
         try:
@@ -243,7 +243,7 @@ def _parse(jobs: list[str], fields: Sequence[Field]) -> FloatArray | None:
 
 
 def _is_valid(table: FloatArray, fields: Sequence[Field]) -> bool:
-    """Whether every number in a table is in its field's range, and whole where the field requires it."""
+    """Whether every number in a table is in its field's range, and is whole if the field requires whole numbers."""
     low = np.array([field.low for field in fields], np.float64)
     high = np.array([field.high for field in fields], np.float64)
     if not ((table >= low) & (table <= high)).all():  # false for NaN, too
@@ -253,7 +253,7 @@ def _is_valid(table: FloatArray, fields: Sequence[Field]) -> bool:
 
 
 def _parse_slowly(path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str) -> FloatArray:
-    """Parse records one by one, in order to report the line and field of an error."""
+    """Parse records one by one, which is slow but reports the line and field of an error."""
     table = []
     for number, line in enumerate(block.lines, block.first_line):
         text = line.strip(" \t\r")
@@ -270,7 +270,7 @@ def _parse_slowly(path: str | Path, block: _Block, fields: Sequence[Field], comm
 
 
 def _value(path: str | Path, line: int, field: Field, text: str) -> float:
-    """Parse one field of a record; TraceError if it is invalid."""
+    """Parse one field of a record; raise TraceError if it is invalid."""
 
     def wrong(problem: str) -> TraceError:
         return TraceError(path, f"{short(text)} {problem}", line=line, field=field.name)
@@ -291,7 +291,7 @@ def short(text: str) -> str:
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:
-    """Concatenate the parts of a column and free them."""
+    """Concatenate the parts of a column, and free the parts."""
     column = np.concatenate(parts) if parts else np.zeros(0, np.float64)
     parts.clear()
     return column
@@ -326,7 +326,7 @@ def seconds_text(ms: int) -> str:
 
 
 def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) -> None:
-    """Raise InputError if the magnitude of a number exceeds `MAX_WHOLE`, so it could not be read back exactly."""
+    """Raise InputError if a number's magnitude exceeds `MAX_WHOLE`; larger numbers do not survive a round trip."""
     numbers = values.astype(np.int64, copy=False)
     beyond = (numbers > MAX_WHOLE) | (numbers < -MAX_WHOLE)
     if beyond.any():
@@ -380,7 +380,7 @@ def new_file(path: str | Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 @contextlib.contextmanager
 def _compressor(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
-    """Yield a stream that compresses to `raw` according to the suffix; reproducible, since it writes no time stamp."""
+    """Yield a stream that compresses to `raw` according to the suffix, without a time stamp, to be reproducible."""
     if suffix == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
             yield cast("IO[bytes]", stream)

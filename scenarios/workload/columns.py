@@ -28,16 +28,16 @@ from gridweave.site.job import SUM_TOLERANCE
 from gridweave.site.service.zones import load_zone
 
 AT_HOME: Final = "home"
-"""Stands for the job's home site, instead of a site name."""
+"""Value used instead of a site name; it stands for each job's home site."""
 
 PATTERN_NAMES = tuple(PATTERNS)
 """Pattern names; the column ``pattern`` holds indices into this tuple."""
 
 Range = float | Sequence[float]
-"""One value for all jobs, or the bounds between which each job's value is drawn."""
+"""One value for all jobs, or the two bounds between which each job's value is drawn."""
 
 Shares = str | Mapping[str, float]
-"""One name for all jobs, or names with the share of jobs for each."""
+"""One name for all jobs, or several names, each with its share of the jobs."""
 
 
 def with_communication(
@@ -212,7 +212,7 @@ def _ends(option: str, value: Range, most: float, right: str) -> tuple[float, fl
 
 
 def shares_of(option: str, names_or_shares: Shares) -> dict[str, float]:
-    """Return the share of each name; a single name gets a share of 1. OptionError if a share is invalid."""
+    """Return the share of each name; a single name gets a share of 1. Raise OptionError if a share is invalid."""
     shares = (
         {names_or_shares: 1.0}
         if isinstance(names_or_shares, str)
@@ -227,7 +227,7 @@ def shares_of(option: str, names_or_shares: Shares) -> dict[str, float]:
 
 
 def places_by_share(shares: Mapping[str, float], draws: npt.NDArray[np.float64]) -> IntArray:
-    """Return the index of the name selected by each draw from [0, 1); at least one share must be above 0."""
+    """Map each draw from [0, 1) to the index of a name, according to the shares; one share must be above 0."""
     parts = np.array(list(shares.values()), np.float64)
     bounds = np.cumsum(parts / parts.max())  # avoids overflow in the sum of large shares
     return np.asarray(np.searchsorted(bounds / bounds[-1], draws, side="right"), np.int64)
@@ -254,7 +254,7 @@ RESOURCE_COLUMNS = (
 """Workload columns set by `assign_resources`."""
 
 CPU_INTEGER, CPU_FLOAT = 0, 1
-"""Values of ``cpu_kind``, the dominant kind of a job's CPU work."""
+"""Values of ``cpu_kind``: whether a job's CPU work is mainly integer or floating-point arithmetic."""
 
 CPU_WELL = 0.33
 """Probability that the CPU work of two jobs is compatible (LOMARC, section 6.1)."""
@@ -303,9 +303,9 @@ MIXES: Mapping[str, ResourceMix] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Ranges of a job's time fractions if the job is bound by one resource (``own``).
+    """The ranges of the time fractions of a job that is bound by the resource ``own``.
 
-    The ranges limit this resource's fraction, a second fraction, and the sum of both; the third fraction is the rest.
+    They limit the fractions of ``own`` and of a second resource, and the sum of both; the third fraction is the rest.
     """
 
     own: str
@@ -326,7 +326,7 @@ _BOUNDS = (
 def mix_named(text: str) -> ResourceMix:
     """Parse a mix: a name from `MIXES`, or percentages of CPU-, network- and disk-bound jobs.
 
-    OptionError if the text is neither.
+    Raise OptionError if the text is neither.
 
     Examples
     --------

@@ -19,7 +19,7 @@ FORMS = "keep, perfect, omega:X (X >= 0) or phi:X (0 <= X <= 1)"
 
 
 def perfect(workload: Workload) -> Workload:
-    """Set every estimate to the job's run time; no job overruns its estimate any more."""
+    """Set every estimate to the job's run time, so that no job overruns its estimate."""
     return _with_estimates(workload, workload.run_ms)
 
 

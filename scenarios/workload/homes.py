@@ -43,7 +43,7 @@ def home_of(workload: Workload) -> IntArray:
 
 
 def overlap(workloads: Sequence[Workload]) -> bool:
-    """Whether all workloads have jobs and recording dates, and their periods have a time in common."""
+    """Whether all workloads have jobs and recording dates, and all of their recordings have a period in common."""
     starts = [jobs.start_unix_s for jobs in workloads]
     if None in starts or not all(len(jobs) for jobs in workloads):
         return False
@@ -52,7 +52,7 @@ def overlap(workloads: Sequence[Workload]) -> bool:
 
 
 def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
-    """Merge the workloads of several sites; each job's home is its site, and job ids are renumbered in submit order.
+    """Merge (site index, workload) pairs; each job's home is its workload's site, and new ids follow the submit order.
 
     Workloads keep their dates if they `overlap`; otherwise they all start at time 0. ``cancel_ms`` is the only
     optional column that is kept.

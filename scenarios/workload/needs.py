@@ -151,7 +151,7 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
 
 
 def _with_roots(workload: Workload, rng: np.random.Generator) -> Workload:
-    """In a random half of the jobs with several tasks, reduce the memory need of every task but the first."""
+    """Reduce the memory need of every task but the first, in a random half of the jobs with several tasks."""
     has_root = (rng.random(len(workload)) < _ROOTED_SHARE) & (workload.width > 1)
     tasks, cpu, memory = GROUP_COLUMNS[0]
     others = {

@@ -1,4 +1,4 @@
-"""Random run times, drawn around the recorded run times or from measured statistics of a job class or user.
+"""Draw random run times, either around the recorded run times or from statistics measured per job class or user.
 
 Collins and George (2001), section 6, name "modeling job execution time as a statistical distribution instead of a known
 quantity" as future work. We chose the lognormal distribution because run times are positive and have long tails.
@@ -56,7 +56,7 @@ def with_run_times(workload: Workload, model: str, rng: np.random.Generator, *, 
 
 
 def is_from_file(model: str) -> bool:
-    """Whether a model reads run times by job class and user from a file; the workload then needs both columns."""
+    """Whether a model reads run times from a file; the workload then needs the columns of job class and user."""
     return model.startswith(f"{_EXPERIENCE}:")
 
 
@@ -68,7 +68,7 @@ def _spread(model: str) -> float:
 
 
 def _known(workload: Workload, path: str, folder: Path | None) -> tuple[FloatArray, FloatArray]:
-    """Return each job's mean run time, and its standard deviation relative to the mean, from a file of statistics."""
+    """Return each job's mean run time and the standard deviation divided by the mean, read from a statistics file."""
     # Import here, because the configuration reader loads every discipline.
     from gridweave.grid.config.known_times import read_known_times
     from gridweave.grid.config.networks import beside

@@ -1,4 +1,4 @@
-"""Events at a simulated site other than jobs: requests for advance reservations, and nodes that fail or drain.
+"""Events at a simulated site other than job events: requests for advance reservations, and node failures and drains.
 
 docs/disciplines.md, "Nodes that fail", describes how nodes fail, drain and recover.
 """

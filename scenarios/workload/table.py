@@ -1,4 +1,4 @@
-"""The job table: the input of every simulation, whether it is read from a file or generated."""
+"""The job table: the input of every simulation, read from a file or generated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MadeAnew:
-    """Base class of frozen dataclasses that are copied and unpickled by calling their constructor.
+    """Base class for frozen dataclasses that `copy` and `pickle` rebuild by calling the constructor.
 
     Read-only dictionary views cannot be pickled, and arrays lose their read-only flag in a pickle. The constructor
     makes both read-only again and repeats the checks.
@@ -29,7 +29,7 @@ class MadeAnew:
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the constructor call that `copy` and `pickle` use to rebuild the object."""
+        """Return the constructor call that rebuilds the object, for `copy` and `pickle`."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
         return _made, (type(self), plain)
@@ -56,8 +56,8 @@ FRACTION_COLUMNS = (
 )
 """Optional columns with values from 0 to 1.
 
-They are the fractions of a job's run time spent on each resource or, on a single site, on communication, and the
-fractions of a node's memory and CPU that a task can use.
+Some are fractions of a job's run time: spent on each resource, or on communication when the job runs on a single site.
+The others are the fractions of a node's memory and CPU that a task can use.
 """
 
 FLOAT_COLUMNS = ("weight", *FRACTION_COLUMNS)
@@ -106,7 +106,7 @@ class Workload(MadeAnew):
 
     Notes
     -----
-    Ties that a policy leaves are broken by the order of the table, i.e. by submit time and then by job id.
+    If a policy ranks jobs equally, they are taken in the order of the table, i.e. by submit time and then by job id.
     """
 
     job_id: IntArray
@@ -138,7 +138,7 @@ class Workload(MadeAnew):
         return len(self.job_id)
 
     def _whole(self, name: str, values: npt.ArrayLike) -> IntArray:
-        """Convert values to int64; InputError if one is text, not a whole number, or does not fit into 64 bits."""
+        """Convert values to int64; raise InputError if a value is text, not whole, or does not fit into 64 bits."""
         numbers: npt.NDArray[Any] = self._numbers(name, values)
         if numbers.dtype.kind == "f":
             self._refuse_at(name, numbers, ~(np.abs(numbers) < 2**63) | (numbers != np.floor(numbers)))
@@ -216,7 +216,7 @@ class Workload(MadeAnew):
             Name of the column.
         wrong : numpy.ndarray of bool, shape (n,)
         problem : str
-            What is wrong with the value; the error message has the value followed by this text.
+            What is wrong with the value; the error message consists of the value and this text.
         """
         if wrong.any():
             row = int(np.argmax(wrong))

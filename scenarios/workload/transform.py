@@ -62,7 +62,7 @@ def stretch(workload: Workload, factor: float) -> Workload:
 
 
 def _scaled(times_ms: IntArray, factor: float) -> IntArray:
-    """Multiply times by a factor and round them; OptionError if the factor is invalid or a result is too large."""
+    """Multiply times by a factor and round them; raise OptionError if the factor is invalid or a result too large."""
     if not (math.isfinite(factor) and factor > 0):
         raise OptionError("factor", f"{factor} cannot be used; give a number greater than 0")
     longest = int(times_ms.max(initial=0))

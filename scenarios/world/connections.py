@@ -131,7 +131,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Times that a live grid adds to a job's run time: to start and end its processes, and to agree on a start.
+    """The times that a live grid adds to a job's run time: starting and ending processes, and agreeing on a start.
 
     A job holds its nodes for ``start_ms`` and ``end_ms`` in addition to its work, but never past its time limit.
 
@@ -161,7 +161,7 @@ class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def around_ms(self) -> int:
-        """Time for which a job holds its nodes in addition to its work."""
+        """The time for which a job holds its nodes before and after its work, in total."""
         return self.start_ms + self.end_ms
 
     def at_speed(self, speed: float) -> Self:
@@ -178,7 +178,7 @@ MESSAGE_BYTES = 500
 
 
 class _Way(NamedTuple):
-    """The path between the meta-scheduler and a site in one direction."""
+    """The path from the meta-scheduler to a site, or from a site to the meta-scheduler."""
 
     exists: bool
     latency_ms: float
@@ -188,7 +188,7 @@ class _Way(NamedTuple):
 
 
 _NO_LINKS = _Way(exists=True, latency_ms=0.0, jitter_ms=np.zeros(0), loss=0.0, ms_per_bit=0.0)
-"""The path of messages that do not cross links: only the `Network` delays or loses them."""
+"""The path of messages that do not cross links; only the `Network` delays or loses these messages."""
 
 
 class Routes:
@@ -241,7 +241,7 @@ class Routes:
         return _whole_ms(on_links_ms) + self._network.latency_ms + self._network.jitter_ms + waits_ms
 
     def change(self, model: NetworkModel) -> int:
-        """Update the routes after a change of links; return the number of sites that were cut off."""
+        """Update the routes after the links have changed; return the number of sites that this change cut off."""
         if self._now is None:
             return 0
         before, self._now = self._now, self._star_of(model)
@@ -258,7 +258,7 @@ class Routes:
         return _NO_LINKS if self._now is None else self._now[site][end]
 
     def joins(self, site: int, end: int) -> bool:
-        """Whether a message from this end can currently reach the other end."""
+        """Whether a message sent now from this end can reach the other end of the site's connection."""
         return self._way_from(site, end).exists
 
     def arrivals_ms(self, now_ms: int, site: int, end: int, messages: int) -> list[int]:
@@ -338,7 +338,7 @@ def node_of_grid(net: GridNet, name: str | None) -> int:
 
 
 def check_reach(net: GridNet, node: int) -> None:
-    """Raise InputError if a site is cut off from the meta-scheduler forever after the last change of links."""
+    """Raise InputError if, after the last link change, a site stays cut off from the meta-scheduler forever."""
     if net.timetable is None or not len(net.timetable.instants_ms):
         return
     model = list(net.periods())[-1][1]
@@ -352,10 +352,10 @@ def check_reach(net: GridNet, node: int) -> None:
 
 
 GRID = -1
-"""Identifies the meta-scheduler where sites are identified by indices from 0 up."""
+"""Index that stands for the meta-scheduler; sites have the indices from 0 up."""
 
 PACKET, RESEND = 5, 6
-"""Events of a connection: a packet arrives, or an end resends. They come after all other events of an instant."""
+"""Kinds of connection events: a packet arrives, or an end resends. They come after all other events of an instant."""
 
 
 class Connections:
@@ -432,7 +432,7 @@ class Connections:
             self._flush(now_ms, site, end)
 
     def _flush(self, now_ms: int, site: int, end: int) -> None:
-        """Send the packet of one end's channel, which may be lost or duplicated, and schedule its resend."""
+        """Send the packet of one end's channel, which may get lost or duplicated, and schedule the next resend."""
         packet = self._channels[site][end].packet(now_ms)
         if packet is not None:
             self.messages += 1
@@ -463,19 +463,19 @@ class Connections:
         self._plan_wakeup(now_ms, site, end)
 
     def resend(self, now_ms: int, site: int, end: int) -> None:
-        """Resend or acknowledge messages that are due; do nothing if an earlier wakeup has replaced this one."""
+        """Resend or acknowledge the messages that are due; do nothing if an earlier wakeup has replaced this wakeup."""
         if self._wake_ms.get(2 * site + end) == now_ms:
             del self._wake_ms[2 * site + end]
             if not self._down[site]:
                 self._flush(now_ms, site, end)
 
     def resume(self, now_ms: int, site: int) -> None:
-        """Schedule the resends of both ends after a site has come back."""
+        """Schedule the resends of both ends of a site's connection after the site has come back up."""
         self._plan_wakeup(now_ms, site, SITE_END)
         self._plan_wakeup(now_ms, site, GRID_END)
 
     def _plan_wakeup(self, now_ms: int, site: int, end: int) -> None:
-        """Schedule the next resend of an end, unless an earlier resend is already scheduled."""
+        """Schedule the next resend of one end, unless an earlier resend of this end is already scheduled."""
         wake_ms = self._channels[site][end].next_wakeup_ms()
         if wake_ms is None:
             return

@@ -23,8 +23,8 @@ class ViolationError(AssertionError):
 class _Run(msgspec.Struct, gc=False):
     """A fragment that is running on a site; ``held`` is the bit set of its nodes or threads.
 
-    On sites that time-share nodes, a run with rate 0 is paused, and other jobs may use its nodes. On sites that assign
-    fractions of nodes, ``tasks`` lists the node of every task, group by group, so a node with several tasks appears
+    On sites that time-share nodes, a fragment with rate 0 is paused, and other jobs may use its nodes. On sites that
+    assign fractions of nodes, ``tasks`` lists the node of every task, by group, so a node with several tasks appears
     several times, and ``needs`` contains the needs of the tasks.
     """
 
@@ -96,7 +96,7 @@ class History:
         self._accepted.add(job_id)
 
     def waits(self, job_id: int) -> bool:
-        """Whether a job is neither working nor finished, reported or refused."""
+        """Whether a job is waiting, i.e. is not working and has not been finished, reported or refused."""
         is_over = job_id in self._completed or job_id in self._done or job_id in self._refused
         return not is_over and job_id not in self._working
 
@@ -105,7 +105,7 @@ class History:
         self._cancelled.add(job_id)
 
     def refused(self, job_id: int) -> None:
-        """Record that the user was notified that the job can never run."""
+        """Record that the user was told that the job can never run."""
         self._refused.add(job_id)
 
     def occupied(
@@ -119,7 +119,7 @@ class History:
         threads: NodeIntervals = (),
         needs: Resources | None = None,
     ) -> None:
-        """Record that a fragment started on nodes; on shared nodes, on these threads or with these needs."""
+        """Record that a fragment started on these nodes; on shared nodes, also record its threads or needs."""
         held = taken = bits_of(nodes)
         if self._is_shared and self._lanes[site] > 1:
             held = bits_of(threads)
@@ -220,7 +220,7 @@ class History:
             self._busy[site] ^= run.held
 
     def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:
-        """Record that a fragment left its nodes because the other fragments did not start within ``rendezvous_ms``."""
+        """Record that a fragment left its nodes after waiting ``rendezvous_ms`` for the other fragments to start."""
         run = self._runs[site].get(job_id)
         if run is not None and now_ms > run.start_ms + rendezvous_ms:
             raise ViolationError(
@@ -229,7 +229,7 @@ class History:
         self.left(now_ms, site, job_id)
 
     def began(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
-        """Record that all fragments of a job have started, so the job begins to work."""
+        """Record that a job has begun to work, because all of its fragments have started."""
         if job_id in self._working:
             raise ViolationError(f"{now_ms} ms: job {job_id} works twice at the same time")
         if job_id in self._completed:
@@ -254,7 +254,7 @@ class History:
             self.restarts += 1
 
     def committed(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
-        """Record that the grid has committed an attempt; every site must have reserved nodes."""
+        """Record that the grid has committed an attempt; all sites of the attempt must have reserved nodes."""
         granted = self._granted.pop((job_id, attempt), set())
         for site, _ in fragments:
             if site not in granted:
@@ -276,13 +276,13 @@ class History:
         self._granted.setdefault((job_id, attempt), set()).add(site)
 
     def extended(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
-        """Record that a lease was extended; an earlier end is ignored."""
+        """Record that a lease was extended to ``until_ms``; ignore a time before the current end of the lease."""
         key = site, job_id, attempt
         if key in self.leases:
             self.leases[key] = max(self.leases[key], until_ms)
 
     def unreserved(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
-        """Record that a lease has ended or that its fragment has started; do nothing if there is no lease."""
+        """Record that a lease is over, because it expired or its fragment started; do nothing if there is no lease."""
         until_ms = self.leases.pop((site, job_id, attempt), None)
         if until_ms is not None and now_ms > until_ms + 1:
             raise ViolationError(
@@ -309,7 +309,7 @@ class History:
             del self.leases[key]
 
     def reported(self, now_ms: int, job_id: int, outcome: str) -> None:
-        """Record that the user was notified that the job is done, with this outcome."""
+        """Record that the user was told that the job is done, and with which outcome."""
         if job_id in self._done:
             raise ViolationError(f"{now_ms} ms: job {job_id} is reported as done twice")
         if outcome == "cancelled":
@@ -320,7 +320,7 @@ class History:
         self._done[job_id] = outcome
 
     def check_complete(self, now_ms: int) -> None:
-        """Check, at the end of the run, that accepted jobs are done or refused and that no site has a job or lease."""
+        """Check, at the end of the run, that each accepted job is done or refused, and no site has a job or lease."""
         lost = sorted(self._accepted - set(self._done) - self._refused)
         if lost:
             raise ViolationError(f"{now_ms} ms: {len(lost)} accepted jobs are lost, job {lost[0]} first")
@@ -336,5 +336,5 @@ class History:
 
 
 def _tasks_on(nodes: NodeIntervals) -> int:
-    """Return the number of tasks; a node with several tasks is listed once per task."""
+    """Return the number of tasks on these nodes; a node with several tasks is listed once per task."""
     return sum(stop - start for start, stop in nodes)

@@ -69,7 +69,7 @@ def simulate_world(
     home : array_like of int, shape (n,), optional
         Index of each job's home site; by default, jobs are assigned round robin in submit order.
     to_grid : array_like of bool, shape (n,), optional
-        Whether each job is submitted to the grid or to its home site; by default all jobs, none in mode ``local``.
+        Whether each job is submitted to the grid, not to its home site; default: False in mode ``local``, else True.
     network : Network, optional
         The network that carries messages; by default, messages take no time and none are lost.
     faults : Faults, optional
@@ -132,7 +132,7 @@ def simulate_world(
 
 
 def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None:
-    """Raise InputError if a job is cancelled before it is submitted or does not have the needs a site requires."""
+    """Raise InputError if a job is cancelled before its submission, or lacks the needs that a site requires."""
     cancellations(workload, np.arange(len(workload)))
     for policy in site_policies:
         check_needs(workload, traits_of(policy).needs)
@@ -144,7 +144,7 @@ def _sites(
     owners: Sequence[OwnerPolicy] | None,
     weeks: Sequence[WeekClock],
 ) -> tuple[list[ContractCore], list[int]]:
-    """Return the sites, and the number of nodes that the grid may use at each site."""
+    """Return the cores of the sites, and the number of nodes that the grid may use at each site."""
     owner_policies = list(owners) if owners is not None else [OwnerPolicy()] * len(nodes)
     if not len(nodes) == len(policies) == len(owner_policies):
         problem = f"names {len(nodes)} sites, with {len(policies)} policies, {len(owner_policies)} owners"
@@ -173,7 +173,7 @@ def _world_jobs(
     sensitivities: npt.NDArray[np.float64],
     net: GridNet | None,
 ) -> list[WorldJob]:
-    """Return the jobs in submit order."""
+    """Return the jobs as the world submits them, in submit order."""
     count = len(workload)
     homes = checked_home(home, count, sites)
     grid = np.full(count, policy.mode != "local") if to_grid is None else np.asarray(to_grid, np.bool_)
@@ -235,7 +235,7 @@ def _result(
 def _with_orders(
     result: SimulationResult, tuning: QueueTuning, switches: Sequence[tuple[int, int]]
 ) -> SimulationResult:
-    """Add the grid's self-tuning to a result, under the name ``grid``, with the metrics of a self-tuning site.
+    """Add the results of the grid's self-tuning, with the same metrics as a self-tuning site, under the name ``grid``.
 
     A job is counted under the queue order that was active when the job began.
     """

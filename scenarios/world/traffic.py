@@ -64,7 +64,7 @@ _FIRST_CAPACITY = 64
 class JobRate(NamedTuple):
     """The new rate of a job's work, or of its data transfer if ``works`` is false.
 
-    ``left`` is the remaining work according to the job's estimate; None if it follows from the last report.
+    ``left`` is the remaining work according to the job's estimate, or None if the last report implies it.
     """
 
     job_id: int
@@ -75,7 +75,7 @@ class JobRate(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A job whose data have arrived; ``run_ms`` is its run time at rate 1 after input, or None after output."""
+    """A job whose input or output has arrived; ``run_ms`` is its run time at rate 1, or None if output has arrived."""
 
     job_rate: JobRate
     run_ms: int | None
@@ -83,7 +83,7 @@ class Served(NamedTuple):
 
 @dataclass(slots=True)
 class _Sender:
-    """A running job, the links used to place it, and the state of its transfer last reported to its sites."""
+    """A running job, the links used to place it, and what its sites were last told about its transfer."""
 
     row: int
     attempt: int
@@ -104,9 +104,9 @@ class LinkTraffic:
     A job's factor and, without contention, its transfer time depend on the state of the links when the grid placed the
     job. With static or dynamic contention, its data moves in flows (docs/grid.md, "Transfers under contention").
 
-    For each job, ``factor`` is its run time on idle links relative to one site, ``length_ms`` its run and transfer
-    time on idle links, and ``transfer_ms`` the time for which its data moved while it held nodes. ``stirred`` says
-    whether an event at this instant may change the rates of jobs.
+    For each job, ``factor`` is its run time on idle links divided by its run time on one site, ``length_ms`` its run
+    plus transfer time on idle links, and ``transfer_ms`` the time for which its data moved while it held nodes.
+    ``stirred`` says whether an event at this instant may change the rates of jobs.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class LinkTraffic:
         self.length_ms, self.transfer_ms = np.zeros((2, count), np.int64)
 
     def links_changed(self, model: NetworkModel) -> None:
-        """Update the paths of flows after a change of links."""
+        """Update the paths of flows after the links have changed."""
         self._links = self._links._replace(paths=model.arrays)
         self.stirred = self._contention != "none"
 
@@ -179,13 +179,13 @@ class LinkTraffic:
             self._check_moves()
 
     def asked(self, job_id: int, attempt: int) -> None:
-        """Remember the current links for an attempt, since the grid has used them to place it."""
+        """Save the current state of the links for an attempt, because the grid used this state to place the job."""
         if job_id not in self._placed_by or self._placed_by[job_id][0] != attempt:
             self._placed_by[job_id] = attempt, self._links, self._n_placed
             self._n_placed += 1
 
     def begins(self, now_ms: int, job_id: int, attempt: int, fragments: Fragments, run_ms: int) -> int | None:
-        """Return the time that a job now needs on these nodes at rate 1, or None if it has to wait for data first."""
+        """Return the time that a job now needs on these nodes at rate 1; None if the job has to wait for data first."""
         row = self._rows[job_id]
         placed_attempt, links, number = self._placed_by[job_id]
         assert placed_attempt == attempt, "the attempt is over"
@@ -214,7 +214,7 @@ class LinkTraffic:
         return run_ms
 
     def _data_delay_ms(self, now_ms: int, row: int, links: GridLinks, fragments: Fragments) -> int:
-        """Return how long a job waits for its data, given the links used to place it."""
+        """Return how long a job waits for its data, given the state of the links when the job was placed."""
         if links.staging == NO_DATA:
             return 0
         links.data[0] = self._data[row]
@@ -225,7 +225,7 @@ class LinkTraffic:
         return int(grown_ms(np.int64(time_ms), self.factor[row]))
 
     def _begin_work(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate:
-        """Begin a job's work, initially at rate 1; return the report for its sites, needed only if data moves."""
+        """Begin a job's work, at rate 1 for now; return the rate to report to its sites if data moves."""
         sender.works, sender.changed_ms, sender.rate = True, now_ms, RATE_ONE
         self._senders.pop(job_id, None)
         self._begun[job_id] = sender
@@ -236,7 +236,7 @@ class LinkTraffic:
         return JobRate(job_id, sender.attempt, RATE_ONE, left)
 
     def _fetch(self, now_ms: int, sender: _Sender) -> bool:
-        """Start to move the rest of a job's input; return whether the job has to wait for it."""
+        """Start to move the rest of a job's input; return whether the job has to wait for the input."""
         self._ensure_capacity(2 * len(sender.fragments))
         parts, row = np.array(list(sender.fragments), PART), np.int64(sender.row)
         paths, data = sender.links.paths, self._data[row]
@@ -257,7 +257,7 @@ class LinkTraffic:
         self._check_moves()
 
     def delivers(self, now_ms: int, job_id: int) -> JobRate | None:
-        """Start to move a job's output after its work; return the report for its sites, or None if it has no output."""
+        """Start to move a job's output after its work; return the rate to report to its sites; None without output."""
         if not self._moves_data:
             return None
         sender = self._senders.get(job_id) or self._begun[job_id]
@@ -272,7 +272,7 @@ class LinkTraffic:
         return job_rate
 
     def _rate_of_data(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate | None:
-        """Return the rate of the transfer a job is waiting for, or None if this rate was already reported."""
+        """Return the rate of the transfer that a job is waiting for, or None if this rate was already reported."""
         moves, row = self._moves, np.int64(sender.row)
         move = int(last_move(moves, row))
         assert move != NO_MOVE, "the job has no data on its way"
@@ -305,7 +305,7 @@ class LinkTraffic:
             self.stirred = self.stirred or self._contention == "dynamic"
 
     def rates(self, now_ms: int) -> list[JobRate]:
-        """Redistribute the bandwidth of the links; return the jobs whose rates have changed."""
+        """Divide the bandwidth of the links among the flows again; return the jobs whose rates have changed."""
         self.stirred = False
         begun = sorted(self._begun.items(), key=lambda item: item[1].number)
         self._begun = {}
@@ -337,7 +337,7 @@ class LinkTraffic:
         return job_rates
 
     def slowdowns(self, start_ms: IntArray, end_ms: IntArray) -> npt.NDArray[np.float64]:
-        """Return each job's time divided by its time on idle links; 1 for jobs whose length is unknown."""
+        """Return each job's time from start to end, relative to its time on idle links; 1 if the latter is unknown."""
         has_length = (self.length_ms > 0) & (start_ms != NEVER)
         slowdown: npt.NDArray[np.float64] = np.where(
             has_length, (end_ms - start_ms) / np.maximum(self.length_ms, 1), 1.0
@@ -345,7 +345,7 @@ class LinkTraffic:
         return slowdown
 
     def check_all_move(self, now_ms: int) -> None:
-        """Raise InputError if a job has rate 0; call it only after the last change of links."""
+        """Raise InputError if a job has rate 0; to be called only after the last link change."""
         for job_id, sender in self._senders.items():
             rate, of_data = sender.rate, False
             if self._moves_data and (move := int(last_move(self._moves, np.int64(sender.row)))) != NO_MOVE:
@@ -405,11 +405,11 @@ class WorldLinks:
 
     @property
     def is_failing(self) -> bool:
-        """Whether a link is currently degraded or down and links will change again."""
+        """Whether a link is degraded or down now, and a later link change might repair it."""
         return 0 <= self._period < len(self._changes) - 1 and min(self._changes[self._period][1]) < 1
 
     def change(self, period: int, routes: Routes) -> tuple[list[GridEvent], int]:
-        """Apply a change of links; return the events for the grid and the number of sites that were cut off."""
+        """Apply a link change; return the events for the grid, and the number of sites that the change cut off."""
         self._period = period
         at_ms, factors, model = self._changes[period]
         self.traffic.links_changed(model)
@@ -427,13 +427,13 @@ class WorldLinks:
         return []
 
     def check_all_move(self, now_ms: int) -> None:
-        """Raise InputError if a job is stopped forever, i.e. has rate 0 after the last change of links."""
+        """Raise InputError if a job is stuck forever, i.e. has rate 0 after the last link change."""
         if self._period == len(self._changes) - 1:
             self.traffic.check_all_move(now_ms)
 
 
 def _changes_of(net: GridNet) -> Iterator[tuple[int, tuple[float, ...], NetworkModel]]:
-    """Yield the time of each change of links, the cables' bandwidth factors from then on, and the network."""
+    """Yield, for each link change, its time, and the cables' bandwidth factors and the network from that time on."""
     if net.timetable is not None:
         for period, (at_ms, model) in enumerate(net.periods()):
             if period:
@@ -451,7 +451,7 @@ def merged(timetable: Timetable, other: Timetable) -> Timetable:
 
 
 def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy) -> npt.NDArray[np.bool_]:
-    """Return a mask of the jobs that might be split over the nodes that the grid may use."""
+    """Return a mask of the jobs that the grid might split over several sites, given the nodes it may use."""
     splittable = np.zeros(len(workload), np.bool_)
     if len(workload):
         state = empty_grid(np.array(nodes, np.int64), slots=len(workload))
@@ -461,7 +461,7 @@ def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy
 
 
 def unplaceable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> dict[int, int]:
-    """Map each job that becomes unplaceable to the time from which even an idle grid can no longer place it.
+    """Map each job that will become unplaceable to the time from which even an idle grid can no longer place the job.
 
     Jobs that are too wide for any state of the links are left out, since the grid itself refuses them.
     """

@@ -73,13 +73,13 @@ class WorldAttempt(msgspec.Struct, gc=False):
 
     @property
     def rate(self) -> int:
-        """The rate allowed by both the sites and the links; 0 if the job is paused."""
+        """The rate that both the sites and the links allow; 0 if the job is paused."""
         rate = RATE_ONE if self.rates is None else min(self.rates.values())
         return rate * self.on_links // RATE_ONE
 
 
 class Ran(msgspec.Struct, frozen=True, gc=False):
-    """Begin and end of a finished job, and its number of nodes on each site (``fragments``)."""
+    """The begin and end of a finished job, and the number of its nodes on each site (``fragments``)."""
 
     begun_ms: int
     end_ms: int
@@ -168,7 +168,7 @@ class Works:
             self._traffic.asked(job.job_id, attempt)
 
     def commit(self, now_ms: int, request: CommitNodes) -> None:
-        """Record that an attempt is committed. Each of its sites receives the same message; only the first counts."""
+        """Record that an attempt is committed. Each of its sites receives a commit message; only the first counts."""
         key = (request.job_id, request.attempt)
         if request.start_ms is not None:
             work = self._attempts[key]
@@ -179,7 +179,7 @@ class Works:
             self._history.committed(now_ms, *key, tuple(self._attempts[key].fragments.items()))
 
     def renew(self, site: int, request: RenewLeases) -> None:
-        """Extend a site's leases for all attempts whose start is agreed on later."""
+        """Extend a site's leases for all attempts whose start time has not been agreed on yet."""
         for (job_id, attempt), work in self._attempts.items():
             if work.ahead and site in work.fragments:
                 work.start_ms = request.until_ms
@@ -228,7 +228,7 @@ class Works:
             self._begin(now_ms, work, run_ms)
 
     def _run_ms(self, now_ms: int, work: WorldAttempt) -> int | None:
-        """Return the run time that a job still needs at rate 1, or None if it has to wait for data first."""
+        """Return the run time that a job still needs at rate 1; None if the job has to wait for data first."""
         job, fragments = work.handed_in, work.fragments
         if work.attempt == OWN:
             return self._left_ms.get(work.job_id, job.run_ms)
@@ -266,7 +266,7 @@ class Works:
             self._running.change_rate(now_ms, work.job_id, work.rate)
 
     def kill(self, now_ms: int, site: int, job_id: int) -> None:
-        """Kill a job that has begun; otherwise, end one of its fragments, so that this attempt never begins."""
+        """Kill a job that has begun to work; otherwise, end the fragment on this site, so the attempt never begins."""
         core = self._sites[site]
         attempt = core.attempt_of(job_id)
         work = self._attempts[job_id, attempt]
@@ -279,7 +279,7 @@ class Works:
         self._notify(site, JobFinished(job_id, succeeded=False))
 
     def evict(self, now_ms: int, site: int, command: EvictJob) -> None:
-        """Evict a job from its nodes. A site's own job waits again; a grid job leaves all of its sites."""
+        """Evict a job from its nodes. A site's own job goes back to the queue; a grid job leaves all of its sites."""
         job_id, core = command.job_id, self._sites[site]
         attempt = core.attempt_of(job_id)
         if attempt != OWN:
@@ -294,7 +294,7 @@ class Works:
         self._history.left(now_ms, site, job_id)
 
     def fail(self, now_ms: int, site: int) -> None:
-        """Drop all fragments on a crashed site, and the other fragments of their jobs."""
+        """Drop all fragments on a crashed site, and these jobs' fragments on other sites."""
         for job_id, attempt in self._history.running_on(site):
             work = self._attempts[job_id, attempt]
             if work.begun_ms < 0:
@@ -312,7 +312,7 @@ class Works:
     # -- links -----------------------------------------------------------------------------------------------------
 
     def change_rates(self, now_ms: int) -> None:
-        """Apply the new rates that result from sharing the links."""
+        """Apply the new rates that result from dividing the bandwidth of the links among the jobs."""
         assert self._traffic is not None, "no links are simulated"
         for job_rate in self._traffic.rates(now_ms):
             self.slowest = min(self.slowest, job_rate.rate) or self.slowest

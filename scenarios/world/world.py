@@ -96,7 +96,7 @@ _LINKS, _FAIL, _RETURN, _CUT, _END_CUT = range(PACKET)
 _CANCEL = RESEND + 1
 
 _PLANNED = "planned"
-"""Marks the events of a planned fault in the event heap."""
+"""Value that marks the events of planned faults in the event heap."""
 
 _NEVER = int(NEVER_MS)
 
@@ -234,7 +234,7 @@ class World:
         heapq.heappush(self._heap, (when_ms, kind, next(self._numbers), target, what))
 
     def _is_quiet(self) -> bool:
-        """Whether no message is in transit and no site is down."""
+        """Whether no messages are in transit and no sites are down."""
         return self.connections.is_idle and not any(self._down)
 
     def _carry_out(self, kind: int, target: int, what: Any) -> None:
@@ -251,7 +251,7 @@ class World:
             self._toggle_fault(kind, target, is_planned=what == _PLANNED)
 
     def _toggle_fault(self, kind: int, site: int, *, is_planned: bool) -> None:
-        """Begin or end a fault of a site or its connection; if it is random, draw the time of the next change."""
+        """Begin or end a fault of a site or connection; if the fault is random, draw the time of the next change."""
         faults = self._faults
         follows = {
             _FAIL: (_RETURN, faults.crash_lasts_ms),
@@ -272,7 +272,7 @@ class World:
             self._plan_fault(site, *follows[kind], always=kind in (_FAIL, _CUT))
 
     def _plan_fault(self, site: int, kind: int, mean_ms: float, *, always: bool = False) -> None:
-        """Draw the begin or end of a fault; without ``always``, skip it after the last submission, so runs can end."""
+        """Draw when a fault begins or ends; without ``always``, ignore times after the last submission, so runs end."""
         if mean_ms > 0 or always:
             when_ms = self.now_ms + 1 + int(self._rng.exponential(mean_ms))
             if always or when_ms < self._faults_until_ms:
@@ -303,7 +303,7 @@ class World:
             self._notify_site(submission.home, JobCancelled(job_id))
 
     def _change_links(self, period: int) -> None:
-        """Apply a change of links and notify the grid."""
+        """Apply a link change, and notify the grid of it."""
         assert self._links is not None, "no links are simulated"
         events, cut_off = self._links.change(period, self._routes)
         self._notify_grid(*events)
@@ -311,7 +311,7 @@ class World:
         self.link_changes += 1
 
     def _change_rates(self) -> None:
-        """Update the rates of jobs whose share of link bandwidth has changed."""
+        """Update the rates of the jobs whose share of the links' bandwidth has changed."""
         self.works.change_rates(self.now_ms)
         if self._links is not None:
             self._links.check_all_move(self.now_ms)
@@ -320,7 +320,7 @@ class World:
         self._inboxes.setdefault(GRID, []).extend(events)
 
     def _notify_site(self, site: int, event: ContractEvent) -> None:
-        """Notify a site. While it is down, its users' submissions and cancellations wait; other events are lost."""
+        """Notify a site. While a site is down, its users' submissions and cancellations wait; other events are lost."""
         if not self._down[site]:
             self._inboxes.setdefault(site, []).append(event)
         elif isinstance(event, JobSubmitted):
@@ -370,7 +370,7 @@ class World:
         self._wake_ms[target] = _NEVER if wake_ms is None else wake_ms
 
     def _carry_out_command(self, site: int, command: Command | ToGrid) -> None:
-        """Carry out a site's command that is less frequent than `StartJob`."""
+        """Carry out a site's command other than `StartJob`, which is the most frequent command."""
         if isinstance(command, ChangeRate):
             self.works.slow(self.now_ms, site, command)
         elif isinstance(command, MoveJob):
@@ -408,7 +408,7 @@ class World:
             self._traffic.given_up(job_id)
 
     def _fail(self, site: int) -> None:
-        """Crash a site; if crashes overlap, the site stays down until all of them are over."""
+        """Crash a site; if crashes overlap, the site stays down until the last crash is over."""
         self._failed[site] += 1
         if self._failed[site] > 1:
             return
@@ -434,7 +434,7 @@ class World:
         self.connections.resume(self.now_ms, site)
 
     def _record_request(self, site: int, request: Request) -> None:
-        """Record a request or commitment from the grid when it is sent."""
+        """Record a request or commitment when the grid sends it to a site."""
         if isinstance(request, ReserveNodes):
             self.works.ask(site, request)
         elif isinstance(request, EnqueueJob):
@@ -445,7 +445,7 @@ class World:
             self.works.renew(site, request)
 
     def _record_answer(self, site: int, answer: Answer) -> None:
-        """Record whether nodes are reserved, from a site's answer when it is sent."""
+        """Record whether nodes are reserved, according to a site's answer; called when the site sends the answer."""
         if isinstance(answer, (Started, LeaseEnded)):
             self.history.unreserved(self.now_ms, site, answer.job_id, answer.attempt)
         elif isinstance(answer, Reserved):

@@ -67,7 +67,7 @@ class ArrayDiscipline(Discipline, Generic[A]):
     @override
     @abstractmethod
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return the start of a job if it were submitted now, behind all waiting jobs; None if it would never start."""
+        """Return when a job submitted now, behind all waiting jobs, would start; None if it would never start."""
 
     @override
     def restore(self, state: Any) -> None:
@@ -75,7 +75,7 @@ class ArrayDiscipline(Discipline, Generic[A]):
         self._state = restored_arrays(self._empty_for(state), state.arrays)
 
     def _empty_for(self, state: Any) -> A:
-        """Return an idle site's arrays, sized for a state whose slots have already been restored."""
+        """Return an idle site's arrays, large enough for a saved state; the slots must already have been restored."""
         return self._empty(self._slots.count)
 
 
@@ -105,7 +105,7 @@ class PacedDiscipline(ArrayDiscipline[A]):
         return starts
 
     def _new_rates(self, slots: Iterable[int], rates: Ints) -> list[Rate]:
-        """Return the running jobs whose rate differs from the last reported rate, and record their new rates.
+        """Return the new rates of the running jobs whose rate differs from the last reported one, and record them.
 
         Parameters
         ----------

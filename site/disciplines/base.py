@@ -1,4 +1,4 @@
-"""The base class of all disciplines, the traits they declare, and the decisions of a scheduling pass."""
+"""The base class of all disciplines, the traits that disciplines declare, and the decisions of a scheduling pass."""
 
 from __future__ import annotations
 
@@ -101,22 +101,22 @@ class Traits:
 
     @property
     def takes_parts(self) -> bool:
-        """Whether a site can run a part of a multi-site job; if one part is slow or paused, the other parts wait."""
+        """Whether a site can run part of a multi-site job; if this part is slow or paused, the other parts wait."""
         return not (self.slices_time or self.fractions)
 
     @property
     def overlaps(self) -> bool:
-        """Whether several started jobs may hold the same node, even if only one of them is working."""
+        """Whether several started jobs can hold the same node, even if only one of these jobs is working."""
         return self.shares_nodes or self.pauses
 
     @property
     def varies_rates(self) -> bool:
-        """Whether a job's rate may differ from its rate when it runs alone on nodes of speed 1."""
+        """Whether a job's rate can differ from the rate at which it would run alone on nodes of speed 1."""
         return self.overlaps or self.forms
 
     @property
     def assigns_threads(self) -> bool:
-        """Whether jobs get single hardware threads, so jobs on the same node slow each other down."""
+        """Whether jobs get single hardware threads, in which case jobs on the same node slow each other down."""
         return self.threads != (1, 1)
 
 
@@ -146,7 +146,7 @@ class Move(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """The new rate of a running job, in units of 1 / `RATE_ONE`; 0 pauses it."""
+    """The new rate of a running job, in units of 1 / `RATE_ONE`; 0 pauses the job."""
 
     job_id: int
     rate: int
@@ -208,7 +208,7 @@ class ExpectedRun(NamedTuple):
 
 
 def run_from(start_ms: int | None, now_ms: int, job: Job) -> ExpectedRun | None:
-    """Return the expected run of a rigid job at full speed, given its earliest start; None if it can never start."""
+    """Return the expected run of a rigid job at full speed; None if ``start_ms``, its earliest start, is None."""
     return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
 
 
@@ -255,7 +255,7 @@ class Discipline(ABC):
 
     @abstractmethod
     def run_pass(self, now_ms: int) -> Decisions:
-        """Decide on the starts and changes at this instant. A second pass at the same instant decides nothing."""
+        """Decide which jobs start or change now. A second pass at the same instant makes no decisions."""
 
     @abstractmethod
     def running(self) -> Iterator[Running]:
@@ -295,7 +295,7 @@ class Discipline(ABC):
         return None
 
     def replan(self) -> None:  # noqa: B027
-        """Plan all waiting jobs from scratch in the next pass, because the weekly windows have moved."""
+        """Plan all waiting jobs from scratch in the next pass; called when the times of weekly windows have shifted."""
 
     def next_end_ms(self) -> int | None:
         """Return the earliest estimated end of a running job; None if no job is running."""
@@ -324,7 +324,7 @@ class Discipline(ABC):
         return None
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return the start of a job if it were submitted now, behind all waiting jobs; None if it would never start."""
+        """Return when a job submitted now, behind all waiting jobs, would start; None if it would never start."""
         run = self.expected_run(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
         return None if run is None else run.start_ms
 
@@ -337,7 +337,7 @@ class Discipline(ABC):
         return bisect_left(widths, 1, key=lambda width: self.earliest_start_ms(now_ms, width, length_ms) != now_ms)
 
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
-        """Return (time in ms, nodes) pairs: how many nodes become free at each time, ignoring waiting jobs.
+        """Return (time in ms, nodes) pairs that say how many nodes become free at each time, ignoring waiting jobs.
 
         Parameters
         ----------
@@ -361,7 +361,7 @@ class Discipline(ABC):
         return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
 
     def rule_in_force(self) -> str:
-        """Return, as part of a sentence, the rule that may still change a reported start; "" if none can."""
+        """Return, as part of a sentence, the rule that can still change a reported start; "" if the start is final."""
         return ""
 
     def check_invariants(self) -> None:  # noqa: B027
@@ -370,20 +370,20 @@ class Discipline(ABC):
     # Traits.chooses_nodes, shares_nodes
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start on nodes of running jobs in the next pass, or None if it could not."""
+        """Return how a job could start in the next pass on nodes that running jobs use; None if this is impossible."""
         return None
 
     # Traits.reserves
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Return the earliest possible start of a reservation, and make the reservation if this start is `start_ms`.
+        """Return a reservation's earliest possible start; if this is `start_ms`, also make the reservation.
 
         Return None if the discipline does not support reservations, or the site never has enough nodes.
         """
         return None
 
     def unreserve(self, now_ms: int, reservation_id: int) -> None:  # noqa: B027
-        """Cancel a reservation or, if it has begun, the rest of it."""
+        """Cancel a reservation; if the reservation has begun, cancel its remaining time."""
 
     # Traits.counts_work, pauses, forms
 
@@ -399,7 +399,7 @@ class Discipline(ABC):
         return False
 
     def pause_reason(self, now_ms: int, job_id: int) -> str:
-        """Return text that says for which job this job is paused, and from when to when; "" if it is not paused."""
+        """Return a text that says for which job this job is paused, and for which period; "" if it is not paused."""
         return ""
 
     def form_of(self, job_id: int) -> JobForm | None:
@@ -416,7 +416,7 @@ class Discipline(ABC):
         """Learn from a running job that has succeeded; called before ``ended``."""
 
     def answer(self, question: str) -> Any:
-        """Return the learned data that answer `question`, as plain data; None if the question is unknown."""
+        """Return, as plain data, the learned data that `question` asks for; None if the question is unknown."""
         return None
 
     def edit_problem(self, changes: Any) -> str | None:
@@ -430,7 +430,7 @@ class Discipline(ABC):
 
     @property
     def in_use(self) -> int:
-        """Bit mask of nodes assigned to jobs that have not started; may include the nodes of running jobs."""
+        """Bit mask with all nodes assigned to jobs that have not started, and perhaps nodes of running jobs."""
         return 0
 
     def serve(self, now_ms: int, nodes: int) -> None:  # noqa: B027
@@ -443,12 +443,12 @@ class Discipline(ABC):
         """Add ``by`` free nodes, or remove nodes if it is negative; for disciplines that only count nodes."""
 
     def protect(self, job_id: int) -> None:  # noqa: B027
-        """Do not evict this running job from now on, because some of its nodes are about to be removed."""
+        """Stop evicting this running job from now on, because some of its nodes are about to be removed."""
 
     # Results of simulations.
 
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the figures of a job that ends now, one per entry of `Traits.columns`; called before ``ended``."""
+        """Return the figures of a job that ends now, one for each name in `Traits.columns`; called before ``ended``."""
         return ()
 
     def totals(self) -> Mapping[str, float]:

@@ -51,7 +51,7 @@ class Jobs(Protocol):
 
 
 class OwnFigures(NamedTuple):
-    """A discipline's results other than the start and end of each job.
+    """The results that a discipline reports in addition to each job's start and end.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ def rows_without(jobs: Jobs, refused: Iterable[int]) -> Ints:
 
 
 def enter_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints) -> None:
-    """Fill in the fields common to all job tables, one slot per job, in submit order."""
+    """Fill in the fields that all job tables have in common, one slot per job, in submit order."""
     for name in ("submit_ms", "job_id", "width", "estimate_ms"):
         table[name] = getattr(jobs, name)[rows]
 
@@ -168,7 +168,7 @@ def fill_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints, order: str, *
 def keys_of(
     jobs: Jobs, rows: Ints, order: str, submit_ms: npt.ArrayLike, *, aging_ms: float = np.inf
 ) -> npt.NDArray[np.float64]:
-    """Return the sort keys that jobs have in a queue if they are submitted at these times, shape (rows,)."""
+    """Return the queue's sort keys, shape (rows,), for jobs that are submitted at these times."""
     columns = jobs.columns
     return order_keys(
         order,

@@ -29,7 +29,7 @@ class Entries(MutableMapping[str, Entry]):
 
     @property
     def _found(self) -> dict[str, Entry | str]:
-        """The entries of all packages, or the ``module:attribute`` to import each from, by name."""
+        """The disciplines of all packages by name: an entry, or the ``module:attribute`` from which to import it."""
         if self._all is None:
             self._all = {**all_entry_points(GROUP), **(self._own or {})}
         return self._all
@@ -66,7 +66,7 @@ class Entries(MutableMapping[str, Entry]):
 
 
 def _loaded(name: str, place: str) -> Entry:
-    """Import an entry from ``module:attribute``; raise InputError if that is not an entry with this name."""
+    """Import an entry from ``module:attribute``; raise InputError if the attribute is not an entry with this name."""
     module, _, attribute = place.partition(":")
     try:
         entry = getattr(import_module(module), attribute, None)
@@ -104,14 +104,14 @@ def entry_of(policy: Policy) -> Entry:
 
 
 def deciding(policy: Policy) -> tuple[Policy, Traits]:
-    """Return the policy that assigns nodes to jobs, and its traits; with pilots, the policy used inside the pilots."""
+    """Return the policy that assigns nodes to jobs (with pilots, the policy used inside the pilots), and its traits."""
     lender = entry_of(policy).lender
     inside = policy if lender is None else lender.policy_inside(policy)
     return inside, traits_of(inside)
 
 
 def traits_of(policy: Policy) -> Traits:
-    """Return the traits that a policy's discipline has with this policy."""
+    """Return the traits of a policy's discipline under this policy."""
     return entry_of(policy).traits_of(policy)
 
 

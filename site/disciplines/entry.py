@@ -37,7 +37,7 @@ class TakesKinds(Protocol):
     """A policy that `gridweave.simulate` can apply to nodes of several kinds."""
 
     def on(self, nodes: Any) -> tuple[int | None, Policy]:
-        """Return the number of nodes and the policy for these; ``nodes`` may be a number, kinds of nodes, or None."""
+        """Return the number of nodes, and the policy for them; ``nodes`` is a number, kinds of nodes, or None."""
 
 
 class SiteOutcome(NamedTuple):
@@ -48,7 +48,7 @@ class SiteOutcome(NamedTuple):
     nodes : int
         Number of nodes of the site.
     submit_ms, start_ms, end_ms, width, run_ms : numpy.ndarray of int64, shape (m,)
-        All jobs that ran (at least one), in submit order; ``run_ms`` is a job's run time when alone, at full rate.
+        All jobs that ran (at least one), in submit order; ``run_ms`` is the run time of a job alone, at full rate.
     columns : mapping from str to numpy.ndarray, shape (m,)
         The figures of these jobs, by column (`Traits.columns`).
     totals : mapping from str to float
@@ -66,7 +66,7 @@ class SiteOutcome(NamedTuple):
 
 
 def until_limit(_policy: Policy, estimate_ms: int) -> int:
-    """Return the estimate, because a job that runs at full speed holds its nodes no longer than its limit."""
+    """Return the estimate: a job that runs at full speed holds its nodes for at most this time."""
     return estimate_ms
 
 
@@ -96,7 +96,7 @@ class Lender:
 
 
 NO_TRAITS = Traits()
-"""The traits of a discipline that only counts nodes; its jobs run alone, at full speed, until they end."""
+"""The traits of a discipline that only counts nodes and whose jobs run alone, at full speed, until they end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +162,12 @@ class Entry:
 
 
 def one_of(names: Sequence[str], description: str) -> msgspec.Meta:
-    """Return the schema metadata of an option whose value must be one of these names."""
+    """Return schema metadata for an option whose value must be one of these names."""
     return msgspec.Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
 def must_end_by(running: Iterable[Running], start_ms: int | None) -> tuple[int, ...]:
-    """Return the ids of the running jobs whose estimated end is no later than a start (`SiteReason.waits_for`)."""
+    """Return the ids of the running jobs with an estimated end up to ``start_ms`` (`SiteReason.waits_for`)."""
     return tuple(run.job.job_id for run in running if start_ms is not None and run.end_by_estimate_ms <= start_ms)
 
 

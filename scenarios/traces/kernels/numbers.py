@@ -10,7 +10,7 @@ from gridweave.jit import Floats, Int, kernel
 Bytes = npt.NDArray[np.uint8]
 
 NOT_PLAIN = -1
-"""Returned if the text is not a table of plain numbers with the right number of columns."""
+"""Return value that means the text is not a table of plain numbers with the right number of columns."""
 
 _TAB, _NEWLINE, _RETURN, _SPACE, _MINUS, _POINT, _ZERO, _NINE = 0x09, 0x0A, 0x0D, 0x20, 0x2D, 0x2E, 0x30, 0x39
 

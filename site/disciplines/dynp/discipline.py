@@ -30,7 +30,7 @@ KEPT_SWITCHES = 64
 
 
 class DynPState(SiteQueueState, frozen=True, kw_only=True, tag="DynP 1"):
-    """The saved state of a dynP site: its queue, its candidates, and the record of its decisions."""
+    """The saved state of a dynP site: its queue, its candidate policies, and the record of its decisions."""
 
     candidates: Arrays
     memory: Arrays
@@ -68,13 +68,13 @@ class DynP(SiteQueue):
 
     @property
     def tuning(self) -> Tuning:
-        """The options, the candidates and the record of decisions, as arrays for the kernels."""
+        """The options, the candidate policies and the record of decisions, as arrays for the kernels."""
         assert self._memory is not None, "a dynP site without tuning"
         return self._memory
 
     @property
     def active(self) -> str:
-        """The active policy."""
+        """The name of the active policy."""
         return self._tuned_by.policies[int(self.tuning.memory.now["active"][0])]
 
     @override
@@ -100,7 +100,7 @@ class DynP(SiteQueue):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the index of the candidate that was active when a job started."""
+        """Return the index of the policy that was active when a job started."""
         return (float(self.tuning.memory.started_by[self._slots.of[job_id]]),)
 
     @override
@@ -109,7 +109,7 @@ class DynP(SiteQueue):
 
     @override
     def switches_after(self, count: int) -> list[tuple[int, int]]:
-        """Return the switches after the first ``count``, or only the last 64, as (time in ms, candidate) pairs."""
+        """Return (time in ms, candidate) for each switch after the first ``count``; only the last 64 are kept."""
         return switches_after(self.tuning.memory, count)
 
     @override
@@ -119,7 +119,7 @@ class DynP(SiteQueue):
         columns: Mapping[str, npt.NDArray[np.float64]],
         has_started: npt.NDArray[np.bool_],
     ) -> TuningUse:
-        """Return the decisions of a run, including the candidate that started each job."""
+        """Return the decisions of a simulation, including the policy that was active when each job started."""
         started_by = np.where(has_started, columns[COLUMNS[0]], NO_CANDIDATE).astype(np.int64)
         return tuning_use(self._tuned_by.policies, self.tuning.memory, switches, started_by)
 
@@ -132,7 +132,7 @@ class DynP(SiteQueue):
 
     @override
     def rule_in_force(self) -> str:
-        """Return the active policy and the rule that changes it, as part of a sentence."""
+        """Return the active policy and the rule by which the site switches policies, as part of a sentence."""
         policy = self._tuned_by
         if len(policy.policies) == 1:
             return f"the policy {self.active} is in force"

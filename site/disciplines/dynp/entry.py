@@ -1,4 +1,4 @@
-"""The dictionary entry of dynP: its options, its policy and its compiled simulation."""
+"""The dictionary entry of dynP: options, policy and compiled simulation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes
     ----------
     policies : list of str, or str
-        The candidates; a single string has them separated by ``+``.
+        The candidates; in a single string, they are separated by ``+``.
     decider, metric, tuning, reading : str
     preferred : str, optional
     slackness_pct : float
@@ -86,7 +86,7 @@ def _asks_week(policy: DynPPolicy) -> bool:
 
 
 def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
-    """Return an idle site with its job table and those of its candidates filled in."""
+    """Return an idle site whose job table and whose candidates' job tables are filled in."""
     refused = refusals(jobs, nodes, policy.planning)
     rows = rows_without(jobs, refused)
     state = empty_state(nodes, slots=len(rows))

@@ -17,7 +17,7 @@ COLUMNS = ("policy",)
 
 
 class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of a policy in a simulation.
+    """How long and how often a policy was active in a simulation.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
     started_by: Ints
 
     def uses(self, from_ms: int, to_ms: int) -> list[PolicyUse]:
-        """Return the use of each policy.
+        """Return how long and how often each policy was active.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
 def tuning_use(
     policies: tuple[str, ...], memory: TuningMemory, switches: Sequence[tuple[int, int]], started_by: Ints
 ) -> TuningUse:
-    """Return the decisions of a site, for the jobs of a workload.
+    """Return the decisions that a site made while simulating a workload.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def tuning_use(
 
 
 def switches_after(memory: TuningMemory, count: int) -> list[tuple[int, int]]:
-    """Return the switches after the first ``count`` as (time in ms, candidate); omit those dropped from the log."""
+    """Return (time in ms, candidate) for each switch after the first ``count`` that is still in the log."""
     logged, kept = int(memory.now["n_logged"][0]), len(memory.log)
     entries = (memory.log[number % kept] for number in range(max(count, logged - kept), logged))
     return [(int(entry["when_ms"]), int(entry["candidate"])) for entry in entries]
@@ -147,7 +147,7 @@ def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]
 
 
 def metrics_of(outcome: SiteOutcome) -> Mapping[str, float]:
-    """Return the number of decisions and the use of each policy.
+    """Return the number of decisions, and how long and how often each policy was active.
 
     Returns
     -------

@@ -97,9 +97,9 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
     slackness_pct : float
         How much better another plan must be than the active policy's plan, as a percentage of its value, 0 to 100.
     first_jobs : int, optional
-        Number of waiting jobs that count in a decision, in order of submission. None: all.
+        The metric covers only this many waiting jobs, in order of submission. None: all.
     within_ms : int, optional
-        Only jobs with a planned start within this time from now count. None: all.
+        The metric covers only jobs whose planned start is at most this far from now. None: all.
     lower_ms, upper_ms : float
         For the decider ``bounds``: SJF for an average estimate up to the lower bound, FCFS up to the upper bound, else
         LJF. The upper bound may be infinite.
@@ -271,7 +271,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def candidate_keys(policy: DynPPolicy, arrivals: np.ndarray, **columns: np.ndarray) -> np.ndarray:
-    """Return the keys by which each candidate sorts jobs.
+    """Return, for each candidate, the keys by which it sorts jobs.
 
     Parameters
     ----------

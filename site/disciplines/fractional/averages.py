@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 _TANGENTS = 9
-"""Number of tangents that approximate the stretch, as a function of the yield, from below, at most 0.8% too low."""
+"""Number of tangents that approximate the stretch as a function of the yield; they are at most 0.8% too low."""
 
 
 def average_yields(state: FractionalSite, horizon_ms: int | None, now_ms: int) -> None:
@@ -51,7 +51,7 @@ def average_yields(state: FractionalSite, horizon_ms: int | None, now_ms: int) -
 
 
 def _tasks_on_nodes(state: FractionalSite, slots: IntArray) -> tuple[int, coo_array]:
-    """Return the number of nodes with tasks, and the CPU need of each job on each of these nodes (nodes x jobs)."""
+    """Return the number of nodes that have tasks, and a matrix (nodes x jobs) of each job's CPU need on each node."""
     from scipy.sparse import coo_array
 
     widths = state.jobs["width"][slots]
@@ -101,7 +101,7 @@ def _least_stretch(
 
 
 def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArray) -> FloatArray | None:
-    """Return the solution with minimum cost; None if HiGHS does not find one, and jobs then keep their yields."""
+    """Return the solution with the lowest cost; None if HiGHS finds no solution; jobs then keep their yields."""
     from scipy import optimize
 
     solve: Any = optimize.linprog

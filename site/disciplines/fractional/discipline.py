@@ -55,7 +55,7 @@ class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
 
 
 class Fractional(PacedDiscipline[FractionalSite]):
-    """Stores the jobs and nodes of a fractional site in arrays, and calls the kernels that make the decisions.
+    """A discipline that stores its jobs and nodes in arrays and leaves the decisions to kernels.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
         self._grow_pools(self._slots.double(), len(self._state.groups), len(self._state.tasks))
 
     def _reserve_slots(self, tasks: int, groups: int) -> None:
-        """Ensure that there is a free slot, and space for this many tasks and groups at the end of the pools."""
+        """Ensure that there is a free slot, and that the pools have space for this many tasks and groups at the end."""
         if self._slots.is_full:
             self._grow()
         counters = self._state.counters[0]
@@ -153,7 +153,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Place jobs and set their yields; the starts are in submit order."""
+        """Place jobs and set their yields; list the starts in submit order."""
         state, codes, now = self._state, self._codes, np.int64(now_ms)
         moved: list[int] = []
         if place_jobs(state, codes, now):
@@ -171,13 +171,13 @@ class Fractional(PacedDiscipline[FractionalSite]):
         return Decisions(starts, moves=moves, rates=self._new_rates(changed, state.jobs["rate"]))
 
     def _placed_anew(self) -> list[int]:
-        """Return the ids, ascending, of earlier started jobs that this pass paused, resumed or moved."""
+        """Return the ids, ascending, of the jobs started before this pass that this pass paused, resumed or moved."""
         rows = self._state.jobs[self._here()]
         changed: list[int] = rows["job_id"][rows["changed_place"] == 1].tolist()
         return sorted(job_id for job_id in changed if job_id in self._rate)
 
     def _nodes_of(self, slot: int) -> NodeIntervals:
-        """Return the nodes of a job, once per task, in the order of its task groups; empty unless it has nodes."""
+        """Return a job's nodes, once per task, in the order of its task groups; empty if the job has no nodes."""
         row = self._state.jobs[slot]
         if row["status"] != RUNS:
             return ()
@@ -199,9 +199,9 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return how often a job was paused, how often it was moved, and how much memory this transferred.
+        """Return the number of a job's pauses, the number of its moves, and the memory that both transferred.
 
-        The unit of memory is a node's whole memory.
+        The unit of memory is the whole memory of a node.
         """
         row = self._state.jobs[self._slots.of[job_id]]
         return float(row["preempted"]), float(row["migrated"]), int(row["moved"]) / UNIT
@@ -215,7 +215,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return the slowdown of a job submitted now; None if the next placement would not place it."""
+        """Return an offer with the slowdown of a job submitted now; None if the next placement would not place it."""
         if self.why_never(job) is not None:
             return None
         trial = self.copy()
@@ -247,7 +247,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return the number of empty nodes; 0 if a job submitted now would be placed only at the end of the period."""
+        """Return the number of empty nodes, or 0 if a job submitted now would have to wait until the period ends."""
         return self.free if self._next_placement_ms(now_ms) == now_ms else 0
 
     @override
@@ -289,7 +289,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def running(self) -> Iterator[Running]:
-        """Yield the started jobs by estimated end at their current rates; jobs that are not working come last."""
+        """Yield the started jobs in the order of their estimated ends at current rates; jobs with rate 0 come last."""
         runs = []
         for slot in self._here().tolist():
             row = self._state.jobs[slot]
@@ -382,5 +382,5 @@ def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
 
 
 def pools_of(arrays: Arrays) -> dict[str, int]:
-    """Return the capacity of saved arrays, as arguments for `empty_fractional`."""
+    """Return the sizes of saved arrays, as keyword arguments for `empty_fractional`."""
     return {"groups": arrays["listed"].shape[0], "pool": arrays["tasks"].shape[0]}

@@ -1,4 +1,4 @@
-"""The dictionary entry of fractional scheduling: its options, metrics and compiled simulation."""
+"""The dictionary entry of fractional scheduling: options, metrics and compiled simulation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.kernels.parts import UNIT, needs_in_columns, parts_of_node
 
 MAX_TASKS = 2**28
-"""Maximum number of tasks in a workload; they take 2 GiB in each of three arrays."""
+"""Maximum number of tasks in a workload; this many tasks take 2 GiB in each of three arrays."""
 
 MS_PER_H = 3600 * MS_PER_S
 
@@ -67,7 +67,7 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> Fractional
 
 
 def moves_of(outcome: SiteOutcome) -> dict[str, float]:
-    """Return how often jobs were paused and moved, and how much memory this transferred, per hour and per job.
+    """Return the numbers of pauses and moves, and the memory that both transferred, per hour and per job.
 
     ``moved_nodes`` is the memory of all tasks that were saved, restored or moved, in units of a node's memory.
     """
@@ -101,13 +101,13 @@ def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callab
 
 
 def groups_of_jobs(jobs: Jobs) -> TaskGroups:
-    """Return the task groups of all jobs; their ``job`` is the job's row in the workload."""
+    """Return the task groups of all jobs; the ``job`` of a group is the job's row in the workload."""
     row, count, cpu, memory = needs_in_columns(jobs.width, jobs.columns)
     return merged(TaskGroups(row, count, parts_of_node(cpu), parts_of_node(memory)))
 
 
 def _refusals(jobs: Jobs, groups: TaskGroups, nodes: int) -> dict[int, str]:
-    """Return the ids of the jobs that can never run, each with the reason."""
+    """Return the reasons why jobs can never run, by job id."""
     # A job with a single group that fits into memory needs no further check.
     has_capacity = groups.tasks <= nodes * (UNIT // groups.memory)
     is_alone = np.bincount(groups.job, minlength=len(jobs)) == 1

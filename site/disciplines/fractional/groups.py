@@ -69,7 +69,7 @@ def groups_of_job(task_groups: Sequence[TaskGroup]) -> TaskGroups:
 
 
 def enter_groups(state: FractionalSite, slots: Ints, groups: TaskGroups, first_group: int, first: int) -> None:
-    """Write groups to a site's group table, and their positions to its job table.
+    """Write groups to a site's group table, and the positions of the groups and their tasks to the site's job table.
 
     The groups are written to the rows from ``first_group`` on, and their tasks occupy the pools from ``first`` on.
     ``slots[k]`` is the slot of job k in ``groups``.
@@ -96,7 +96,7 @@ def why_too_large(groups: TaskGroups, nodes: int) -> str | None:
 
 
 def _fits_idle(groups: TaskGroups, nodes: int) -> bool:
-    """Whether both Greedy and MCB8 at minimum yield place a job on idle nodes; if not, it might never start."""
+    """Whether Greedy and also MCB8, at minimum yield, can place a job on idle nodes; if not, it might never start."""
     state = empty_fractional(nodes, slots=1, groups=len(groups.job), pool=int(groups.tasks.sum()))
     state.jobs["width"], state.jobs["share"], state.jobs["start_ms"] = groups.tasks.sum(), SHARE_ONE, -1
     state.counters["n_here"] = 1

@@ -111,7 +111,7 @@ ALGORITHMS = _all_algorithms()
 
 
 def algorithm_named(name: str) -> Algorithm:
-    """Look up an algorithm: one of `ALGORITHMS`, or one that differs only in its values of MINFT and MINVT.
+    """Look up an algorithm by name; the values of MINFT and MINVT may differ from those in `ALGORITHMS`.
 
     Raises
     ------

@@ -64,7 +64,7 @@ class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipl
 
 
 class GangDiscipline(PacedDiscipline[GangSite]):
-    """Stores the jobs and the matrix of a gang site in arrays, and calls the kernels that make the decisions.
+    """A discipline that stores its jobs and its matrix in arrays and leaves the decisions to kernels.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     @property
     @override
     def free(self) -> int:
-        """Number of nodes that no running job uses in any slice."""
+        """The number of nodes that no running job uses in any slice."""
         taken = 0
         for job_id in self._rate:
             taken |= self._bits_of(job_id)
@@ -115,7 +115,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         return _number(self._state.columns[self._state.jobs["bits"][self._slots.of[job_id]]])
 
     def nodes_of(self, job_id: int) -> NodeIntervals:
-        """Return the nodes of a placed job, which has all hardware threads of these nodes during its slices."""
+        """Return the nodes of a placed job; during its slices, the job has all hardware threads of these nodes."""
         return ranges_of(columns_of(self._state, self._slots.of[job_id]))
 
     @override
@@ -146,7 +146,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Increase a running job's estimate by the delay of its end, at least 1 ms."""
+        """Increase a running job's estimate by the time by which its end is delayed, at least 1 ms."""
         row = self._state.jobs[self._slots.of[job_id]]
         row["estimate_ms"] += max(1, end_ms - int(row["end_ms"]))
         row["end_ms"] = end_ms
@@ -212,7 +212,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield placed jobs that have not started, with their starts, and then queued jobs with promised starts."""
+        """Yield placed jobs that have not started, with their starts, then queued jobs, with any promised starts."""
         for slot in self._placed().tolist():
             job = self._slots.jobs[slot]
             if job.job_id not in self._rate:
@@ -245,7 +245,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         return start_ms
 
     def _start_ms(self, now_ms: int, width: int, length_ms: int, codes: GangCodes) -> int | None:
-        """Return the start of a job submitted now, behind all other jobs; None if it would not be promised a start."""
+        """Return when a job submitted now, behind all others, would start; None if it would not be promised a start."""
         trial = self.copy()
         trial._codes = codes
         trial.submit(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
@@ -291,7 +291,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def _grow(self) -> None:
-        """Double the number of slots; old vacant rows of ``columns`` are used before new rows."""
+        """Double the number of slots; the old vacant rows of ``columns`` will be used before the new rows."""
         old = self._state
         self._state = self._empty(self._slots.double())
         vacant = self._state.vacant[: len(self._state.vacant) - len(old.vacant)].copy()
@@ -323,5 +323,5 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
 
 def _number(columns: npt.NDArray[np.int64]) -> int:
-    """Convert a set of columns to a single bit mask."""
+    """Convert a set of columns, stored in words, to a single bit mask."""
     return sum(word << (number * WORD_BITS) for number, word in enumerate(columns.tolist()))

@@ -1,4 +1,4 @@
-"""The dictionary entry of gang scheduling: its options, metrics and compiled simulation."""
+"""The dictionary entry of gang scheduling: options, metrics and compiled simulation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> GangPolicy
 
 
 def gang_metrics(outcome: SiteOutcome) -> dict[str, float]:
-    """Return the paper's metrics; since jobs pause, a run time can be less than the time from start to end.
+    """Return the paper's metrics; a run time can be less than the time from start to end, because jobs pause.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def gang_metrics(outcome: SiteOutcome) -> dict[str, float]:
 
 
 def gang_remarks(policy: GangPolicy, widest: int) -> list[str]:
-    """Return a warning if ``max_tasks`` is too small to ever move the widest job once it is running."""
+    """Return a warning if ``max_tasks`` is so small that the widest job can never move once it is running."""
     most = policy.max_tasks
     if policy.migration == "none" or most is None or most >= widest:
         return []
@@ -145,7 +145,7 @@ TRAITS = Traits(
 
 
 def _traits(policy: GangPolicy) -> Traits:
-    """Return a policy's traits; only with migration do jobs move and therefore save their work."""
+    """Return a policy's traits; jobs move, and save their work to do so, only if the policy allows migration."""
     return replace(TRAITS, moves=policy.moves_jobs, saves_work=policy.moves_jobs)
 
 

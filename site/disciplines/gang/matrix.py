@@ -11,7 +11,7 @@ ACROSS_AT_MOST = 12
 
 
 def columns_of(state: GangSite, slot: int) -> list[int]:
-    """Return the nodes of a placed job, ascending."""
+    """Return a placed job's nodes, ascending."""
     words = state.columns[state.jobs["bits"][slot]].tolist()
     return [
         number * WORD_BITS + bit for number, word in enumerate(words) for bit in range(WORD_BITS) if word >> bit & 1

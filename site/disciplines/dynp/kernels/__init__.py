@@ -1,1 +1,1 @@
-"""The kernels of dynP, which plan and evaluate each candidate and choose one of the candidates."""
+"""The kernels of dynP, which make and evaluate a plan for each candidate policy and choose one policy."""

@@ -22,13 +22,13 @@ from gridweave.site.kernels.limits import WeekClock, of_week_at
 from gridweave.site.kernels.state import NEVER_MS, SiteState
 
 CASES = ("1", "2", "3", "4a", "4b", "4c", "5", "6a", "6b", "6c", "7", "8a", "8b", "8c", "9", "10a", "10b", "10c")
-"""The cases of Table 4.3. Cases 5, 7 and 9 never occur, because cases 4b, 2 and 3 include them and are tested first."""
+"""The cases of Table 4.3. Cases 5, 7 and 9 never occur: cases 4b, 2 and 3 are tested first and include them."""
 
 SAME = 1e-12
-"""Relative difference up to which two values count as equal, to allow for rounding errors in the sums."""
+"""Relative difference up to which two values are considered equal, to allow for rounding errors in the sums."""
 
 NO_VALUE = 1e300
-"""The value of a plan in which no job counts; larger than any other value."""
+"""The value of a plan in which the metric covers no job; larger than any other value."""
 
 _MINUTE_MS = 60_000.0
 
@@ -50,7 +50,7 @@ def worth(candidates: Candidates, c: Int, memory: TuningMemory, codes: TuningCod
     Returns
     -------
     float
-        In ms for response times and makespan, a ratio for slowdowns; `NO_VALUE` if no job counts. Jobs are summed in
+        In ms for response times and makespan, a ratio for slowdowns; `NO_VALUE` if it covers no job. Jobs are summed in
         order of arrival, so that rounding is the same for all candidates.
     """
     total, weights = 0.0, 0.0
@@ -157,7 +157,7 @@ def case_of(values: Floats, active: Int) -> Int:
 def by_bounds(site: SiteState, codes: TuningCodes) -> Int:
     """Return the candidate selected by the average estimate of the waiting jobs (Streit, equation 4.1).
 
-    This is SJF (1) up to ``lower_ms``, FCFS (0) up to ``upper_ms``, and LJF (2) above.
+    The choice is SJF (1) up to ``lower_ms``, FCFS (0) up to ``upper_ms``, and LJF (2) above.
     """
     n_waiting = site.counters[0].n_waiting
     total = 0.0

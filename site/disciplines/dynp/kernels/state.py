@@ -30,7 +30,7 @@ SELF_TUNING, BOUNDS, CALENDAR = 0, 1, 2
 """How a policy is chosen: by comparing plans, by the average estimate, or by the time of the week."""
 
 SIMPLE, ADVANCED, PREFERRED = 0, 1, 2
-"""The deciders, which choose a candidate by comparing plans."""
+"""The deciders, i.e. the rules that choose a candidate by comparing the candidates' plans."""
 
 ART, ARTWA, ARTWW, MAKESPAN, SLD, SLDWW, PPSLD_60 = 0, 1, 2, 3, 4, 5, 6
 """The self-tuning metrics."""
@@ -39,7 +39,7 @@ SUBMITTED, ENDED, STARTED = 1, 2, 4
 """The events that can cause a tuning step, as bits."""
 
 NO_CANDIDATE = np.int64(-1)
-"""Value that stands for no candidate."""
+"""Value used instead of a candidate's index if there is no candidate."""
 
 N_CASES = 18
 """Number of cases of Table 4.3, in `gridweave.site.disciplines.dynp.kernels.deciding.CASES`."""
@@ -60,7 +60,7 @@ TUNING = np.dtype(
 numbers of waiting jobs, decisions, logged switches and jobs that have arrived so far."""
 
 SWITCH = np.dtype([("when_ms", np.int64), ("candidate", np.int64)], align=True)
-"""A switch to a candidate, and its time."""
+"""A log entry: the time of a switch, and the candidate that became active."""
 
 
 class TuningCodes(NamedTuple):
@@ -79,15 +79,15 @@ class TuningCodes(NamedTuple):
     follows : int
         The events that cause a tuning step: bits of `SUBMITTED`, `ENDED`, `STARTED`.
     keeps : float
-        Factor applied to the value of the active candidate: 1 minus the slackness.
+        Factor by which the active candidate's value is multiplied: 1 minus the slackness.
     first_jobs : int
-        Number of waiting jobs that count, in order of submission.
+        The metric covers only this many waiting jobs, in order of submission.
     within_ms : int
-        Only jobs with a planned start within this time from now count.
+        The metric covers only jobs whose planned start is at most this far from now.
     least_waiting : int
         Minimum number of waiting jobs for a tuning step.
     unsorted : int
-        In the reading ``thesis``, the candidate for which the list of waiting jobs is not sorted; else `NO_CANDIDATE`.
+        With ``reading="thesis"``, the candidate that leaves the list of waiting jobs unsorted; else `NO_CANDIDATE`.
     lower_ms, upper_ms : float
         The bounds for the average estimate.
     """
@@ -107,7 +107,7 @@ class TuningCodes(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The arrays of `SiteState` and `Plan` for each candidate, one row per candidate.
+    """The arrays of each candidate's `SiteState` and `Plan`, one row per candidate.
 
     Attributes
     ----------
@@ -135,13 +135,13 @@ class TuningMemory(NamedTuple):
     arrived : numpy.ndarray of int64, shape (slots,)
         Slots of the waiting jobs in order of arrival.
     listed : numpy.ndarray of int64, shape (slots,)
-        The same slots in the order of the last sort; used in the reading ``thesis``.
+        The same slots in the order of the last sort; used with ``reading="thesis"``.
     started_by : numpy.ndarray of int64, shape (slots,)
         The candidate that was active when the job in a slot started; `NO_CANDIDATE` before the start.
     values : numpy.ndarray of float64, shape (candidates,)
         The value of each candidate's plan in the last decision.
     active_ms, switches, started : numpy.ndarray of int64, shape (candidates,)
-        For each candidate: the time it was active until the last switch, and the numbers of switches and job starts.
+        For each candidate: its active time up to the last switch, and its numbers of switches and job starts.
     cases : numpy.ndarray of int64, shape (N_CASES,)
         Number of times that each case of Table 4.3 occurred; all 0 unless there are three candidates.
     log : numpy.ndarray of SWITCH, shape (capacity,)
@@ -240,7 +240,7 @@ def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
 
 @kernel_part
 def site_of(state: SiteState, candidates: Candidates, c: Int) -> SiteState:
-    """Return a candidate as a site that shares the real site's running jobs; update its counters from the real site."""
+    """Return a candidate as a site that shares the real site's running jobs; update the candidate's counters."""
     counters = candidates.counters[c, 0]
     counters.n_running = state.counters[0].n_running
     counters.n_reservations = state.counters[0].n_reservations
@@ -293,7 +293,7 @@ def leave_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
 
 @kernel_part
 def place_in(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> Int:
-    """Return the index of a slot, or ``count`` if it is not among the first ``count`` slots."""
+    """Return the index of a slot in ``slots``, or ``count`` if the slot is not among the first ``count`` entries."""
     place = 0
     while place < count and slots[place] != slot:
         place += 1
@@ -308,7 +308,7 @@ def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
 
 @kernel
 def make_stale(tuning: Tuning) -> None:
-    """Mark the plans of all candidates as stale, so that the next update makes them from scratch."""
+    """Mark the plans of all candidates as stale, so that the next update makes new plans from scratch."""
     for c in range(len(tuning.candidates.jobs)):
         tuning.candidates.counters[c, 0].stale = REPLAN
 
@@ -331,7 +331,7 @@ def follow_start(state: SiteState, tuning: Tuning, slot: Int, now_ms: Int) -> No
 
 @kernel
 def note_next_starts(tuning: Tuning) -> None:
-    """Record the next planned start of each candidate; a candidate's plan is stale after this time."""
+    """Record the next planned start in each candidate's plan; the plan is stale after this time."""
     candidates = tuning.candidates
     for c in range(len(candidates.jobs)):
         counters = candidates.counters[c, 0]

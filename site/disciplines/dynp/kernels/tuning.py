@@ -62,7 +62,7 @@ class TuningRules(NamedTuple):
 
 @kernel
 def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
-    """Choose the policy if a tuning step is due, update its plan, and start the jobs that it plans for now.
+    """Choose the policy if a tuning step is due, update the plan, and start the jobs that are planned to start now.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _tune(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
 
 @kernel
 def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
-    """Make and evaluate the plan of every candidate; return the choice of the decider."""
+    """Make and evaluate every candidate's plan; return the candidate that the decider chooses."""
     codes, memory = tuning.codes, tuning.memory
     for k in range(len(memory.values)):
         c = k
@@ -132,7 +132,7 @@ def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
 
 @kernel_part
 def _nth_tried(active: Int, k: Int) -> Int:
-    """Return the candidate, FCFS, SJF or LJF (0, 1, 2), that is planned k-th in the reading ``thesis``.
+    """Return the candidate (0, 1, 2: FCFS, SJF, LJF) whose plan is made k-th, with ``reading="thesis"`` and k from 0.
 
     The active candidate comes first, because the event itself requires its plan. The other two follow in the order SJF,
     FCFS, LJF.
@@ -150,7 +150,7 @@ def _nth_tried(active: Int, k: Int) -> Int:
 def _leave_list(state: SiteState, tuning: Tuning, c: Int, now_ms: Int) -> None:
     """Sort the shared list of waiting jobs for a candidate or, for FCFS, make the plan from the list as it is.
 
-    Used only in the reading ``thesis``, whose tables suggest that a single list was sorted in place, except for FCFS.
+    Used only with ``reading="thesis"``: the tables suggest that a single list was sorted in place, except by FCFS.
     """
     listed, candidates = tuning.memory.listed, tuning.candidates
     n_waiting = state.counters[0].n_waiting

@@ -22,7 +22,7 @@ _FULL = UNIT * RATE_ONE
 
 @kernel
 def level_yields(state: FractionalSite) -> None:
-    """Give every running job the yield 1 / max(1, highest load of any node) if all shares are equal.
+    """Give every running job the same yield, 1 / max(1, highest load of any node), if all shares are equal.
 
     Notes
     -----
@@ -43,7 +43,7 @@ def fair_yields(state: FractionalSite) -> None:
     Notes
     -----
     Source: Stillwell, section 4.6. Each round raises the yields of the unsettled jobs until a node is full or a job
-    gets its full CPU need, and then settles that job or the jobs on that node.
+    gets its full CPU need. The round then settles this job, or the jobs on the full node.
     """
     left = _begin(state)
     while left > 0:
@@ -76,9 +76,9 @@ def _begin(state: FractionalSite) -> Int:
 
 @kernel_part
 def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, granted: Int) -> None:
-    """Add each task's CPU need, times ``asked`` and ``granted``, to ``sum`` and ``frozen`` of the task's node.
+    """Add each task's CPU need times ``asked`` to its node's ``sum``, and the need times ``granted`` to ``frozen``.
 
-    A node's ``sum`` is for its unsettled jobs, and ``frozen`` for its settled jobs.
+    A node's ``sum`` is the total of its unsettled jobs, and ``frozen`` the total of its settled jobs.
     """
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
@@ -127,7 +127,7 @@ def _is_held(state: FractionalSite, slot: Int, level: Int) -> bool:
 
 @kernel_part
 def _keep_found(state: FractionalSite) -> Int:
-    """Settle the jobs that got a yield in this round; return the number of these jobs."""
+    """Settle the jobs that were given a yield in this round; return the number of these jobs."""
     n_settled = 0
     for place in range(state.counters[0].n_here):
         slot = state.here[place]
@@ -141,12 +141,12 @@ def _keep_found(state: FractionalSite) -> Int:
 
 
 INVERSE_ONE = 1 << 20
-"""Represents the inverse of a stretch of 1; half of it represents the inverse of a stretch of 2."""
+"""The integer that represents the inverse of a stretch of 1; half of it represents the inverse of a stretch of 2."""
 
 
 @kernel
 def yield_for_stretch(job: Record, inverse: Int, horizon_ms: Int, now_ms: Int) -> Int:
-    """Return the yield with which a job reaches an expected stretch, its flow time / virtual time at the horizon.
+    """Return the yield with which a job reaches an expected stretch (flow time / virtual time, at the horizon).
 
     Parameters
     ----------
@@ -221,9 +221,9 @@ def _best_inverse(state: FractionalSite, low: Int, horizon_ms: Int, now_ms: Int)
 
 @kernel
 def _nodes_give(state: FractionalSite, inverse: Int, horizon_ms: Int, now_ms: Int) -> bool:
-    """Sum the CPU that unsettled jobs need on each node for an inverse stretch; return whether no node is overloaded.
+    """Sum the CPU that unsettled jobs need on each node to reach an inverse stretch; return whether all nodes have it.
 
-    At 0, no job needs any CPU, so there is always an inverse stretch that works.
+    For the inverse stretch 0, no job needs any CPU, so there is always a value that works.
     """
     for node in range(len(state.nodes)):
         state.nodes[node].sum = 0

@@ -29,7 +29,7 @@ from gridweave.site.kernels.work import RunArrays, WorkTable
 # mypy: disable-error-code="no-any-return"
 
 NOTHING, GREEDY, GREEDY_P, GREEDY_PM, MCB8 = 0, 1, 2, 3, 4
-"""How a new job is placed; with NOTHING, it is not placed before the period ends."""
+"""How a new job is placed; with NOTHING, the job is not placed before the period ends."""
 
 PER, STRETCH_PER = 1, 2
 """How all jobs are placed at the end of each period; with NOTHING, there are no periods."""
@@ -172,7 +172,7 @@ def _memory_of(state: FractionalSite, slot: Int) -> Int:
 
 @kernel_part
 def _moved_memory(state: FractionalSite, slot: Int) -> Int:
-    """Return the memory of the tasks whose node has changed in this pass; all tasks if the job was not running."""
+    """Return the memory of a job's tasks that changed nodes in this pass, or of all its tasks if it was not running."""
     job = state.jobs[slot]
     moved = _memory_of(state, slot)
     if job.ran == 1:
@@ -183,7 +183,7 @@ def _moved_memory(state: FractionalSite, slot: Int) -> Int:
 
 @kernel_part
 def _stayed(state: FractionalSite, number: Int) -> Int:
-    """Return how many tasks of a group did not have to move in this pass; tasks of a group are interchangeable."""
+    """Return how many tasks of a group stayed on their nodes in this pass; the tasks of a group are interchangeable."""
     stayed = 0
     old = new = state.groups[number].first
     end = old + state.groups[number].count

@@ -33,7 +33,7 @@ def would_fit(state: FractionalSite, slot: Int) -> bool:
 
 @kernel_part
 def _each_fits(state: FractionalSite, slot: Int) -> bool:
-    """Whether each of a job's groups, taken alone, fits into the free memory."""
+    """Whether each of a job's groups would fit into the free memory if it were the only group."""
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
@@ -84,7 +84,7 @@ def place_greedily(state: FractionalSite, slot: Int) -> bool:
 
 @kernel_part
 def _least_loaded(state: FractionalSite, memory: Int) -> Int:
-    """Return the node with the lowest CPU load that has this much free memory (ties: the first), or -1."""
+    """Return the least loaded node (by CPU; ties: the first) with this much free memory, or -1 if none has it."""
     best = -1
     for node in range(len(state.nodes)):
         fits = state.nodes[node].memory + memory <= UNIT
@@ -104,7 +104,7 @@ def keep_ascending(tasks: Ints, first: Int, task: Int, node: Int) -> None:
 
 @kernel
 def by_priority(state: FractionalSite) -> None:
-    """Write the slots of all jobs at the site to ``order``, lowest priority first."""
+    """Sort the slots of all jobs at the site into ``order``, lowest priority first."""
     count = state.counters[0].n_here
     for place in range(count):
         slot = state.here[place]
@@ -182,7 +182,7 @@ def _mark(state: FractionalSite, other: Int) -> None:
 
 @kernel_part
 def _mark_back(state: FractionalSite, other: Int, slot: Int, fits: bool) -> None:
-    """Restore a marked job unless the new job fits only without it."""
+    """Put a marked job back on its nodes unless the new job fits only without the marked job."""
     put_back(state, other)
     if fits and not would_fit(state, slot):
         take_off(state, other)

@@ -13,7 +13,7 @@ from gridweave.site.kernels.parts import UNIT
 # mypy: disable-error-code="no-any-return"
 
 LEVELS = 100
-"""Number of levels of the binary search, which therefore finds yields to within 0.01."""
+"""Number of levels in the binary search, so yields are found to within 0.01."""
 
 _PLACE = 1 << 20
 
@@ -70,7 +70,7 @@ def remap_all(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
 
 @kernel_part
 def _leave_out(state: FractionalSite, how: Remapping, lowest: Int, now_ms: Int) -> Int:
-    """Leave out jobs, from entry ``lowest`` of ``order`` on, until the rest fit; return how many are left out."""
+    """Leave out jobs, from entry ``lowest`` of ``order`` on, until the rest fit; return how many jobs are left out."""
     while lowest < state.counters[0].n_here and not pack(state, how, 1, now_ms):
         state.jobs[state.order[lowest]].out = 1
         lowest += 1
@@ -79,7 +79,7 @@ def _leave_out(state: FractionalSite, how: Remapping, lowest: Int, now_ms: Int) 
 
 @kernel_part
 def _pin(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
-    """Mark the running jobs that must not move as pinned, and reset the marks of left-out jobs."""
+    """Mark the running jobs that must not move as pinned, and no job as left out."""
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
         young = now_ms - job.submit_ms < how.min_flow_ms or job.virtual < how.min_virtual
@@ -118,7 +118,7 @@ def yield_at_level(job: Record, how: Remapping, level: Int, now_ms: Int) -> Int:
 
 @kernel
 def pack(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool:
-    """Try to place all jobs that are not left out, at a level of the search; write their nodes to ``trial``.
+    """Try to place all jobs that are not left out, at this level of the search; write the tasks' nodes to ``trial``.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def _begin_packing(state: FractionalSite, how: Remapping, level: Int, now_ms: In
 
 @kernel_part
 def _keep(state: FractionalSite, number: Int) -> bool:
-    """Keep a pinned job's group on its nodes; return whether these nodes have enough CPU and memory."""
+    """Keep the tasks of a pinned job's group on their nodes; return whether these nodes have enough CPU and memory."""
     group = state.groups[number]
     for task in range(group.first, group.first + group.count):
         state.trial[task] = state.tasks[task]
@@ -265,7 +265,7 @@ def _fill_node(state: FractionalSite, place: Int) -> None:
 
 @kernel_part
 def _next_fitting(state: FractionalSite, numbers: Ints, count: Int, entry: Int, place: Int) -> Int:
-    """Return the first entry, from ``entry`` on, with a task that fits on a node, or ``count`` if there is none."""
+    """Return the first list entry, from ``entry`` on, that has a task that fits on a node; ``count`` if none has."""
     cpu_left, memory_left = state.nodes[place].cpu_left, state.nodes[place].memory_left
     while entry < count:
         group = state.groups[numbers[entry]]

@@ -22,7 +22,7 @@ SHARE_ONE = 1_000
 """The share of a job with weight 1; a job with twice the share gets twice the yield."""
 
 ABSENT, WAITS, RUNS, PAUSED = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
-"""Status of a job: not at the site; waiting to start; running on nodes; started but currently without nodes."""
+"""Status of a job: not at the site, waiting to start, running on nodes, or started but currently without nodes."""
 
 FRACTIONAL_JOB = np.dtype(
     [
@@ -107,7 +107,7 @@ class FractionalSite(NamedTuple):
 
 
 def empty_fractional(nodes: int, *, slots: int, groups: int, pool: int) -> FractionalSite:
-    """Return an idle site with space for ``slots`` jobs with a total of ``groups`` groups and ``pool`` tasks."""
+    """Return an idle site with space for ``slots`` jobs that have ``groups`` groups and ``pool`` tasks in total."""
     here, started, changed, order = (np.zeros(slots, np.int64) for _ in range(4))
     listed, by_cpu, by_memory = (np.zeros(groups, np.int64) for _ in range(3))
     tasks, before, trial = (np.zeros(pool, np.int64) for _ in range(3))
@@ -202,7 +202,7 @@ def put_on(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def count_tasks(state: FractionalSite, slot: Int, end: Int, times: Int) -> None:
-    """Add the needs of a job's tasks before index ``end`` in the pool, multiplied by ``times``, to their nodes."""
+    """Add each task's needs times ``times`` to its node, for a job's tasks before index ``end`` of the pool."""
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
@@ -237,5 +237,5 @@ def advance(state: FractionalSite, long_ms: Int, now_ms: Int) -> None:
 
 @kernel_part
 def goes_before(job: Record, one_place: Int, other: Record, other_place: Int) -> bool:
-    """Whether the first job has higher priority (ties: the job submitted first)."""
+    """Whether ``job`` has higher priority than ``other`` (ties: the job submitted first)."""
     return job.priority > other.priority or (job.priority == other.priority and one_place < other_place)

@@ -1,4 +1,4 @@
-"""Sets of nodes, stored as bits in words: the columns of a job in the matrix, or the occupied columns of a row."""
+"""Sets of columns (nodes), stored as bits in words: a job's columns in the matrix, or a row's occupied columns."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def count(columns: Ints) -> Int:
 
 @kernel
 def take_lowest(taken: Ints, width: Int, target: Ints) -> None:
-    """Add the ``width`` lowest columns that are not taken to ``target``; ``taken`` does not change.
+    """Add the ``width`` lowest columns that are not in ``taken`` to ``target``; ``taken`` does not change.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 `GangRules` connects this module to the compiled loop; a site that is stepped gets its rates from `rates_at`.
 
 The adaptive switch selects time sharing below a critical utilisation and space sharing above it (future work in Zhang,
-sections 6.3 and 7). The site measures, over a window, its utilisation and the part of its work that switches cost
+sections 6.3 and 7). The site measures, over a window, its utilisation and the part of its work that is lost to switches
 during time sharing. This part determines the critical utilisation, at which time sharing and space sharing have the
 same slowdown. In the model, slowdown grows as ``1 / (1 - utilisation / most)``, where ``most`` is ``1 - part`` for time
 sharing and 1 for space sharing; at low utilisation, the slowdown of time sharing is lower by a factor of `GAIN`.
@@ -73,7 +73,7 @@ def gang_pass(state: GangSite, codes: GangCodes, now_ms: Int) -> bool:
 
 @kernel_part
 def _bring_up(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Update each job's progress since the last decision, and the row of the last slice."""
+    """Update each job's progress and the row of the last slice, from the last decision until now."""
     counters = state.counters[0]
     cycle = cycle_of(state, codes)
     elapsed_ms = now_ms - counters.since_ms
@@ -98,7 +98,7 @@ def _bring_up(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Start a new cycle: each row in use gets one slice, beginning with the row after that of the last slice."""
+    """Start a new cycle: each row in use gets one slice, beginning with the row after the last slice's row."""
     counters = state.counters[0]
     turns = 0
     for step in range(counters.rows):
@@ -118,7 +118,7 @@ def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _take_turns(state: GangSite, job: Record, cycle: Cycle, now_ms: Int) -> None:
-    """Give a job the slices of its rows, set its begin and end, and count its nodes in slices that resume it."""
+    """Give a job the slices of its rows, set when it begins and ends, and count its nodes in slices that resume it."""
     job.turns = 0
     for turn in range(cycle.n_turns):
         job.turns |= ((job.rows >> state.turn_row[turn]) & 1) << turn
@@ -150,7 +150,7 @@ in the paper, the utilisations of successive workloads differ by 0.055."""
 
 @kernel_part
 def critical_utilisation(part: float) -> float:
-    """Return the utilisation above which to use space sharing, given the part of work lost to switches (0 to 1)."""
+    """Return the utilisation above which to use space sharing, given the fraction of work lost to switches."""
     return (GAIN - 1.0) * (1.0 - part) / (GAIN - 1.0 + part)
 
 
@@ -194,7 +194,7 @@ def adapt(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _rows_of_space(state: GangSite) -> Int:
-    """Return the rows that may get jobs during space sharing, as bits; row 0 if no row is in use."""
+    """Return the rows, as bits, that new jobs can join during space sharing; row 0 if no row is in use."""
     open_rows, least, n_used = 0, NO_ROW, 0
     for row in range(state.counters[0].rows):
         if state.used[row] > 0:
@@ -244,7 +244,7 @@ class GangRules(NamedTuple):
 
 @kernel
 def _follow_turns(state: GangSite, codes: GangCodes, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-    """Schedule the end of each placed job for when it will have worked, in its slices, for the rest of its run time."""
+    """Schedule each placed job's end for the time when its slices will have added up to the rest of its run time."""
     cycle = cycle_of(state, codes)
     for i in range(state.counters[0].n_placed):
         row = state.placed[i]
@@ -256,7 +256,7 @@ def _follow_turns(state: GangSite, codes: GangCodes, work: WorkTable, run: RunAr
 
 @kernel
 def rates_at(state: GangSite, codes: GangCodes, now_ms: Int, rates: Ints) -> Int:
-    """Write the current rates of all placed jobs; return the time of the next change of a rate.
+    """Write the current rates of all placed jobs to ``rates``; return the time when the next rate changes.
 
     Parameters
     ----------

@@ -95,7 +95,7 @@ def _promise_nothing_from(state: GangSite, first: Int) -> None:
 
 @kernel_part
 def _most_free(state: GangSite) -> Int:
-    """Return the largest number of free nodes in a row that may get jobs."""
+    """Return the largest number of free nodes in any row that is open to new jobs."""
     counters = state.counters[0]
     most = 0
     for row in range(counters.rows):
@@ -106,13 +106,13 @@ def _most_free(state: GangSite) -> Int:
 
 @kernel_part
 def _is_open(state: GangSite, row: Int) -> bool:
-    """Whether a row may get jobs."""
+    """Whether a row is open to new jobs."""
     return (state.counters[0].open_rows >> row) & 1 == 1
 
 
 @kernel_part
 def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int:
-    """Return the row with the fewest free nodes that a job may join (see `schedule`), or `NO_ROW` or `NO_MEMORY`."""
+    """Return the row that a job should join (see `schedule`), or `NO_ROW` or `NO_MEMORY` if it cannot join any."""
     counters = state.counters[0]
     best = none = NO_ROW
     for row in range(counters.rows):
@@ -135,7 +135,7 @@ def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int
 
 @kernel_part
 def _promise(state: GangSite, job: Record, now_ms: Int) -> None:
-    """Promise a job its earliest start in any row that may get jobs, and reserve its nodes in the row's profile."""
+    """Promise a job its earliest start in any row open to new jobs, and reserve its nodes in the row's profile."""
     length_ms = longest_ms(state, job)
     job.promised_ms = NEVER_MS
     for row in range(state.counters[0].rows):
@@ -160,12 +160,12 @@ def _close_gaps(state: GangSite) -> None:
 
 
 PROMISED, RUNNING_ALONE = 1, 2
-"""Contents of the profiles: placed jobs and the promises of the last decision, or placed jobs only."""
+"""What the profiles contain: placed jobs and the starts promised by the last decision, or only placed jobs."""
 
 
 @kernel_part
 def longest_ms(state: GangSite, job: Record) -> Int:
-    """Return the maximum time in ms that a job may still take, given its estimate and one slice per cycle."""
+    """Return the longest time in ms that a job can still take, given its estimate and one slice per cycle."""
     left_ms = job.estimate_ms
     if job.rows:
         left_ms += job.owed_ms - job.worked_ms
@@ -255,7 +255,7 @@ def _order_rows(state: GangSite) -> None:
 
 @kernel_part
 def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, migrates: bool) -> bool:
-    """Move a job to a new home row, which must have enough free nodes, if allowed; return whether it was moved."""
+    """Move a job, if allowed, to a new home row with enough free nodes; return whether the job was moved."""
     home = job.home
     own = not overlap(state.columns[job.bits], state.taken[target])
     if not (own or migrates) or not is_ahead(state, job, target):
@@ -279,7 +279,7 @@ def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: I
 
 @kernel_part
 def _spares_promises(state: GangSite, job: Record, target: Int, now_ms: Int) -> bool:
-    """Whether, based on estimates, a job can continue in a row without delaying a promised start in this row."""
+    """Whether a job can continue in a row without delaying, based on estimates, any start promised in this row."""
     if state.counters[0].has_profiles != PROMISED:
         fill_profiles(state, now_ms, PROMISED)
     return row_start_ms(state, target, now_ms, job.width, longest_ms(state, job)) == now_ms
@@ -287,7 +287,7 @@ def _spares_promises(state: GangSite, job: Record, target: Int, now_ms: Int) -> 
 
 @kernel
 def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int) -> bool:
-    """Move a job to a row in which other jobs use its nodes, at the lowest cost; return whether it was moved.
+    """Move a job, at the lowest cost, to a row in which other jobs use its nodes; return whether the job was moved.
 
     Option 1 moves the other jobs to free nodes of the row; option 2 moves the job itself (ties: option 2).
     """
@@ -314,10 +314,10 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms
 def _may_cost(
     state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, count: Int, job_ms: Int, other_ms: Int
 ) -> bool:
-    """Whether a job can move to a row without delaying a promised start in this row.
+    """Whether a job can move to a row without delaying any start promised in this row.
 
-    The move costs this job ``job_ms``. It costs ``other_ms`` for each of the first ``count`` jobs in ``overlapping``
-    that has begun.
+    The move costs this job ``job_ms``. It also costs ``other_ms`` for every job that has begun among the first
+    ``count`` jobs in ``overlapping``.
     """
     if codes.backfill == NO_BACKFILL or codes.migration_ms == 0:
         return True
@@ -340,7 +340,7 @@ def _may_cost(
 
 @kernel
 def clean(state: GangSite) -> None:
-    """Remove every job from all rows except its home."""
+    """Remove every job from all rows except its home row."""
     counters = state.counters[0]
     for i in range(counters.n_placed):
         job = state.jobs[state.placed[i]]
@@ -408,13 +408,13 @@ def _replicate(state: GangSite, codes: GangCodes, job: Record, row: int, migrate
 
 @kernel_part
 def tasks_of(job: Record) -> Int:
-    """Return the number of tasks to save if the job moves: its width, or 0 if it has not begun."""
+    """Return the number of tasks to save if a job moves: the job's width, or 0 if the job has not begun."""
     return 0 if job.is_fresh else job.width
 
 
 @kernel_part
 def may_move(state: GangSite, job: Record) -> bool:
-    """Whether this decision may still move the job; each decision moves a job at most once."""
+    """Whether this decision has not moved the job yet; no decision moves a job twice."""
     return job.moved != state.counters[0].decisions
 
 
@@ -435,7 +435,7 @@ def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
 
 @kernel
 def tasks_in_the_way(state: GangSite, row: Int, n_overlapping: Int) -> Int:
-    """Return the number of tasks to save if the overlapping jobs move, or -1 if one of these jobs cannot move.
+    """Return the number of tasks to save if the overlapping jobs move, or -1 if one of the jobs cannot move.
 
     A job cannot move if this decision has already moved it, if it is also in another row (where it would lose its
     nodes), or if its memory need is known (because its new nodes are not known in advance).
@@ -488,7 +488,7 @@ def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, n_overlap
 
 @kernel_part
 def _pay(state: GangSite, job: Record, cost_ms: Int) -> None:
-    """Charge a job ``cost_ms``, which it loses before it continues; a job that has not begun pays nothing."""
+    """Charge a job ``cost_ms`` of time, lost before the job continues; a job that has not begun pays nothing."""
     if tasks_of(job) > 0:
         job.owed_ms += cost_ms
         state.counters[0].migrated += 1.0 * cost_ms * job.width

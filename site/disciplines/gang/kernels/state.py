@@ -25,10 +25,10 @@ MAX_ROWS = 62
 """Maximum number of rows of a matrix, because sets of rows are stored as the bits of an int64."""
 
 NO_ROW = np.int64(-1)
-"""Value that stands for no row: the home of a job that is not placed, and ``last_row`` before the first slice."""
+"""Value that means no row: the home of a job that is not placed, and ``last_row`` before the first slice."""
 
 NO_MEMORY = np.int64(-2)
-"""Returned instead of a row if some rows have enough free nodes for the job, but none has enough memory."""
+"""Value returned instead of a row if rows have enough free nodes for the job, but no row has enough memory."""
 
 GANG_JOB = np.dtype(
     [
@@ -71,7 +71,7 @@ GANG_COUNTERS = np.dtype(
     ],
     align=True,
 )
-"""The counters of a site."""
+"""A site's counters."""
 
 
 class GangSite(NamedTuple):
@@ -172,7 +172,7 @@ class GangCodes(NamedTuple):
 
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
-"""When a job may overtake waiting jobs: never; if it does not delay the first; if it does not delay any of them."""
+"""When a job may overtake waiting jobs: never, if it does not delay the first, or if it does not delay any."""
 
 
 def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
@@ -221,7 +221,7 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
 
 
 def _beyond(nodes: int) -> npt.NDArray[np.int64]:
-    """Return a set of the columns beyond the last node, which are all in the last word."""
+    """Return the set of columns beyond the last node; all of these columns are in the last word."""
     beyond = np.zeros(words_for(nodes), np.int64)
     spare = len(beyond) * WORD_BITS - nodes
     beyond[-1] = ((1 << spare) - 1) << (WORD_BITS - spare)
@@ -230,13 +230,13 @@ def _beyond(nodes: int) -> npt.NDArray[np.int64]:
 
 @kernel_part
 def all_rows(state: GangSite) -> Int:
-    """Return all rows of the matrix, as bits."""
+    """Return the set of all rows of the matrix, as bits."""
     return (1 << state.counters[0].rows) - 1
 
 
 @kernel_part
 def cycle_of(state: GangSite, codes: GangCodes) -> Cycle:
-    """Return the cycle of slices since the last decision."""
+    """Return the cycle of slices that the last decision started."""
     return Cycle(state.counters[0].n_turns, codes.slice_ms, codes.switch_ms)
 
 
@@ -264,7 +264,7 @@ def gang_job_submitted(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int
 
 @kernel
 def gang_job_withdrawn(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> bool:
-    """Remove a job that has not begun before now, whether placed or not; return whether it was removed."""
+    """Remove a queued or placed job unless it began before now; return whether the job was removed."""
     job = state.jobs[slot]
     if job.home != NO_ROW:
         if job.begin_ms < now_ms:
@@ -317,7 +317,7 @@ def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
 
 @kernel
 def place_job(state: GangSite, slot: Int, row: Int) -> None:
-    """Give a waiting job the lowest free columns of a row, which becomes its home and must have enough columns."""
+    """Give a waiting job the lowest free columns of a row that has enough of them; the row becomes the job's home."""
     counters = state.counters[0]
     job = state.jobs[slot]
     counters.n_vacant -= 1
@@ -417,14 +417,14 @@ def leave_row(state: GangSite, job: Record, row: Int) -> None:
 
 @kernel_part
 def turns_until(state: GangSite, row: Int) -> Int:
-    """Return the number of rows whose turn comes before this row's; the row of the last slice comes last."""
+    """Return the number of rows that get their slice before this row does; the row of the last slice comes last."""
     rows = state.counters[0].rows
     return (row - state.counters[0].last_row - 1) % rows
 
 
 @kernel_part
 def is_ahead(state: GangSite, job: Record, row: Int) -> bool:
-    """Whether a job would work again in this row within one cycle of its last slice (the clock algorithm)."""
+    """Whether this row's turn comes within one cycle of the job's last slice (the clock algorithm)."""
     return turns_until(state, row) <= turns_until(state, job.last_row)
 
 
@@ -440,7 +440,7 @@ def occupy_memory(state: GangSite, job: Record, part: Int) -> None:
 
 @kernel
 def add_crowded(state: GangSite, job: Record, columns: Ints) -> None:
-    """Add the nodes that do not have enough free memory for a job to a set of columns."""
+    """Add to a set of columns the nodes that do not have enough free memory for a job."""
     if job.memory == 0:
         return
     for node in range(len(state.memory)):
@@ -450,7 +450,7 @@ def add_crowded(state: GangSite, job: Record, columns: Ints) -> None:
 
 @kernel
 def has_capacity(state: GangSite, job: Record, row: Int) -> bool:
-    """Whether enough free nodes of a row also have enough memory for a job.
+    """Whether a row has enough free nodes for a job that also have enough memory.
 
     The caller must check that the row has enough free nodes. Memory that the job itself is already using counts as
     free.
@@ -470,7 +470,7 @@ def has_capacity(state: GangSite, job: Record, row: Int) -> bool:
 
 @kernel
 def give_columns(state: GangSite, job: Record, row: Int) -> None:
-    """Give columns of a row to a job that is not in any row: the job's own columns if free, then the lowest columns.
+    """Give columns of a row to a job that is not in any row: its own columns where free, then the lowest columns.
 
     Enough free columns must have the memory for the job (`has_capacity`).
     """
