@@ -91,7 +91,7 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
 
 
 def _supervisor_of(folder: Path, base: Mapping[str, str]) -> Supervisor:
-    """Return a supervisor for the node task in a folder; if the task is unreadable, the supervisor reports failure."""
+    """Return a supervisor for the node task in a folder; if its files are unreadable, it reports failure."""
     launch = read_launch(folder)
     if launch is not None and (launch.job_id, launch.attempt) == task_key(folder):
         return Supervisor(folder, launch, base)

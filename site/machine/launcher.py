@@ -219,7 +219,7 @@ class RankParent:
         os.close(inside)
 
     def job_group(self) -> ControlGroup:
-        """Return the task's control group: for a task with limits, in all hierarchies; otherwise, where it exists."""
+        """Return the task's control group: in all hierarchies if the task has limits, else only where it exists."""
         parents = self.settings.groups if self.group else {}
         folders = {controller: f"{parent}/{self.group}" for controller, parent in parents.items()}
         return ControlGroup({name: path for name, path in folders.items() if self.is_limited or os.path.isdir(path)})

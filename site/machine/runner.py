@@ -116,7 +116,7 @@ class Runner:
 
     Notes
     -----
-    All calls may be repeated. All calls and events must use the same event loop. A task is started at most once,
+    All calls can safely be repeated. All calls and events must use the same event loop. A task is started at most once,
     despite crashes. Its end is reported at least once, and again by every runner that adopts it, until the task is
     released or forgotten.
 

@@ -67,7 +67,7 @@ from gridweave.site.machine.usage import BoundedCurve, Meter
 from gridweave.site.times import span_text
 
 CLOSED = -1
-"""Stands for the descriptor of a pipe that has been closed."""
+"""Replaces the descriptor of a pipe that has been closed."""
 
 _MAX_REASON = 500
 
@@ -404,7 +404,7 @@ class Supervisor:
         return self.worked_at_s + (self.launch.limit_ms / 1000 - self.worked_s) / self.speed
 
     def _warn_at_s(self) -> float | None:
-        """Return when to send the signal before the limit; None if it was already sent or is not due at all."""
+        """Return when to send the signal before the limit; None if it was already sent or will never be due."""
         limit_at_s, ahead = self._limit_at_s(), self.launch.limit_signal
         if limit_at_s is None or ahead is None or self.is_warned or self.outcome is not None:
             return None
@@ -653,7 +653,7 @@ class Supervisor:
             self._end("failed", f"{self._why(failed)}; the other ranks were ended")
 
     def _why(self, failed: RankProcess) -> str:
-        """Return why a rank failed; out of memory if KILL ended it or its shell's command, and an OOM kill occurred."""
+        """Return why a rank failed: out of memory if KILL ended it or its shell's command, and an OOM kill occurred."""
         description = failed.describe(self.user_folder)
         was_killed = os.waitstatus_to_exitcode(failed.status or 0) in (-signal.SIGKILL, 128 + signal.SIGKILL)
         if not was_killed or self.around.oom_kills() <= self.killed_before:

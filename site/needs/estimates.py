@@ -1,4 +1,4 @@
-"""Estimate the needs of jobs that do not state them, from earlier runs of their class or from the grid's file."""
+"""Estimate the needs of jobs that do not state them, from earlier runs of their class or the grid's settings."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class KnownNeeds:
     def of(self, request: JobRequest) -> AssumedNeeds:
         """Return a job's assumed needs.
 
-        The needs stated by the job take precedence, then earlier runs of its user and class, then the grid's file.
+        The needs stated by the job take precedence, then earlier runs of its user and class, then the defaults.
         """
         if request.resources is not None:
             return AssumedNeeds(request.resources, "")

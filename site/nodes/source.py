@@ -17,7 +17,7 @@ from gridweave.site.job import Job, NodeIntervals
 from gridweave.site.messages import BatchSnapshot
 
 PILOT = 0
-"""Job id in the request for a pilot, which requests nodes from a batch system before any job needs them."""
+"""Job id in a batch system request for a pilot, i.e. for nodes that no job needs yet."""
 
 
 class NodeRequest(NamedTuple):
@@ -33,7 +33,7 @@ class NodeRequest(NamedTuple):
 class NodeSource(ABC):
     """A site's nodes, the jobs on them, and the discipline that schedules the jobs.
 
-    The nodes of a job are the bits of an integer (`gridweave.site.allocation`). At each point in time, the methods are
+    A job's nodes are bits of an integer (`gridweave.site.allocation`). At each point in time, the methods are
     called in this order: ``end`` of ended jobs, ``seen``, ``before_pass``, then ``start``, ``move`` and ``end``
     according to the decisions of the pass, and ``after_pass``.
 
@@ -144,7 +144,7 @@ class NodeSource(ABC):
         return 0, None
 
     def note(self, now_ms: int) -> str:
-        """Return advice for a grid that cannot place a job at this site, as part of a sentence; may be empty."""
+        """Return advice for a grid that cannot place a job at this site, as part of a sentence, or ""."""
         return ""
 
     @property

@@ -146,7 +146,7 @@ class Run(msgspec.Struct):
     ending: str = ""  # why the machines were ordered to end the run; empty if they were not
     at_once: bool = False  # whether this order skips the grace period
     saves: bool = False  # whether the ranks first get the checkpoint signal
-    # How the site ends the run, as a state of `RUN_END`; empty: it does not end it.
+    # How the site ends the run, as a state of `RUN_END`; empty: the site is not ending the run.
     killed: str = ""
     why_killed: str = ""  # the reason in one line
     port: Port = NO_PORT  # the ranks' rendezvous port
@@ -162,7 +162,7 @@ class Run(msgspec.Struct):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the run was ended only to continue as `next_run`, not by itself or because the job is to end."""
+        """Whether the run was ended only so that the job continues as `next_run`, and not for another reason."""
         outcomes = {node_task.end.outcome for node_task in self.node_tasks.values() if node_task.end is not None}
         return self.next_run is not None and not self.killed and "cancelled" in outcomes <= {"cancelled", "finished"}
 
@@ -358,7 +358,7 @@ class Runs:
     """A site's runs, and the machines that cannot start tasks.
 
     `Runs` records the jobs' histories in the site's registry, and adds orders for machines to the registry's commands.
-    `over` contains the runs that ended at the current time, by job id; `begun` the runs that got their nodes after all.
+    `over` contains the runs that ended at the current time, by job id; `begun` the delayed runs that got their nodes.
     """
 
     def __init__(self, settings: SiteSettings, registry: JobRegistry) -> None:
@@ -561,7 +561,7 @@ class Runs:
             self._end_tasks(run, reason)
 
     def has_as_many(self, run: Run) -> bool:
-        """Whether each machine has as many ranks and the same share of its nodes as in the job's current run."""
+        """Whether a run has the same number of ranks and node fractions on each machine as the job's current run."""
         old = self._runs.get(run.job_id)
         return old is not None and _ranks_at(old.next_run or old) == _ranks_at(run)
 

@@ -78,7 +78,7 @@ from gridweave.site.users.registry import JobRegistry, RegistryState
 
 
 class Expected(msgspec.Struct):
-    """An attempt of a grid job, from its description until it has left the site."""
+    """An attempt of a grid job, from the arrival of its description until it leaves the site."""
 
     described: DescribeJob
     is_asked: bool = False  # whether the grid has requested nodes for the attempt
@@ -460,8 +460,8 @@ class LiveSite:
     def _start(self, command: StartJob, last: Run | None = None) -> None:
         """Start a job of the site's own users or the grid on the nodes that the core has given it.
 
-        At sites that evict jobs, the core provides the remaining wall time, because machines may differ, and the job
-        may have run before. If the job has just left its previous nodes, `last` is its run on those nodes, which has
+        At sites that evict jobs, the core provides the remaining wall time, because machines can differ, and the job
+        can have run before. If the job has just left its previous nodes, `last` is its run on those nodes, which has
         the last ordered pace.
         """
         evicts = self.core.site.traits.evicts
