@@ -31,7 +31,7 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     job_class, user : int or str, optional
         Class or user of the jobs; exactly one of the two is set.
     resource : str
-        A machine class, or a team as ``NAME x WIDTH``; empty for work at speed 1 on any machine.
+        A machine class, or a team of machines as ``NAME x WIDTH``; empty for work at speed 1 on any machine.
     runs : int
         Number of runs.
     mean_ms, deviation_ms : float
@@ -93,7 +93,7 @@ class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_text(name: Name) -> str | None:
-    """Return a class or user as text; None stays None."""
+    """Return a job class or user as text; None stays None."""
     return None if name is None else str(name)
 
 

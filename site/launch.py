@@ -673,7 +673,7 @@ class SplitCost(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_bps : float, optional
         Smallest bandwidth between two of the job's sites; None: the grid has no network model.
     communication : str
-        The assumed communication, and its source; empty if the grid has no network model.
+        The job's assumed communication, and the source of the assumption; empty if the grid has no network model.
     text : str
         The whole cost as one readable line.
     """

@@ -45,7 +45,7 @@ class StateTable(Generic[S, C]):
     states, causes : mapping to str
         The meaning of each state and cause.
     first : mapping from cause to state
-        The first state of a record.
+        The first state of a record, by the cause that creates the record.
     rows : mapping from state to mapping from cause to state
         The next state for each cause that is possible in a state. A cause that changes nothing leads back to the same
         state. A state without causes is final.

@@ -110,7 +110,7 @@ class AgentDriver:
     Parameters
     ----------
     report : callable
-        Sends encoded reports to the site. Returns once the site has stored them, and raises if that is not certain.
+        Sends encoded reports to the site; returns once the site has stored them, and raises if that is uncertain.
     cores : sequence of Cores
         The hardware threads of each core, for each node. Ranks on a node without an entry are not pinned.
     secret : str

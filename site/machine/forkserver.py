@@ -72,7 +72,7 @@ def warm_up() -> None:
 
 
 def supervise(folder: Path, base: Mapping[str, str]) -> None:
-    """Run the node task in a folder, unless another process is running it or it has run before.
+    """Run the node task in a folder, unless another process is running the task or the task has run before.
 
     Only the process that holds the folder's lock may run the task, and an existing state means that the task has run.
     So a task runs at most once, however often its start is requested. The lock is released when its holder exits.

@@ -578,7 +578,7 @@ class Runner:
     # -- overdue tasks ------------------------------------------------------------------------------------------------
 
     def _expect_end(self, node_task: LocalTask) -> None:
-        """Schedule a check that the task has ended by its kill time, which each change of pace may move."""
+        """Schedule a check that the task has ended by its kill time, which changes if the task is paused or slowed."""
         now_s, due_ms = time.time(), node_task.due_ms()
         instants_s = [] if due_ms is None else [due_ms / 1000]
         if node_task.paced_at_s + SILENT_S > now_s:

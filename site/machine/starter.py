@@ -258,7 +258,7 @@ def clear_as_user(folder: Path, launch: Launch) -> None:
 def bytes_as_user(folder: Path, launch: Launch) -> int:
     """Return the disk use of the user's part of a node task's folder [bytes], measured as that user.
 
-    Entries are counted as in `gridweave.site.machine.kept.folder_bytes`. Raise ValueError if that fails.
+    Entries are counted as in `gridweave.site.machine.kept.folder_bytes`. Raise ValueError if the measurement fails.
     """
     return int(_as_user(folder, launch, f"chmod -R u+rwX . ; find . -printf '%b\\n' | {_SUM}"))
 

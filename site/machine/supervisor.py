@@ -424,7 +424,7 @@ class Supervisor:
             self.starter.signal(signal.Signals[f"SIG{ahead.name}"], only=only, but=but)
 
     def _is_to_change(self) -> bool:
-        """Whether the task is running and a change of its pace or speed is requested, for now or later."""
+        """Whether the task is running, and a request to pause, resume or slow it is pending, for now or later."""
         if self.phase != "running" or self.pace is None:
             return False
         return self.pace.runs == (self.paused_at_s is not None) or self.pace.speed != self.speed
@@ -710,7 +710,7 @@ class Supervisor:
         return None if due_s is None else round((time.time() + due_s - time.monotonic()) * 1000)
 
     def _has_run(self) -> bool:
-        """Whether the ranks have passed the gate or may still pass it, so that their reports are meaningful."""
+        """Whether the ranks have passed the gate or can still pass it, so that their reports are meaningful."""
         return self.outcome is None or self.started_ms is not None
 
     def _write(self) -> None:

@@ -588,7 +588,7 @@ class ContractCore:
             self._answer(slowed.late_report(event.job_id, part.attempt))
 
     def _put_off_limits(self) -> None:
-        """Extend the limits of slowed fragments until their work is done, so that other traffic cannot kill a job.
+        """Extend slowed fragments' limits until their work is done, so that other jobs' traffic cannot kill them.
 
         Also extend the limit of a fragment that is waiting at its gate, because it has not started working.
         """

@@ -385,7 +385,7 @@ class LiveSite:
     # -- decisions of the core ----------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Admit held jobs that may enter the queue; return whether there are events for the core."""
+        """Admit held jobs that are now allowed into the queue; return whether there are events for the core."""
         # For jobs of the site's own users, the record counts the attempts.
         self._inner += [JobSubmitted(job) for job, _ in self.registry.settle()]
         return bool(self._inner)
