@@ -354,7 +354,7 @@ def _collect(keepers: set[int]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve with the settings in a file; exit with a one-line message on an error."""
+    """Run the launcher with the settings in a file; exit with a one-line message on an error."""
     try:
         if os.getuid() != 0:
             raise DeniedError("the launcher must run as root: only root can start processes as other users")

@@ -197,7 +197,7 @@ class LauncherStarter(Starter):
         return int(answer["pid"]), int(answer["ticks"]), reader
 
     def _answer(self, name: str) -> dict[str, Any]:
-        """Wait for the message that has this key; queue other messages."""
+        """Return the next message that contains this key; queue all other messages."""
         self._socket.setblocking(True)
         try:
             while True:
@@ -224,7 +224,7 @@ class LauncherStarter(Starter):
 
     @override
     def pause(self) -> None:
-        """Request that the rank parent pause all processes, which happens a moment later."""
+        """Request that the rank parent pause all processes; the pause takes effect a moment later."""
         self._command({"do": "pause"})
 
     @override

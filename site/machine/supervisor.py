@@ -527,7 +527,7 @@ class Supervisor:
                 self._write()
 
     def _keep_gate(self) -> None:
-        """Open the gate if all ranks are ready, the agreed start time has come, and the order has arrived."""
+        """Open the gate if all ranks are ready, the agreed start time has been reached, and the order has arrived."""
         if not self._waits():
             return
         try:

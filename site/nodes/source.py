@@ -96,7 +96,7 @@ class NodeSource(ABC):
 
     @property
     def free(self) -> int:
-        """Number of nodes that are present and have neither a job nor an open reservation."""
+        """The number of nodes that are present and have neither a job nor an open reservation."""
         return self.pool.free if self._is_counted else self.discipline.free
 
     # Before and after a pass.
@@ -111,7 +111,7 @@ class NodeSource(ABC):
 
     @property
     def absent(self) -> int:
-        """Number of nodes that no job can get now because the batch system has not provided them."""
+        """The number of nodes that no job can get now because the batch system has not provided them."""
         return 0
 
     @abstractmethod
@@ -149,12 +149,12 @@ class NodeSource(ABC):
 
     @property
     def idle(self) -> int:
-        """Number of nodes that the site's jobs can get: no job and no other user of the batch system is using them."""
+        """The number of nodes that the site's jobs can get because neither jobs nor other batch users occupy them."""
         return self.free
 
     @property
     def longest_job_ms(self) -> int | None:
-        """Longest estimate that a job at this site may have; None: no known limit."""
+        """The longest estimate that a job at this site may have; None: no known limit."""
         return None
 
     # The discipline's answers for the nodes that are present.

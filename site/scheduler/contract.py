@@ -84,7 +84,7 @@ OWN = 0
 """The attempt number of jobs of the site's own users."""
 
 PartRequest = CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | OpenGate | FragmentsMet | RateMeasured
-"""The grid's requests about a part that is already at this site."""
+"""The grid's requests about a part of a grid job that is already at this site."""
 
 ContractEvent = Event | Request | OpenGate | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
@@ -692,7 +692,7 @@ class ContractCore:
         self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
 
     def _start_due(self) -> None:
-        """Start the committed fragments whose agreed start time has come."""
+        """Start the committed fragments whose agreed start time has been reached."""
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
             if part.state == COMMITTED and part.start_ms <= self._now_ms:

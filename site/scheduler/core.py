@@ -132,12 +132,12 @@ class SiteCore:
 
     @property
     def threads_per_node(self) -> int:
-        """Number of separately assigned hardware threads per node; 1 if jobs get whole nodes."""
+        """The number of separately assigned hardware threads per node; 1 if jobs get whole nodes."""
         return math.prod(self.traits.threads)
 
     @property
     def free(self) -> int:
-        """Number of nodes that are held by neither a job nor an open reservation."""
+        """The number of nodes that are held by neither a job nor an open reservation."""
         return self.source.free
 
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
