@@ -133,7 +133,7 @@ class RunArrays(NamedTuple):
 
 
 def new_run(run_ms: npt.NDArray[np.int64], capacity: int) -> RunArrays:
-    """Return a new simulation whose heap has room for ``capacity`` end times."""
+    """Return a new simulation whose heap can hold ``capacity`` end times."""
     start_ms, end_ms = np.full((2, len(run_ms)), NOT_YET)
     clock = np.zeros(1, _CLOCK)
     clock["woken_ms"] = NEVER_MS

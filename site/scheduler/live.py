@@ -181,7 +181,7 @@ class LiveSite:
         return self.registry.out
 
     def request_of(self, job_id: int) -> JobRequest | None:
-        """Return the request of a job at this site, whether of its own users or the grid; None if unknown."""
+        """Return the request of a job of the site's own users or the grid; None if this site does not know the job."""
         record = self.registry.records.get(job_id)
         if record is not None:
             return record.request
@@ -193,7 +193,7 @@ class LiveSite:
         return self.registry.next_wakeup_ms(self.core.next_wakeup_ms())
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return the forecast for a job at this site, whether of its own users or the grid; None if there is none."""
+        """Return the forecast for a job of the site's own users or the grid; None if there is no forecast."""
         now_ms = max(now_ms, self._now_ms)
         forecast = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.registry.records.get(job_id)
@@ -587,7 +587,7 @@ class LiveSite:
         return answer
 
     def _settle_evicted(self) -> None:
-        """Record that evicted jobs have left their nodes; start jobs that already have new nodes, requeue the others.
+        """Record that evicted jobs have left their nodes; start the jobs that have new nodes, and requeue the rest.
 
         A job that ended by itself or was cancelled leaves the queue or its new nodes. A grid job goes back to the grid.
         """
