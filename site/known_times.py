@@ -1,4 +1,4 @@
-"""Represent recorded run times in the form that operators read and edit: one TOML table per kind of run."""
+"""Represent recorded run times in the form that operators read and edit: a list of TOML tables."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Name = int | str | None
 """A job class or a user: a number in simulations, a name at live sites."""
 
 TimesKey = tuple[str | None, str | None, str]
-"""Class, user and resource of a kind of run."""
+"""The class, user and resource that identify a `KnownTimes` entry."""
 
 
 class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Statistics of the run times of one kind of run: one ``[[experience]]`` table.
+    """Run time statistics for one class or user and one resource, i.e. one ``[[experience]]`` table.
 
     Attributes
     ----------
     job_class, user : int or str, optional
         Class or user of the jobs; exactly one of the two is set.
     resource : str
-        A machine class, or a team as ``NAME x WIDTH``; empty for work at speed 1 on any machine.
+        A machine class, or a team of machines as ``NAME x WIDTH``; empty for work at speed 1 on any machine.
     runs : int
         Number of runs.
     mean_ms, deviation_ms : float
@@ -47,7 +47,7 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def key(self) -> TimesKey:
-        """The class, user and resource that identify the kind of run, as text: the number 10 equals the name "10"."""
+        """The entry's class, user and resource as text, so that the number 10 equals the name "10"."""
         return (name_text(self.job_class), name_text(self.user), self.resource)
 
     def problem(self) -> str | None:
@@ -93,7 +93,7 @@ class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_text(name: Name) -> str | None:
-    """Return a class or user as text; None stays None."""
+    """Return a job class or user as text; None stays None."""
     return None if name is None else str(name)
 
 
@@ -110,7 +110,7 @@ def in_order(times: Iterable[KnownTimes]) -> list[KnownTimes]:
 
 
 def read_times(plain: object) -> list[KnownTimes]:
-    """Convert a list of plain tables to run times; raise msgspec.ValidationError if it is invalid."""
+    """Convert a list of plain tables to run times; raise msgspec.ValidationError if the list is invalid."""
     return msgspec.convert(plain, list[KnownTimes])
 
 
@@ -126,7 +126,7 @@ def _table(times: KnownTimes) -> str:
 
 def _toml_text(value: object) -> str:
     """Return a number or string in TOML syntax."""
-    # TOML is like JSON here, except that it accepts no escaped surrogates and no bare DEL.
+    # JSON is valid TOML here, except that TOML accepts no escaped surrogates and no bare DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

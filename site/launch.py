@@ -1,4 +1,4 @@
-"""Define the messages between a site's service and a machine's runner of node tasks, and the contents of its files.
+"""Define messages between a site's service and a machine's node task runner, and the contents of the runner's files.
 
 A node task consists of a job's ranks on one machine. `SplitCost` and `NodeSharing` describe the cost of running a job
 on several sites or on shared nodes.
@@ -21,8 +21,8 @@ DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
 Outcome = Literal["finished", "failed", "limit", "cancelled", "lost"]
 """How a node task ended.
 
-``finished``: every rank exited with code 0; ``failed``: a rank did not, or the node task could not start; ``limit``: it
-reached its time limit; ``cancelled``: it was cancelled; ``lost``: the machine failed or had no capacity for it.
+``finished``: every rank exited with code 0; ``failed``: a rank failed, or the node task could not start; ``limit``: the
+task reached its time limit; ``cancelled``: it was cancelled; ``lost``: the machine failed or had no capacity for it.
 """
 
 Phase = Literal["waiting", "running", "ending", "ended"]
@@ -153,7 +153,7 @@ def meeting_of(rendezvous: str) -> Meeting | None:
 
 
 class NodePart(msgspec.Struct, frozen=True):
-    """The fraction of a machine's nodes that the ranks of a node task get in total [nodes]."""
+    """The CPU time and memory that all ranks of a node task get together, in units of one node."""
 
     cpu: float  # at full speed
     memory: float
@@ -673,7 +673,7 @@ class SplitCost(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_bps : float, optional
         Smallest bandwidth between two of the job's sites; None: the grid has no network model.
     communication : str
-        The assumed communication, and its source; empty if the grid has no network model.
+        The job's assumed communication, and the source of the assumption; empty if the grid has no network model.
     text : str
         The whole cost as one readable line.
     """
@@ -693,11 +693,11 @@ class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     beside : tuple of int
-        The jobs that have shared nodes with the job so far, in the order in which they first did.
+        The jobs that have shared nodes with the job so far, ordered by when they first did so.
     now : tuple of int
-        The jobs that are currently sharing its nodes; empty once the job has ended.
+        The jobs that currently share nodes with the job; empty once the job has ended.
     slowdown : float
-        Slowdown factor expected from the site's table: the current one, or that of the whole run once it has ended.
+        Slowdown factor according to the site's table: the current factor, or the whole run's once the job has ended.
     real : float, optional
         Measured slowdown factor, relative to similar jobs that ran alone. None until the job has ended, or if no
         similar job has run alone.

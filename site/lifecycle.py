@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 from gridweave.errors import GridweaveError
 
 KEEP_MOVES = 2_000
-"""How many state changes a `Lifecycle` remembers, in total for all its records."""
+"""Number of state changes that a `Lifecycle` remembers, over all its records."""
 
 JobState = Literal["held", "waiting", "starting", "running", "ending", "ended", "refused"]
 JobCause = Literal[
@@ -45,7 +45,7 @@ class StateTable(Generic[S, C]):
     states, causes : mapping to str
         The meaning of each state and cause.
     first : mapping from cause to state
-        The first state of a record.
+        The first state of a record, by the cause that creates the record.
     rows : mapping from state to mapping from cause to state
         The next state for each cause that is possible in a state. A cause that changes nothing leads back to the same
         state. A state without causes is final.
@@ -68,7 +68,7 @@ class StateTable(Generic[S, C]):
         return tuple(state for state, row in self.rows.items() if row)
 
     def after(self, state: str, cause: C) -> S | None:
-        """Return the next state, or None if the cause is impossible; the state of a new record is ''."""
+        """Return the next state, or None if the cause is impossible; pass '' as the state of a new record."""
         if not state:
             return self.first.get(cause)
         return self.rows.get(cast("S", state), {}).get(cause)
@@ -149,7 +149,7 @@ JOB: Final = StateTable[JobState, JobCause](
 )
 
 OPEN, OVER = JOB.open, JOB.over
-"""The states of jobs that are not over, and the states of jobs that are."""
+"""The states of jobs that have not ended, and the states of jobs that have ended."""
 
 WITHOUT_NODES: Final[tuple[JobState, ...]] = ("held", "waiting")
 """The states in which a job has no nodes yet."""
@@ -287,7 +287,7 @@ class _Stateful(Protocol):
 
 
 class Lifecycle(Generic[S, C]):
-    """Changes the states of one owner's records by a table, and remembers the last changes for error messages.
+    """Changes the states of its owner's records according to a table, and remembers recent changes for errors.
 
     The remembered changes are not part of the owner's state, so a restart loses them.
 

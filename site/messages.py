@@ -146,7 +146,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_
 
 
 class ChangeRate(msgspec.Struct, frozen=True, tag="ChangeRate", gc=False):
-    """Expect a running job to progress at a different rate, because other jobs on its nodes have changed."""
+    """Expect a running job to progress at a different rate, because the jobs that share its nodes have changed."""
 
     job_id: int
     rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`, the rate of every job at its start
@@ -205,7 +205,7 @@ class AcceptReservation(msgspec.Struct, frozen=True, tag="AcceptReservation", gc
 
 
 class RefuseReservation(msgspec.Struct, frozen=True, tag="RefuseReservation", gc=False):
-    """Notify the user that the nodes are not free at the requested time; `earliest_start_ms` is ``None`` for never."""
+    """Notify the user that the nodes are not free at the requested time; `earliest_start_ms`: None for never."""
 
     reservation_id: int
     reason: str
@@ -354,16 +354,16 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     free: int  # number of nodes that the grid could get now for this length
     start_ms: int | None  # the earliest start according to the estimates; None: no start, because of ``reason``
     reason: str = ""
-    # On other jobs' nodes: the time from now until the job ends, in multiples of its length; None: it cannot share.
+    # If it shared other jobs' nodes: the time until the job ends, in multiples of its length; None: it cannot share.
     slowdown: float | None = None
     cause: Cause = ""
     takes_parts: bool = True  # whether the site accepts fragments of multi-site jobs
-    # Number of nodes for this length that the site has requested from its batch system and no waiting job needs, and
-    # when the last of them is expected.
+    # Number of nodes that the site has requested from its batch system for this length and that no waiting job needs,
+    # and when the last of these nodes is expected.
     coming: int = 0
     coming_ms: int | None = None
-    # Only for a request with a job: its expected run time, its number of nodes, when how many nodes become idle as
-    # (time, number) pairs if ``wants_ready``, and the number of waiting jobs of the site's own users.
+    # Only for a request with a job: its expected run time, its number of nodes, (time, number of nodes that become
+    # idle) pairs if ``wants_ready``, and the number of waiting jobs of the site's own users.
     length_ms: int | None = None
     nodes: int | None = None
     ready: tuple[tuple[int, int], ...] = ()
@@ -512,7 +512,7 @@ class RequeueFragment(OfAttempt, frozen=True, tag="RequeueFragment", gc=False):
 
 
 class RateMeasured(OfAttempt, frozen=True, tag="RateMeasured", gc=False):
-    """The fragments of a job progress at a different rate, because the links or their load have changed."""
+    """The progress rate of a job's fragments has changed, because the links or their load have changed."""
 
     rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; 0: no progress
     # Remaining work according to the estimate, if it does not follow from the rates sent so far, because the job has

@@ -32,7 +32,7 @@ MAX_SLACK = 10_000
 MAX_CAP = 10**9
 
 MAX_LIMITS = 62
-"""Largest number of limits at a site; each limit is a bit of an int64."""
+"""Largest number of limits at a site; each limit takes one bit of an int64."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,7 +135,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     def applies_to(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Return whether the limit applies to a job, or to each job of an array; a user's limit requires ``user``."""
+        """Whether the limit applies to a job, or to each job of an array; ``user`` is required for a user's limit."""
         wide = np.asarray(width) > self.wider_than
         long = np.asarray(estimate_ms) > self.longer_than_ms
         whose = self.user is None or (user is not None and np.asarray(user) == self.user)

@@ -95,7 +95,7 @@ def page_of(records: Mapping[int, JobRecord], query: JobQuery) -> JobPage:
 
 
 class LinkStatus(msgspec.Struct, frozen=True):
-    """State of a connection since the reporting end started.
+    """State of a connection; requests are counted since the reporting end started.
 
     Attributes
     ----------

@@ -103,7 +103,7 @@ def walk_turns(job: Record, cycle: Cycle, until_ms: Int, need_ms: Int) -> Walked
 
 @kernel_part
 def gain_of_cycle(turns: Int, cycle: Cycle) -> Int:
-    """Return the progress (ms) that a job makes in each cycle after the first."""
+    """Return a job's progress (ms) in each cycle after the first; ``turns`` is a bit mask of the job's slices."""
     gained_ms = 0
     before = (turns >> (cycle.n_turns - 1)) & 1
     for turn in range(cycle.n_turns):
@@ -122,13 +122,13 @@ def done_in_turns_ms(job: Record, cycle: Cycle, need_ms: Int) -> Int:
 
 @kernel_part
 def turn_at(elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return the index of the slice in progress just before ``elapsed_ms``, counting from the first cycle."""
+    """Return the number of the slice in progress just before ``elapsed_ms``, counted from 0 across all cycles."""
     return (elapsed_ms - 1) // cycle.slice_ms
 
 
 @kernel_part
 def time_of_turn_ms(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return how long (ms) a slice of the cycle has lasted so far, summed over all cycles."""
+    """Return the total time (ms) spent so far in slice ``turn`` of all cycles."""
     slices, part_ms = divmod(elapsed_ms, cycle.slice_ms)
     cycles, rest = divmod(slices, cycle.n_turns)
     time_ms = cycles * cycle.slice_ms
@@ -141,7 +141,7 @@ def time_of_turn_ms(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
 
 @kernel_part
 def times_of_turn(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return in how many cycles a slice has begun."""
+    """Return how many times slice ``turn`` has begun so far."""
     begun = (elapsed_ms + cycle.slice_ms - 1) // cycle.slice_ms
     cycles, rest = divmod(begun, cycle.n_turns)
     return cycles + 1 if turn < rest else cycles

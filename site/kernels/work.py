@@ -26,30 +26,30 @@ from gridweave.site.kernels.state import NEVER_MS
 WorkTable = npt.NDArray[np.void]
 
 RATE_ONE = 1 << 16
-"""Rate 1, at which a millisecond of work takes a millisecond."""
+"""Rate 1, at which a millisecond of work takes a millisecond of wall time."""
 
 
 @kernel_part
 def work_of(length_ms: Int) -> Int:
-    """Return the work of a job that runs ``length_ms`` at rate 1."""
+    """Return the work of a job that takes ``length_ms`` at rate 1."""
     return length_ms * RATE_ONE
 
 
 @kernel_part
 def rate_of(slowdown: float) -> Int:
-    """Return the rate of a job that runs ``slowdown`` (at least 1.0) times as long; the rate is at least 2**-16."""
+    """Return the rate, at least 2**-16, of a job that takes ``slowdown`` (at least 1.0) times as long as at rate 1."""
     return max(1, round(RATE_ONE / slowdown))
 
 
 @kernel_part
 def work_left(left: Int, rate: Int, since_ms: Int, now_ms: Int) -> Int:
-    """Return the remaining work now, if ``left`` remained at ``since_ms`` and the job has run at this rate since."""
+    """Return the work remaining at ``now_ms`` if ``left`` remained at ``since_ms`` and the rate has not changed."""
     return max(0, left - rate * (now_ms - since_ms))
 
 
 @kernel_part
 def work_done_ms(left: Int, rate: Int, now_ms: Int) -> Int:
-    """Return the first millisecond at which the remaining work is done at this rate, or NEVER_MS."""
+    """Return the first millisecond at which the remaining work is done, or `NEVER_MS` if the rate is 0."""
     if left <= 0:
         return now_ms
     if rate == 0:
@@ -74,7 +74,7 @@ WORK = np.dtype(
 (`NEVER_MS` if it is paused). ``place`` is its index in the heap of end times, or `NOT_THERE`."""
 
 END = np.dtype([("end_ms", np.int64), ("job_id", np.int64), ("row", np.int64)], align=True)
-"""An end time in the heap, with the job's row."""
+"""A heap entry: a job's end time, its id, and its row in the `WORK` table."""
 
 NOT_RUNNING = np.int64(-1)
 """The rate of a job that has not started yet or has ended."""
@@ -116,10 +116,10 @@ class RunArrays(NamedTuple):
     ----------
     clock : numpy.ndarray of records, shape (1,)
         The progress of the simulation: the numbers of jobs ``submitted``, cancellations handled (``cancelled``) and
-        node changes applied (``changed``); ``woken_ms``, when another change needs a scheduling pass (`NEVER_MS`: no
-        such change); and ``stirred``, whether flows have started or ended since links were last shared.
+        node changes applied (``changed``); ``woken_ms``, when any other change needs a scheduling pass (`NEVER_MS`:
+        no change); ``stirred``, whether flows have started or ended since link bandwidth was last shared out.
     run_ms : numpy.ndarray of int64, shape (n,)
-        Actual run times on one site, which sites and the grid cannot see.
+        Actual run times on a single site; hidden from the sites and the grid.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         Filled in by the simulation; `NOT_YET` at first.
     ends : Ends
@@ -133,7 +133,7 @@ class RunArrays(NamedTuple):
 
 
 def new_run(run_ms: npt.NDArray[np.int64], capacity: int) -> RunArrays:
-    """Return a new simulation whose heap has capacity for the end times of this number of jobs."""
+    """Return a new simulation whose heap can hold ``capacity`` end times."""
     start_ms, end_ms = np.full((2, len(run_ms)), NOT_YET)
     clock = np.zeros(1, _CLOCK)
     clock["woken_ms"] = NEVER_MS
@@ -165,7 +165,7 @@ def set_rate(job: Any, rate: Int, now_ms: Int) -> None:
 
 @kernel
 def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, rate: Int, now_ms: Int) -> None:
-    """Start the job in a row, or continue it with a new amount of work.
+    """Start the job in a row of the table, or continue it with a new amount of work.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, ra
 
 @kernel
 def expect_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, now_ms: Int, end_ms: Int) -> None:
-    """Start or continue a row's job, which runs in time slices, with an end time computed by the caller.
+    """Start or continue a job that runs in time slices; the caller has computed its end time.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def stop_work(ends: Ends, work: WorkTable, row: Int) -> None:
 
 @kernel
 def place_end(ends: Ends, work: WorkTable, row: Int) -> None:
-    """Insert a row's end time into the heap, move it if the row is already there, or remove it if it is `NEVER_MS`."""
+    """Insert or move a row's end time in the heap; remove it from the heap if it is `NEVER_MS`."""
     job = work[row]
     if job.place != NOT_THERE:
         take_end(ends, work, job.place)

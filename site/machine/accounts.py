@@ -1,4 +1,4 @@
-"""Map the user of a job to a Unix account for the launcher, from a table or by the same name."""
+"""Map a job's user to a Unix account for the launcher, using a table or the account with the same name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 from gridweave.errors import GridweaveError
 
 LEAST_UID = 1000
-"""The smallest uid of ordinary users; a system account below it is used only if the table names it."""
+"""The smallest uid of ordinary users; an account with a smaller uid is used only if the table lists it."""
 
 
 MOST_LISTED = 32_000
@@ -58,7 +58,7 @@ class Settings(NamedTuple):
         return {"service": self.service.pw_name, "users": users if is_listed else [], "anyone": not is_listed}
 
     def account(self, user: str) -> pwd.struct_passwd:
-        """Return the account for a job's user, from the table or by the same name; raise DeniedError if not allowed."""
+        """Return a job user's account, from the table or with the same name; raise DeniedError if it is not allowed."""
         name = self.file.users.get(user) or (user if self.file.same_name else "")
         if not name:
             raise DeniedError(f"user {user!r} has no Unix account on this machine; add one to [users] in {self.path}")

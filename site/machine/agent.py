@@ -72,7 +72,7 @@ from gridweave.site.messages import (
 logger = logging.getLogger("gridweave.live")
 
 RESULT, USAGE_OVER_TIME = "result", "usage"
-"""Names read like output streams: a callable's return value, and the resource use over time (`UsageCurve`)."""
+"""Stream names for a callable's return value, and for the resource use over time (`UsageCurve`)."""
 
 MOST_OUTPUT = 4 << 20
 """Largest amount of output returned by one request [bytes]."""
@@ -110,11 +110,11 @@ class AgentDriver:
     Parameters
     ----------
     report : callable
-        Sends encoded reports to the site. Returns once the site has stored them, and raises if that is not certain.
+        Sends encoded reports to the site; returns once the site has stored them, and raises if that is uncertain.
     cores : sequence of Cores
         The hardware threads of each core, for each node. Ranks on a node without an entry are not pinned.
     secret : str
-        Secret from which the keys are derived with which a job's ranks authenticate each other; empty: no keys.
+        Secret for deriving the keys with which a job's ranks authenticate each other; empty: no keys.
 
     Notes
     -----
@@ -436,7 +436,7 @@ def lane_threads(cores: Cores, lanes: tuple[int, int], lane: int) -> tuple[int, 
     lanes : (int, int)
         Cores per node and threads per core in the site's model.
     lane : int
-        Number of the model's thread, counted from 0, core by core.
+        Index of the thread in the site's model, counted core by core.
 
     Examples
     --------

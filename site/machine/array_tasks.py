@@ -52,7 +52,7 @@ class Packed(NamedTuple):
 
 
 class SharedTasks:
-    """A rank's access to the array tasks shared by all ranks of a node task; all ranks use the same folder."""
+    """Gives a rank access to the array tasks that all ranks of a node task share; all of them use the same folder."""
 
     def __init__(self, folder: Path, array_tasks: Ranges) -> None:
         self._indexes = list(indexes_of(array_tasks))

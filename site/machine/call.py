@@ -31,7 +31,7 @@ _MOST_DEPTH = 200
 
 _MOST_ERROR = 500
 _MOST_TRACE = 4_000
-"""Maximum lengths of an item's error, cut at the end, and of its traceback, cut at the beginning [characters]."""
+"""Maximum lengths of an item's error (truncated at the end) and traceback (truncated at the start) [characters]."""
 
 
 def find_callable(name: str) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def find_callable(name: str) -> Callable[..., Any]:
 
 
 def run_call(folder: Path, rank: int, call: Call, limit_bytes: int, *, size: int = 1) -> int:
-    """Call a callable, write its result, and return the exit code, which is `UNUSABLE` if it cannot be found.
+    """Call a callable, write its result, and return the exit code, or `UNUSABLE` if the callable cannot be found.
 
     Parameters
     ----------

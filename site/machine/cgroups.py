@@ -1,6 +1,6 @@
 """Use Linux control groups to enforce a job's limits, detect out-of-memory kills, and pause or kill all its processes.
 
-Controllers available in version 2 are used there, and the other controllers in version 1 if it is mounted. The kernel's
+A controller is used in version 2 if it is available there, otherwise in version 1 if that is mounted. The kernel's
 file names are documented in Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 """
 
@@ -241,7 +241,7 @@ def missing_groups(launch: Launch) -> str | None:
 
 
 def parts_problem(groups: Mapping[str, str]) -> str | None:
-    """Return the reason why control groups, given by controller, cannot enforce fractions of nodes, or None."""
+    """Return why these control groups, one per controller, cannot enforce fractions of nodes, or None."""
     lacking = [controller for controller in ("cpu", "memory") if controller not in groups]
     lacking += [] if ControlGroup(groups).can_pause else [FREEZER]
     if not lacking:
@@ -257,7 +257,7 @@ def group_name(folder: Path) -> str:
 
 
 def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
-    """Return the folder of a process's group for each controller, and whether the controller is in version 2.
+    """Return the folder of a process's group for each controller, and whether version 2 provides the controller.
 
     ``root`` is the process's folder in /proc.
     """

@@ -55,7 +55,7 @@ _NAME = re.compile(r"(\d+)\.(\d+)")
 
 
 def check_way(root: Path) -> None:
-    """Raise InputError if the permissions of a parent folder prevent the jobs' users from reaching a folder."""
+    """Raise InputError if a parent folder's permissions prevent the jobs' users from reaching a folder."""
     for folder in root.parents:
         if not folder.stat().st_mode & stat.S_IXOTH:
             problem = f"{folder} is closed to other users, but their jobs run below it"
@@ -267,7 +267,7 @@ def write_state(folder: Path, state: NodeTaskState) -> None:
 
 
 def _write_reserved(folder: Path, data: bytes) -> bool:
-    """Write the state into the reserved file and rename it, using no new disk space; return False without this file."""
+    """Write the state into the reserved file and rename it, using no new disk space; return False if it is missing."""
     try:
         handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:

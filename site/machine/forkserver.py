@@ -72,7 +72,7 @@ def warm_up() -> None:
 
 
 def supervise(folder: Path, base: Mapping[str, str]) -> None:
-    """Run the node task in a folder, unless another process is running it or it has run before.
+    """Run the node task in a folder, unless another process is running the task or the task has run before.
 
     Only the process that holds the folder's lock may run the task, and an existing state means that the task has run.
     So a task runs at most once, however often its start is requested. The lock is released when its holder exits.
@@ -91,7 +91,7 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
 
 
 def _supervisor_of(folder: Path, base: Mapping[str, str]) -> Supervisor:
-    """Return a supervisor for the node task in a folder; if the task is unreadable, the supervisor reports failure."""
+    """Return a supervisor for the node task in a folder; if its files are unreadable, it reports failure."""
     launch = read_launch(folder)
     if launch is not None and (launch.job_id, launch.attempt) == task_key(folder):
         return Supervisor(folder, launch, base)

@@ -59,7 +59,7 @@ def excess(oldest_first: Iterable[KeptNodeTask], use: UserUse, limit_bytes: int)
     Parameters
     ----------
     oldest_first : iterable of KeptNodeTask
-        The user's node tasks on the machine; read only as far as needed.
+        The user's node tasks on the machine; consumed only as far as needed.
     use : UserUse
         The user's totals.
 
@@ -105,7 +105,7 @@ class KeptNodeTasks:
     root : pathlib.Path
         The register's folder, which only one process may use at a time.
     where : str
-        The scope of the size limits for messages, such as "on the machine".
+        Where the size limits apply, as text for messages, e.g. "on the machine".
     """
 
     def __init__(self, root: Path, limits: OutputLimits, where: str = "on the machine") -> None:

@@ -219,7 +219,7 @@ class RankParent:
         os.close(inside)
 
     def job_group(self) -> ControlGroup:
-        """Return the task's control group: for a task with limits, in all hierarchies; otherwise, where it exists."""
+        """Return the task's control group: in all hierarchies if the task has limits, else only where it exists."""
         parents = self.settings.groups if self.group else {}
         folders = {controller: f"{parent}/{self.group}" for controller, parent in parents.items()}
         return ControlGroup({name: path for name, path in folders.items() if self.is_limited or os.path.isdir(path)})
@@ -354,7 +354,7 @@ def _collect(keepers: set[int]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve with the settings in a file; exit with a one-line message on an error."""
+    """Run the launcher with the settings in a file; exit with a one-line message on an error."""
     try:
         if os.getuid() != 0:
             raise DeniedError("the launcher must run as root: only root can start processes as other users")

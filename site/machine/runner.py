@@ -116,7 +116,7 @@ class Runner:
 
     Notes
     -----
-    All calls may be repeated. All calls and events must use the same event loop. A task is started at most once,
+    All calls can safely be repeated. All calls and events must use the same event loop. A task is started at most once,
     despite crashes. Its end is reported at least once, and again by every runner that adopts it, until the task is
     released or forgotten.
 
@@ -477,7 +477,7 @@ class Runner:
     # -- notices from shims and the fork server -----------------------------------------------------------------------
 
     def _on_shim(self, folder: Path, handle: int | None, reason: str) -> None:
-        """Watch a new shim, or conclude a task whose shim could not be started."""
+        """Watch a new shim, or record the end of a task whose shim could not be started."""
         key = task_key(folder)
         node_task = self._node_tasks.get(key) if key is not None else None
         if node_task is None:
@@ -541,7 +541,7 @@ class Runner:
         await self._settle(node_task)
 
     async def _settle(self, node_task: LocalTask, failed: str = "") -> None:
-        """Watch a task whose shim is alive; conclude a task whose shim is dead."""
+        """Watch a task whose shim is alive; record the end of a task whose shim is dead."""
         while True:
             state = read_state(node_task.folder)
             if state is not None:
@@ -578,7 +578,7 @@ class Runner:
     # -- overdue tasks ------------------------------------------------------------------------------------------------
 
     def _expect_end(self, node_task: LocalTask) -> None:
-        """Schedule a check that the task has ended by its kill time, which each change of pace may move."""
+        """Schedule a check that the task has ended by its kill time, which changes if the task is paused or slowed."""
         now_s, due_ms = time.time(), node_task.due_ms()
         instants_s = [] if due_ms is None else [due_ms / 1000]
         if node_task.paced_at_s + SILENT_S > now_s:
@@ -608,7 +608,7 @@ class Runner:
             self._look_later(node_task, _LOOK_OVERDUE_S)
 
     def _conclude_unstarted(self, node_task: LocalTask, failed: str) -> bool:
-        """Conclude a task without a state, unless a shim holds its lock."""
+        """Record the end of a task that never started, unless a shim holds its lock; return whether it was recorded."""
         with unstarted(node_task.folder, failed) as end:
             if end is not None:
                 self._conclude(node_task, *end)
@@ -655,7 +655,7 @@ class Runner:
         self._events.put_nowait(NodeTaskEnded(*key, "lost", reason, (), Used(), None, removal.at_ms))
 
     def _report_ended(self, node_task: LocalTask, state: NodeTaskState) -> None:
-        """Report the end of a task, once and after its start."""
+        """Report the end of a task once, after reporting its start."""
         if node_task.ended:
             return
         if state.started_ms is not None:

@@ -197,7 +197,7 @@ class LauncherStarter(Starter):
         return int(answer["pid"]), int(answer["ticks"]), reader
 
     def _answer(self, name: str) -> dict[str, Any]:
-        """Wait for the message that has this key; queue other messages."""
+        """Return the next message that contains this key; queue all other messages."""
         self._socket.setblocking(True)
         try:
             while True:
@@ -224,7 +224,7 @@ class LauncherStarter(Starter):
 
     @override
     def pause(self) -> None:
-        """Request that the rank parent pause all processes, which happens a moment later."""
+        """Request that the rank parent pause all processes; the pause takes effect a moment later."""
         self._command({"do": "pause"})
 
     @override
@@ -258,7 +258,7 @@ def clear_as_user(folder: Path, launch: Launch) -> None:
 def bytes_as_user(folder: Path, launch: Launch) -> int:
     """Return the disk use of the user's part of a node task's folder [bytes], measured as that user.
 
-    Entries are counted as in `gridweave.site.machine.kept.folder_bytes`. Raise ValueError if that fails.
+    Entries are counted as in `gridweave.site.machine.kept.folder_bytes`. Raise ValueError if the measurement fails.
     """
     return int(_as_user(folder, launch, f"chmod -R u+rwX . ; find . -printf '%b\\n' | {_SUM}"))
 

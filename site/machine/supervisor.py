@@ -67,7 +67,7 @@ from gridweave.site.machine.usage import BoundedCurve, Meter
 from gridweave.site.times import span_text
 
 CLOSED = -1
-"""Stands for the descriptor of a pipe that has been closed."""
+"""Replaces the descriptor of a pipe that has been closed."""
 
 _MAX_REASON = 500
 
@@ -404,7 +404,7 @@ class Supervisor:
         return self.worked_at_s + (self.launch.limit_ms / 1000 - self.worked_s) / self.speed
 
     def _warn_at_s(self) -> float | None:
-        """Return when to send the signal before the limit; None if it was already sent or is not due at all."""
+        """Return when to send the signal before the limit; None if it was already sent or will never be due."""
         limit_at_s, ahead = self._limit_at_s(), self.launch.limit_signal
         if limit_at_s is None or ahead is None or self.is_warned or self.outcome is not None:
             return None
@@ -424,7 +424,7 @@ class Supervisor:
             self.starter.signal(signal.Signals[f"SIG{ahead.name}"], only=only, but=but)
 
     def _is_to_change(self) -> bool:
-        """Whether the task is running and a change of its pace or speed is requested, for now or later."""
+        """Whether the task is running, and a request to pause, resume or slow it is pending, for now or later."""
         if self.phase != "running" or self.pace is None:
             return False
         return self.pace.runs == (self.paused_at_s is not None) or self.pace.speed != self.speed
@@ -527,7 +527,7 @@ class Supervisor:
                 self._write()
 
     def _keep_gate(self) -> None:
-        """Open the gate if all ranks are ready, the agreed start time has come, and the order has arrived."""
+        """Open the gate if all ranks are ready, the agreed start time has been reached, and the order has arrived."""
         if not self._waits():
             return
         try:
@@ -653,7 +653,7 @@ class Supervisor:
             self._end("failed", f"{self._why(failed)}; the other ranks were ended")
 
     def _why(self, failed: RankProcess) -> str:
-        """Return why a rank failed; out of memory if KILL ended it or its shell's command, and an OOM kill occurred."""
+        """Return why a rank failed: out of memory if KILL ended it or its shell's command, and an OOM kill occurred."""
         description = failed.describe(self.user_folder)
         was_killed = os.waitstatus_to_exitcode(failed.status or 0) in (-signal.SIGKILL, 128 + signal.SIGKILL)
         if not was_killed or self.around.oom_kills() <= self.killed_before:
@@ -710,7 +710,7 @@ class Supervisor:
         return None if due_s is None else round((time.time() + due_s - time.monotonic()) * 1000)
 
     def _has_run(self) -> bool:
-        """Whether the ranks have passed the gate or may still pass it, so that their reports are meaningful."""
+        """Whether the ranks have passed the gate or can still pass it, so that their reports are meaningful."""
         return self.outcome is None or self.started_ms is not None
 
     def _write(self) -> None:

@@ -160,7 +160,7 @@ class Meter:
         self._owners: dict[tuple[int, int], int] = {}
 
     def add_rank(self, rank: int, pid: int) -> None:
-        """Attribute the processes in the session with this leader to a rank."""
+        """Attribute the processes in the session led by this process to a rank."""
         self._sums[rank] = _Sum()
         self._leaders[pid] = rank
 
@@ -197,7 +197,7 @@ class Meter:
 
     @property
     def cpu_s(self) -> float:
-        """Total CPU time of all processes so far."""
+        """The total CPU time of all processes so far."""
         return sum(part.usage(0.0).cpu_s for part in self._sums.values())
 
     def unowned(self) -> Used:

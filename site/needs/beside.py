@@ -21,7 +21,7 @@ _MOST_KINDS = 10_000
 
 
 class SharedTime(msgspec.Struct):
-    """A running job's node sharing so far; work is in ms at rate 1."""
+    """A running job's node sharing so far; its partners are the jobs that share its nodes; work is in ms at rate 1."""
 
     start_ms: int
     since_ms: int  # when the job got its current partners and rate

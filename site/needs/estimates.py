@@ -1,4 +1,4 @@
-"""Estimate the needs of jobs that do not state them, from earlier runs of their class or from the grid's file."""
+"""Estimate the needs of jobs that do not state them, from earlier runs of their class or the grid's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridweave.site.launch import Used
 from gridweave.site.needs.text import MEMORY
 
 LEAST_RUNS = 5
-"""Minimum number of recorded runs of a user and class for their mean to be used."""
+"""Minimum number of recorded runs of a user and job class for the mean of these runs to be used."""
 
 DISK_BPS = 200e6
 """Default bandwidth of a node's disk, about that of a hard disk [bytes/s]."""
@@ -49,7 +49,7 @@ class UsualNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NeedsExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean fractions of their run time that a user's jobs of a class spent on CPU, network and disk."""
+    """Mean fractions of run time that one user's jobs of one job class spent on CPU, network and disk."""
 
     user: str
     job_class: str
@@ -103,7 +103,7 @@ class KnownNeeds:
     def of(self, request: JobRequest) -> AssumedNeeds:
         """Return a job's assumed needs.
 
-        The needs stated by the job take precedence, then earlier runs of its user and class, then the grid's file.
+        The needs stated by the job take precedence, then earlier runs of its user and class, then the defaults.
         """
         if request.resources is not None:
             return AssumedNeeds(request.resources, "")
@@ -114,7 +114,7 @@ class KnownNeeds:
         return AssumedNeeds(needs, "" if needs is None else why)
 
     def ended(self, record: JobRecord, run_ms: int) -> None:
-        """Record an ended job if it has a class, has finished, and did not share its nodes."""
+        """Record an ended job if it has a job class, has finished, and did not share its nodes."""
         request, used = record.request, record.used
         is_alone = record.sharing is None and len(record.places) == 1
         if not (request.job_class and is_alone and record.outcome == "finished" and used.wall_s > 0):

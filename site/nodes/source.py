@@ -17,7 +17,7 @@ from gridweave.site.job import Job, NodeIntervals
 from gridweave.site.messages import BatchSnapshot
 
 PILOT = 0
-"""Job id in the request for a pilot, which requests nodes from a batch system before any job needs them."""
+"""Job id in a batch system request for a pilot, i.e. for nodes that no job needs yet."""
 
 
 class NodeRequest(NamedTuple):
@@ -33,7 +33,7 @@ class NodeRequest(NamedTuple):
 class NodeSource(ABC):
     """A site's nodes, the jobs on them, and the discipline that schedules the jobs.
 
-    The nodes of a job are the bits of an integer (`gridweave.site.allocation`). At each point in time, the methods are
+    A job's nodes are bits of an integer (`gridweave.site.allocation`). At each point in time, the methods are
     called in this order: ``end`` of ended jobs, ``seen``, ``before_pass``, then ``start``, ``move`` and ``end``
     according to the decisions of the pass, and ``after_pass``.
 
@@ -96,7 +96,7 @@ class NodeSource(ABC):
 
     @property
     def free(self) -> int:
-        """Number of nodes that are present and have neither a job nor an open reservation."""
+        """The number of nodes that are present and have neither a job nor an open reservation."""
         return self.pool.free if self._is_counted else self.discipline.free
 
     # Before and after a pass.
@@ -111,7 +111,7 @@ class NodeSource(ABC):
 
     @property
     def absent(self) -> int:
-        """Number of nodes that no job can get now because the batch system has not provided them."""
+        """The number of nodes that no job can get now because the batch system has not provided them."""
         return 0
 
     @abstractmethod
@@ -144,17 +144,17 @@ class NodeSource(ABC):
         return 0, None
 
     def note(self, now_ms: int) -> str:
-        """Return advice for a grid that cannot place a job at this site, as part of a sentence; may be empty."""
+        """Return advice for a grid that cannot place a job at this site, as part of a sentence, or ""."""
         return ""
 
     @property
     def idle(self) -> int:
-        """Number of nodes that the site's jobs can get: no job and no other user of the batch system is using them."""
+        """The number of nodes that the site's jobs can get because neither jobs nor other batch users occupy them."""
         return self.free
 
     @property
     def longest_job_ms(self) -> int | None:
-        """Longest estimate that a job at this site may have; None: no known limit."""
+        """The longest estimate that a job at this site may have; None: no known limit."""
         return None
 
     # The discipline's answers for the nodes that are present.

@@ -29,7 +29,7 @@ def make_run(
     *,
     gives_parts: bool = False,
 ) -> Run:
-    """Build the run of a job; the site's nodes are numbered machine by machine.
+    """Build a job's run; the site's nodes are numbered machine by machine.
 
     Within each group of identical tasks, ranks are numbered in the order of the nodes. If nodes are shared, each rank
     has hardware threads, numbered from 0 on its node, core by core; `lanes` is the number of cores per node and of

@@ -102,7 +102,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changeable(self) -> Changeable:
-        """The settings that may change while the same journal is used."""
+        """The settings that can change while the same journal is used."""
         settings: dict[str, None] = dict.fromkeys(
             ("rendezvous_ms", "alone_ms", "week", "owner.own_users_first", "machines.ports")
         )
@@ -146,14 +146,14 @@ class Run(msgspec.Struct):
     ending: str = ""  # why the machines were ordered to end the run; empty if they were not
     at_once: bool = False  # whether this order skips the grace period
     saves: bool = False  # whether the ranks first get the checkpoint signal
-    # How the site ends the run, as a state of `RUN_END`; empty: it does not end it.
+    # How the site ends the run, as a state of `RUN_END`; empty: the site is not ending the run.
     killed: str = ""
     why_killed: str = ""  # the reason in one line
     port: Port = NO_PORT  # the ranks' rendezvous port
     is_paused: bool | None = None  # according to the last order; ``None``: no order yet
     speed: float = 1.0  # fraction of full speed according to the last order
     next_run: Run | None = None  # run on other nodes that starts when this run has written a checkpoint and ended
-    is_evicted: bool = False  # whether it must give its nodes to another job; its own job waits or has `next_start`
+    is_evicted: bool = False  # whether another job gets its nodes; the evicted job is waiting or has `next_start`
     next_start: StartJob | None = None  # the job's next start, decided before this run had left its nodes
     next_limit_ms: int = 0  # wall time limit of the run that begins with `next_start`
     is_kept: bool = False  # whether its start is delayed until an evicted run has left its nodes
@@ -162,7 +162,7 @@ class Run(msgspec.Struct):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the run was ended only to continue as `next_run`, not by itself or because the job is to end."""
+        """Whether the run was ended only so that the job continues as `next_run`, and not for another reason."""
         outcomes = {node_task.end.outcome for node_task in self.node_tasks.values() if node_task.end is not None}
         return self.next_run is not None and not self.killed and "cancelled" in outcomes <= {"cancelled", "finished"}
 
@@ -178,7 +178,7 @@ class Run(msgspec.Struct):
 
     @property
     def why_delayed(self) -> str:
-        """Why a machine cannot start its task yet; empty if all machines have started or reported no delay."""
+        """The reason a machine cannot start its task yet; empty if all machines have started or reported no delay."""
         return next((node_task.delayed for node_task in self.node_tasks.values() if node_task.delayed), "")
 
     @property
@@ -200,19 +200,19 @@ class Run(msgspec.Struct):
 
     @property
     def ran_ms(self) -> Ran:
-        """When the last of the run's processes started, and when the last one ended; None if no process ran."""
+        """The latest start and the latest end of the run's processes; None if no process ran."""
         return functools.reduce(
             both_ran, (node_task.end.ran_ms for node_task in self.node_tasks.values() if node_task.end), None
         )
 
     @property
     def ended_ms(self) -> int | None:
-        """When the run's processes ended, by their machines' clocks; None if unknown or before the run's start."""
+        """The end time of the run's processes, by machine clocks; None if unknown or before the run's start."""
         return self.ran_ms[1] if self.ran_ms is not None and self.ran_ms[1] >= self.start_ms else None
 
     @property
     def exit_codes(self) -> tuple[tuple[int, int | None, int | None], ...]:
-        """Rank, exit code and signal of each failed rank, sorted by rank; at most `MOST_CODES`."""
+        """The rank, exit code and signal of each failed rank, sorted by rank; at most `MOST_CODES`."""
         ranks = [
             rank for node_task in self.node_tasks.values() if node_task.end is not None for rank in node_task.end.ranks
         ]
@@ -358,7 +358,7 @@ class Runs:
     """A site's runs, and the machines that cannot start tasks.
 
     `Runs` records the jobs' histories in the site's registry, and adds orders for machines to the registry's commands.
-    `over` contains the runs that ended at the current time, by job id; `begun` the runs that got their nodes after all.
+    `over` contains the runs that ended at the current time, by job id; `begun` the delayed runs that got their nodes.
     """
 
     def __init__(self, settings: SiteSettings, registry: JobRegistry) -> None:
@@ -561,7 +561,7 @@ class Runs:
             self._end_tasks(run, reason)
 
     def has_as_many(self, run: Run) -> bool:
-        """Whether each machine has as many ranks and the same share of its nodes as in the job's current run."""
+        """Whether a run has the same number of ranks and node fractions on each machine as the job's current run."""
         old = self._runs.get(run.job_id)
         return old is not None and _ranks_at(old.next_run or old) == _ranks_at(run)
 
@@ -723,7 +723,7 @@ class Runs:
         return [] if run.is_evicted else [JobFinished(event.job_id, run.outcome()[0] == "finished", run.ended_ms)]
 
     def _runs_that_waited(self, machine: str) -> None:
-        """Start a machine's waiting runs whose nodes are now all free, in the order of their job ids."""
+        """Start a machine's waiting runs whose nodes are now all free, ordered by job id."""
         for _, run in sorted(self._runs.items()):
             if run.is_kept and not run.ending and machine in run.node_tasks and not self.in_way(run):
                 run.is_kept = False

@@ -84,7 +84,7 @@ OWN = 0
 """The attempt number of jobs of the site's own users."""
 
 PartRequest = CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | OpenGate | FragmentsMet | RateMeasured
-"""The grid's requests about a part that is already at this site."""
+"""The grid's requests about a part of a grid job that is already at this site."""
 
 ContractEvent = Event | Request | OpenGate | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
@@ -114,7 +114,7 @@ class ContractCore:
     nodes : int
         Number of nodes of the site, >= 1.
     owner : OwnerPolicy, optional
-        By default, all nodes are for the grid, in one queue with the site's own users.
+        By default, the grid can use all nodes and shares one queue with the site's own users.
     rendezvous_ms : int
         How long started fragments wait for the other fragments of their job.
     alone_ms : int
@@ -417,7 +417,7 @@ class ContractCore:
         return (event,)
 
     def _why_refused(self, job: Job, start_ms: int, *, ahead: bool) -> str | None:
-        """Return why the site refuses to reserve nodes for a start at `start_ms`, or ahead; None if it agrees."""
+        """Return why the site refuses to reserve nodes, or None; `ahead` means that the fragment may wait for nodes."""
         if job.in_step and not self.site.takes_parts:
             if self.site.source.can_hold_nodes:
                 return "the site slows and pauses jobs, and a job on several sites would wait for its part here"
@@ -565,7 +565,7 @@ class ContractCore:
         return ended
 
     def _due_ms(self, part: GridJob) -> int:
-        """Return when a part times out; for a committed part, its start."""
+        """Return when a part times out or, if it is committed, when it starts."""
         if part.state == COMMITTED:
             return part.start_ms
         if part.state == RESERVED:
@@ -588,7 +588,7 @@ class ContractCore:
             self._answer(slowed.late_report(event.job_id, part.attempt))
 
     def _put_off_limits(self) -> None:
-        """Extend the limits of slowed fragments until their work is done, so that other traffic cannot kill a job.
+        """Extend slowed fragments' limits until their work is done, so that other jobs' traffic cannot kill them.
 
         Also extend the limit of a fragment that is waiting at its gate, because it has not started working.
         """
@@ -674,7 +674,7 @@ class ContractCore:
         return {job_id: JobCancelled(job_id)}
 
     def _granted(self, command: StartJob, part: GridJob) -> None:
-        """Record that a part has got its nodes: hold them until the agreed start, or start the part now."""
+        """Record that a part has received its nodes: hold them until the agreed start, or start the part now."""
         job_id = command.job_id
         part.grant = command
         if part.state == WAITING:
@@ -692,7 +692,7 @@ class ContractCore:
         self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
 
     def _start_due(self) -> None:
-        """Start the committed fragments whose agreed start time has come."""
+        """Start the committed fragments whose agreed start time has been reached."""
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
             if part.state == COMMITTED and part.start_ms <= self._now_ms:

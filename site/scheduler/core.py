@@ -77,7 +77,7 @@ class SiteCore:
     Notes
     -----
     Messages can arrive twice, so repeated events and events about unknown jobs are ignored. The core does not remember
-    the ids of jobs that have left. The caller must not submit such a job again, or cancel a job before its submission.
+    jobs that have left, so the caller must not submit a job again after its end, or cancel a job before submitting it.
 
     Examples
     --------
@@ -132,12 +132,12 @@ class SiteCore:
 
     @property
     def threads_per_node(self) -> int:
-        """Number of separately assigned hardware threads per node; 1 if jobs get whole nodes."""
+        """The number of separately assigned hardware threads per node; 1 if jobs get whole nodes."""
         return math.prod(self.traits.threads)
 
     @property
     def free(self) -> int:
-        """Number of nodes that are held by neither a job nor an open reservation."""
+        """The number of nodes that are held by neither a job nor an open reservation."""
         return self.source.free
 
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
@@ -161,7 +161,7 @@ class SiteCore:
         return self._discipline.form_of(job_id)
 
     def rate_of(self, job_id: int) -> int:
-        """Return a job's rate at its start, which is above 1 on fast machines of a site whose machines differ."""
+        """Return the rate at which a job starts; it exceeds 1 on the faster machines of a heterogeneous site."""
         return self._discipline.rate_of(job_id)
 
     def answer(self, question: str) -> Any:
@@ -328,7 +328,7 @@ class SiteCore:
         return next_ms if next_ms is None or next_ms > self._now_ms else self._now_ms + 1
 
     def why_paused(self, now_ms: int, job_id: int) -> str:
-        """Return for which job a job is paused on its nodes, and until when; empty if it is not paused."""
+        """Return in words for which other job a job is paused, and until when; empty if the job is not paused."""
         return self._discipline.pause_reason(now_ms, job_id) if job_id in self._nodes_of else ""
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
@@ -348,7 +348,7 @@ class SiteCore:
         return msgspec.structs.replace(site_reason, reason=reason, nodes=self.nodes, free=self.source.idle)
 
     def _with_rule(self, reason: str) -> str:
-        """Append to a reason the discipline's rule by which the start may still change, if there is one."""
+        """Append the discipline's rule by which the start can still change, if any, to a reason."""
         rule = self._discipline.rule_in_force()
         return f"{reason}; {rule}" if rule else reason
 
@@ -420,7 +420,7 @@ class SiteCore:
         return self.source.why_never(job)
 
     def why_no_start(self, job: Job) -> tuple[str, Cause, bool]:
-        """Return why a job has no start at this site, the cause, and whether a fragment of the job could start.
+        """Return why a job cannot start at this site, the refusal's cause, and whether a fragment of the job could.
 
         The cause is ``never`` if the job can never run at this site.
         """
@@ -436,7 +436,7 @@ class SiteCore:
         return (JobForm(width=width),) if self.traits.forms else ()
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start according to estimates and without later jobs; None: never.
+        """Return when a job submitted now would start if estimates are exact and no jobs follow; None: never.
 
         A queue without promised starts computes this time as if all waiting jobs were planned in queue order.
         """
@@ -623,7 +623,7 @@ class SiteCore:
 
 
 def _instant_order(event: Event) -> tuple[int, int]:
-    """Return the sort key of an event among simultaneous events; events with equal keys keep their order."""
+    """Return the key that orders simultaneous events; events with equal keys keep their order."""
     if isinstance(event, JobFinished):
         return 0, event.job_id
     return (1, 0) if isinstance(event, (JobCancelled, ReservationCancelled)) else (2, 0)

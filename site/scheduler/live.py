@@ -78,7 +78,7 @@ from gridweave.site.users.registry import JobRegistry, RegistryState
 
 
 class Expected(msgspec.Struct):
-    """An attempt of a grid job, from its description until it has left the site."""
+    """An attempt of a grid job, from the arrival of its description until it leaves the site."""
 
     described: DescribeJob
     is_asked: bool = False  # whether the grid has requested nodes for the attempt
@@ -181,7 +181,7 @@ class LiveSite:
         return self.registry.out
 
     def request_of(self, job_id: int) -> JobRequest | None:
-        """Return the request of a job at this site, whether of its own users or the grid; None if unknown."""
+        """Return the request of a job of the site's own users or the grid; None if this site does not know the job."""
         record = self.registry.records.get(job_id)
         if record is not None:
             return record.request
@@ -193,7 +193,7 @@ class LiveSite:
         return self.registry.next_wakeup_ms(self.core.next_wakeup_ms())
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return the forecast for a job at this site, whether of its own users or the grid; None if there is none."""
+        """Return the forecast for a job of the site's own users or the grid; None if there is no forecast."""
         now_ms = max(now_ms, self._now_ms)
         forecast = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.registry.records.get(job_id)
@@ -385,7 +385,7 @@ class LiveSite:
     # -- decisions of the core ----------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Admit held jobs that may enter the queue; return whether there are events for the core."""
+        """Admit held jobs that are now allowed into the queue; return whether there are events for the core."""
         # For jobs of the site's own users, the record counts the attempts.
         self._inner += [JobSubmitted(job) for job, _ in self.registry.settle()]
         return bool(self._inner)
@@ -460,8 +460,8 @@ class LiveSite:
     def _start(self, command: StartJob, last: Run | None = None) -> None:
         """Start a job of the site's own users or the grid on the nodes that the core has given it.
 
-        At sites that evict jobs, the core provides the remaining wall time, because machines may differ, and the job
-        may have run before. If the job has just left its previous nodes, `last` is its run on those nodes, which has
+        At sites that evict jobs, the core provides the remaining wall time, because machines can differ, and the job
+        can have run before. If the job has just left its previous nodes, `last` is its run on those nodes, which has
         the last ordered pace.
         """
         evicts = self.core.site.traits.evicts
@@ -587,7 +587,7 @@ class LiveSite:
         return answer
 
     def _settle_evicted(self) -> None:
-        """Record that evicted jobs have left their nodes; start jobs that already have new nodes, requeue the others.
+        """Record that evicted jobs have left their nodes; start the jobs that have new nodes, and requeue the rest.
 
         A job that ended by itself or was cancelled leaves the queue or its new nodes. A grid job goes back to the grid.
         """
