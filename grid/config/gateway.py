@@ -91,7 +91,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     client_ca: str | None = None
     # Whether clients may send tokens without TLS from other machines: behind a TLS proxy, or on a private network.
     plain_http: bool = False
-    issuer: IssuerSettings | None = None  # an issuer whose tokens are accepted in addition to our own
+    issuer: IssuerSettings | None = None  # an issuer whose tokens are accepted in addition to the gateway's own
     # Rotated files: the audit log, and the log of requests. By default the audit log is in the folder of the tokens if
     # they are in a file, and requests are logged to standard error.
     audit: str | None = None

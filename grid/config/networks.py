@@ -157,7 +157,7 @@ class ReadNetwork:
 def read_network(
     sites: Sequence[object], net: NetTable | None, name: str, folder: Path | None, report: FileReport
 ) -> ReadNetwork | None:
-    """Return the network between sites; None if there is none, or if errors in the file make the network ambiguous.
+    """Return the network between sites; None without a network, or if errors in the file make it ambiguous.
 
     An element of `sites` is UNSET if the site could not be read. `name` is the name for a network that has none.
     """

@@ -342,7 +342,7 @@ def _table_among(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _element_of(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct type of the elements if a field can be a list of structs, or None."""
+    """Return the type of the structs if a field can be a list of structs, or None."""
     for member in (kind, *get_args(kind)):
         if get_origin(member) is list:
             element = get_args(member)[0]

@@ -739,7 +739,7 @@ class LimitedControl(DelegatingControl):
             return settled(forecast)
         job = self._delegation_of(now_ms, asked, self._next_draw(), self._too_long(asked.job))
         for site, quote in offers.items():
-            # As if each site had answered the grid's last question.
+            # Treat each offer as the answer to the grid's latest question.
             self._note_quote(now_ms, site, job, msgspec.structs.replace(quote, quote_id=self._quote_id + 1))
         if job.unplaceable:
             return settled(msgspec.structs.replace(forecast, state="refused", reason=job.unplaceable))

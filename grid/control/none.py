@@ -153,7 +153,7 @@ class NoControl(DelegatingControl):
         if why_never is not None:
             return settled(forecast)
         sent = self._delegation_of(now_ms, asked, self._next_draw(), never)
-        # As if each of these sites had refused the job already.
+        # Forecast as if each of these sites had already refused the job.
         sent.refused_by |= self._shut.keys()
         site = self._choose(now_ms, sent)
         if site is None:

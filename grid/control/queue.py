@@ -228,7 +228,7 @@ class GridQueue:
     def kept_for_head(self) -> tuple[int | None, Fragments, list[int]]:
         """Return the head job's start, its reserved fragments, and the free nodes kept for it on each site.
 
-        The start is None if unknown. Use only for queues that do not reserve a start for every job.
+        An unknown start gives None. Use only for queues that do not reserve a start for every job.
         """
         kept = np.zeros_like(self._nodes)
         shadow_ms, n_reserved = kept_for_head(self._state, self._codes, kept)

@@ -46,7 +46,7 @@ _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
 class _Alone(NamedTuple):
     """The earliest start of a job on one site, if the job were the next one to start there.
 
-    ``start_ms`` is None if unknown. ``delay_ms`` is the wait for the job's data; None if there is no path to the data.
+    An unknown ``start_ms`` is None. ``delay_ms`` is the wait for the job's data, or None without a path to the data.
     The jobs in ``waits_for`` end no later than the start and free ``more`` nodes.
     """
 
