@@ -75,7 +75,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Submit jobs to the grid, or to a site as one of its own users."""
+    """Submit jobs to the grid, or to a site's own queue as one of the site's users."""
 
     jobs: list[NewJob]
     site: str | None = None
@@ -201,7 +201,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         The time on the grid's clock.
     mode, control, order, backfill, head_reservation, selection : str
     overhead : tuple of float
-        The overheads for 2, 3, ... fragments; the last one also applies to all larger numbers.
+        The overheads of jobs with 2, 3, ... fragments; the last value also applies to jobs with more fragments.
     lower_bound : int
     max_fragments : tuple of FragmentLimit
     links : bool
@@ -245,7 +245,7 @@ class NetworkNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkWay(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction of a link; a message takes the latency plus at most the jitter.
+    """One direction of a link; the delay of a message varies between the latency and the latency plus the jitter.
 
     Attributes
     ----------
@@ -269,10 +269,10 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
     one, other : str
         The nodes.
     latency_ms, bandwidth_bps : float, optional
-        The current values in the direction from `one` to `other`; None if unknown. These are the configured values,
-        with a larger bandwidth if more was measured. A link that represents a whole path has the measured values.
+        The current values from `one` to `other`; None if unknown. These are the configured values, except that a
+        higher measured bandwidth replaces the configured one. A link that represents a whole path has measured values.
     part : float
-        The fraction of the link's bandwidth that is available now; 0 if the link is down.
+        The fraction of the link's bandwidth that is currently available; 0 if the link is down.
     jobs : int
         The number of running jobs with fragments on both sides of the link.
     measured : bool
@@ -344,14 +344,14 @@ class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearntSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured cost of splitting jobs of one user, class and width (docs/experience.md).
+    """The measured cost of splitting jobs that share a user, a job class and a width (docs/experience.md).
 
     Attributes
     ----------
     whole_runs, split_runs : int
-        The numbers of runs on one site and of split runs, counting only jobs that declare no communication.
+        The numbers of unsplit and split runs, counting only jobs that declare no communication.
     factor, modelled : float
-        The measured factor by which split runs took longer, None without runs of both kinds; the model's factor.
+        The factor by which split runs took longer: as measured (None without runs of both kinds), and as modelled.
     used : bool
         Whether the grid uses the measured factor: there are enough runs, and they vary little.
     """
@@ -379,7 +379,7 @@ class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     instead_of : int, optional
-        A waiting job; the answer assumes that this job is cancelled first.
+        The number of a waiting job; the answer assumes that this job is cancelled first.
     """
 
     request: JobRequest
@@ -396,7 +396,7 @@ class ScheduledJob(msgspec.Struct, frozen=True, array_like=True):
     start_ms : int, optional
         The start of the job; None if it has not started and its start is unknown.
     end_ms : int, optional
-        The end of the job; for a running or waiting job the latest possible end.
+        The end of the job; for a running or waiting job, the latest possible end.
     places : tuple of (str, int)
         The job's sites, with the number of nodes at each.
     """
@@ -412,7 +412,7 @@ class ScheduledJob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SchedulePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of started jobs, newest first.
+    """A page of the jobs that have started, newest first.
 
     Attributes
     ----------
@@ -453,7 +453,7 @@ class OtherPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Simulate the grid with other settings, to compare waits and utilisation; the grid itself does not change.
+    """Simulate the grid with other settings to compare waiting times and utilisation; the grid itself does not change.
 
     Attributes
     ----------
@@ -465,11 +465,11 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Pairs of sites, or of nodes of the network, without a working link between them.
     policy : OtherPolicy
     again : bool
-        Whether to submit the jobs of the last `hours` again, in both simulations.
+        Whether both simulations resubmit the jobs of the last `hours`.
     load : float
-        The rate of these submissions in the changed grid, as a multiple of the original rate.
+        The rate of these submissions to the changed grid, as a multiple of the original rate.
     hours : float
-        The length of the simulation, and of the past period whose jobs are submitted again.
+        The simulated period, and the past period whose jobs are submitted again, in hours.
     """
 
     nodes: dict[str, Count] = {}
@@ -495,10 +495,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     jobs, started, never : int
-        The numbers of waiting or submitted jobs, of jobs that start, and of jobs that the grid can never start.
+        The numbers of jobs that are waiting or submitted, that start, and that the grid can never start.
     wait_ms, longest_ms : int
-        The mean and the longest wait, from now or from a later submission. A job that does not start counts with its
-        wait until the end of the simulation; a job that can never start does not count.
+        The mean and the longest wait, from now or from a later submission. If a job does not start, its wait until
+        the end of the simulation counts. Jobs that can never start do not count.
     used : float
         The utilisation of all nodes by jobs of the grid, from 0 to 1.
     sites : tuple of UsedSite
@@ -528,12 +528,12 @@ class Outlooks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The waits and the utilisation of the current grid and of the changed grid.
+    """The waiting times and the utilisation of the current grid and of the changed grid.
 
     Attributes
     ----------
     plays : tuple of Outlooks
-        The results if each job runs up to its limit and, if enough jobs have ended, the results with similar run times.
+        The results if each job runs up to its limit; then, if enough jobs have ended, with run times like theirs.
     sure : str
         How certain the results are, in one sentence.
     assumed : tuple of str
@@ -645,7 +645,7 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
     parent : str
         The id of the token from which a short-lived token was created.
     is_login : bool
-        Whether this is the login of a browser, which cannot be used as a bearer token.
+        Whether this token is a browser's login, which cannot be used as a bearer token.
     """
 
     token_id: str
@@ -667,7 +667,7 @@ class MadeToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """Log in a browser with a token, or with a code that can be used once.
+    """Log a browser in with a token or a single-use code.
 
     Attributes
     ----------
@@ -687,7 +687,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
     info : TokenInfo
         The user, scopes and limits of the login.
     key : str
-        One half of the secret; pages send it in the header ``Gridweave-Login``, together with the cookie.
+        One half of the secret; pages send this half in the header ``Gridweave-Login``, together with the cookie.
     """
 
     info: TokenInfo
@@ -695,7 +695,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginCode(msgspec.Struct, frozen=True, kw_only=True):
-    """A code with which a browser can log in once.
+    """A single-use code for logging a browser in.
 
     Attributes
     ----------
@@ -757,7 +757,7 @@ class FieldProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was refused, and what to do: a problem document (RFC 9457), ``application/problem+json``.
+    """A problem document (RFC 9457, ``application/problem+json``): why a request was refused, and what would be right.
 
     Attributes
     ----------

@@ -52,8 +52,8 @@ class Backend(Protocol):
     ) -> list[int]:
         """Apply an action to jobs; return the jobs to which it applied. Unknown jobs are ignored.
 
-        Cancel and kill apply to jobs that have not ended, signal to running jobs, hold to jobs that have not started,
-        and release to jobs that their users hold.
+        ``cancel`` and ``kill`` apply to jobs that have not ended, ``signal`` to running jobs, ``hold`` to jobs that
+        have not started, and ``release`` to jobs that their users hold.
         """
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
@@ -68,7 +68,7 @@ class Backend(Protocol):
     async def events(self, after: int, timeout_s: float) -> JobEvents:
         """Return the job events after event number `after`; if there are none, wait up to `timeout_s` for one.
 
-        With ``after=-1``, return no events but the number of the last one, without waiting.
+        With ``after=-1``, return no events, only the number of the last event, without waiting.
         """
 
     async def forecast(self, job_id: int) -> Forecast | None:
@@ -81,7 +81,7 @@ class Backend(Protocol):
         """Return the start and sites of waiting jobs whose start is known; at most `limit` jobs."""
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Simulate the grid with other settings; return the waits and the utilisation. The grid does not change."""
+        """Simulate the grid with other settings; return waiting times and utilisation. The grid does not change."""
 
     async def output(
         self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
@@ -101,14 +101,14 @@ class Backend(Protocol):
         """Declare a machine lost and run its jobs again; refused if the machine is unknown or is responding."""
 
     async def ask_discipline(self, site: str, question: str, changes: Any = None) -> Any:
-        """Return what a site's discipline has learned about `question`, after applying changes unless they are None.
+        """Apply `changes`, if any, to a site's discipline; then return what it has learned about `question`.
 
         Questions, answers and changes are plain data that only the discipline understands. Return None if the
         discipline does not know the question.
         """
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
-        """Return the first waiting jobs; with `explain`, also when they will start and why not sooner."""
+        """Return the first waiting jobs; with `explain`, also when each job will start and why not sooner."""
 
     async def learnt(self) -> GridExperience:
         """Return the statistics that the grid has learned from ended jobs."""

@@ -36,7 +36,7 @@ AnyJob = int | HasId
 AnyJobs = AnyJob | Iterable[AnyJob]
 
 Afters = AnyJob | After | Iterable[AnyJob | After]
-"""Jobs to wait for: numbers or handles of jobs that must have finished, or complete conditions."""
+"""Jobs to wait for: numbers or handles of jobs that must have finished successfully, or instances of `After`."""
 
 _REQUEST = msgspec.msgpack.Decoder(JobRequest, strict=False)
 
@@ -84,7 +84,7 @@ def signal_name(name: str, value: Any) -> str:
 
 
 def many(name: str, value: Any, kind: type[T], what: str) -> tuple[T, ...]:
-    """Return one or several objects of a class as a tuple; `what` describes them in an error."""
+    """Return one or several objects of the type `kind` as a tuple; `what` describes the objects in an error."""
     items = (value,) if isinstance(value, kind) else tuple(value) if _is_iterable(value) else None
     if items is None or not all(isinstance(item, kind) for item in items):
         raise OptionError(name, f"{value!r:.100} is not {what}")
@@ -96,7 +96,7 @@ def _is_iterable(value: Any) -> bool:
 
 
 def job_number(name: str, value: Any) -> int:
-    """Return the number of a job, given as a number, a handle or a record."""
+    """Return a job's number, given the number itself, a handle or a record."""
     return whole(name, getattr(value, "id", getattr(value, "job_id", value)))
 
 
@@ -106,7 +106,7 @@ def job_numbers(name: str, value: Any) -> list[int]:
 
 
 def afters(value: Any) -> tuple[After, ...]:
-    """Return the conditions a job waits for; a number or a handle means that this job must have finished."""
+    """Return the conditions that a job waits for; a number or a handle means that this job must have finished."""
     conditions = value if _is_iterable(value) else () if value is None else (value,)
     return tuple(
         condition if isinstance(condition, After) else After(job_id=job_number("after", condition))
@@ -146,7 +146,7 @@ def typed_request(request: Any) -> JobRequest:
 
 
 def encoded(what: object) -> bytes:
-    """Encode an object as MessagePack; raise InputError if a string, number or object in it cannot be sent."""
+    """Encode an object as MessagePack; raise InputError if it contains a value that cannot be sent."""
     try:
         return msgspec.msgpack.encode(what, enc_hook=_sent)
     except UnicodeEncodeError as error:
@@ -173,5 +173,5 @@ def in_path(name: Any, argument: str = "site") -> str:
 
 
 def job_path(job: AnyJob, part: str = "") -> str:
-    """Return the URL path of a job, or of a `part` below it, such as ``/history``."""
+    """Return the URL path of a job, followed by `part`, such as ``/history``."""
     return f"/v1/jobs/{job_number('job_id', job)}{part}"

@@ -81,7 +81,7 @@ class JobHandle:
         Raises
         ------
         TimeoutError
-            If the job has not ended by then; the job keeps running.
+            If the job has not ended in time; the job keeps running.
         """
         import asyncio  # imported here because commands that make one request do without it (`BriefTransport`)
 
@@ -96,7 +96,7 @@ class JobHandle:
         Raises
         ------
         JobFailedError
-            If the job ended in any other way; contains the failed rank's exit code and the end of its standard error.
+            If the job ended otherwise; the error has the failed rank's exit code and the end of its standard error.
         TimeoutError
             If the job has not ended in time.
         """
@@ -136,8 +136,8 @@ class JobHandle:
         Returns
         -------
         list
-            For each item, the function's result, or a JobFailedError with the exception that the function raised. Items
-            that the job did not reach get the job's JobFailedError.
+            For each item, the function's result, or a JobFailedError with the exception that the function raised. For
+            items that the job did not reach, the job's own JobFailedError.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class JobHandle:
         return outcomes + [await self._failure(record)] * missing if missing else outcomes
 
     async def cancel(self, *, at_once: bool = False) -> bool:
-        """Cancel the job and return whether it had not ended yet; with `at_once`, kill it without a grace period."""
+        """Cancel the job and return whether it was still unfinished; with `at_once`, kill it without a grace period."""
         return self.id in await self._client.cancel([self.id], at_once=at_once)
 
     async def signal(self, name: SignalName | Signals) -> bool:
@@ -332,7 +332,7 @@ class Client:
         return self._at_sites[site]
 
     def _with_folder(self, options: JobOptions) -> JobOptions:
-        """Make the current folder the job's working directory, as the command does, if the machines share it."""
+        """Use the current folder as the working directory, like ``gridweave submit``, if the machines share it."""
         if options.get("working_directory") is not None or not self.connection.shares_folders:
             return options
         return {**options, "working_directory": os.getcwd()}
@@ -340,7 +340,7 @@ class Client:
     async def submit(
         self, what: Runnable, *, site: str | None = None, key: str | None = None, **options: Unpack[JobOptions]
     ) -> JobHandle:
-        """Submit a job; once this returns, the job is durable.
+        """Submit a job; the job is durable once this call returns.
 
         Parameters
         ----------
@@ -350,8 +350,8 @@ class Client:
         site : str, optional
             Submit directly to this site, as one of its own users.
         key : str, optional
-            Idempotency key: submitting again with the same key returns the same job. By default a new key, which makes
-            this call's own retries safe.
+            Idempotency key: submitting again with the same key returns the same job. By default, a new key, which
+            makes this call's own retries safe.
         **options : JobOptions
             The job's options, such as ``nodes=4, limit="10m", name="solve"``. docs/options.md lists all of them.
 
@@ -376,7 +376,7 @@ class Client:
     async def submit_many(
         self, requests: JobRequest | Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None
     ) -> list[JobHandle]:
-        """Submit many jobs, in requests of up to 500; once this returns, all of them are durable.
+        """Submit many jobs, in requests of up to 500 jobs; all jobs are durable once this call returns.
 
         Parameters
         ----------
@@ -417,7 +417,7 @@ class Client:
         return checked(request, has_token=self.connection.token is not None)
 
     async def _answered(self, body: EncodedJobs, first_key: str) -> list[api.SubmitAnswer]:
-        """Return the answer for each job of one request; the gateway refuses a request whose only job it declines."""
+        """Send one request and return each job's answer; if the gateway declines a single job, convert the error."""
         try:
             return (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
         except RefusedError as error:
@@ -446,15 +446,15 @@ class Client:
         at_once : int
             Maximum number of unfinished jobs at any time.
         pack : int
-            Number of items in one job, which calls the function for them in turn in one Python process; for calls that
-            take less time than starting a job. An exception for one item does not stop the other items, unless the job
-            has several nodes; either way the job counts as failed.
+            Number of items per job. The job calls the function for one item after the other in one Python process,
+            which pays off for calls that take less time than starting a job. An exception for one item does not stop
+            the other items, unless the job has several nodes; either way the job counts as failed.
         return_exceptions : bool
             Whether to return an item's JobFailedError in place of its result instead of raising it.
         **options : JobOptions
-            For each job, as for `submit`, except `array`: the jobs already form an array. With several ``nodes`` each
-            node calls the function, and rank 0 provides the result. ``name`` is by default the function's name. The
-            machines look for the module in ``working_directory`` and on PYTHONPATH.
+            Options of each job, as for `submit`, except `array`: the jobs already form an array. With several
+            ``nodes``, each node calls the function, and rank 0 provides the result. ``name`` defaults to the function's
+            name. The machines look for the module in ``working_directory`` and on PYTHONPATH.
 
         Returns
         -------
@@ -492,7 +492,7 @@ class Client:
         below: int | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[JobRecord, None]:
-        """Yield jobs, newest first; pages are fetched as they are needed.
+        """Yield jobs, newest first, fetching pages as needed.
 
         Parameters
         ----------
@@ -525,7 +525,7 @@ class Client:
         return await self.transport.call("GET", arguments.job_path(job_id), JobRecord)
 
     async def ended(self, job_id: AnyJob) -> JobRecord:
-        """Wait until a job has ended and return its record; all callers share one stream of events."""
+        """Wait until a job has ended and return its record; concurrent calls share one stream of events."""
         return await self._ends.ended(arguments.job_number("job_id", job_id))
 
     async def apply_action(self, kind: ActionKind, job_ids: AnyJobs) -> list[int]:
@@ -540,7 +540,7 @@ class Client:
         return await self._apply_action(kind, job_ids, api.JobIds)
 
     async def cancel(self, job_ids: AnyJobs, *, at_once: bool = False) -> list[int]:
-        """Cancel jobs and return the jobs that had not ended; with `at_once`, kill them without a grace period."""
+        """Cancel jobs and return those that were still unfinished; with `at_once`, kill them without a grace period."""
         return await self.apply_action("kill" if at_once else "cancel", job_ids)
 
     async def signal(self, job_ids: AnyJobs, name: SignalName | Signals) -> list[int]:
@@ -599,7 +599,7 @@ class Client:
         after : int, optional
             The number of the last event already received; by default, only new events are yielded.
         jobs, kinds
-            Yield only events of these jobs and kinds (docs/live.md); one or several.
+            Yield only events of these jobs and of these kinds (docs/live.md); each may be a single value or several.
         user : str, optional
             Yield only events of this user's jobs.
         """
@@ -658,7 +658,7 @@ class Client:
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=asked)
 
     async def what_if(self, asked: api.WhatIf) -> api.WhatIfAnswer:
-        """Return how waits and utilization would change with another configuration of the grid; nothing is changed."""
+        """Return how waits and utilization would change with another configuration; the grid itself does not change."""
         return await self.transport.call("POST", "/v1/what-if", api.WhatIfAnswer, body=asked)
 
     async def drain(self, site: str) -> None:
@@ -678,7 +678,7 @@ class Client:
         await self.transport.call("POST", path, api.Done)
 
     async def ask_discipline(self, site: str, question: str, kind: type[T], changes: msgspec.Struct | None = None) -> T:
-        """Return what a site's discipline has learned about a question, after applying changes unless they are None.
+        """Apply `changes`, if any, to a site's discipline; then return what it has learned about `question`.
 
         Parameters
         ----------
@@ -718,7 +718,7 @@ class Client:
     async def short_token(
         self, scopes: Sequence[api.ShortScope] = api.USUAL_SCOPES, *, hours: float = api.MOST_HOURS
     ) -> api.MadeToken:
-        """Create a token for the same user that is valid for some hours, e.g. for a job that submits jobs.
+        """Create a token for the same user, valid for a few hours, e.g. for a job that submits jobs.
 
         Raise OptionError if a scope is unknown, or if `hours` is not above 0 and at most 24.
         """

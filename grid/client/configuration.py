@@ -1,4 +1,4 @@
-"""Find the grid's address and token in the arguments, the environment, a file, or a grid on this machine.
+"""Find the grid's address and token in the arguments, the environment, a file, or a grid running on this machine.
 
 The first source that names an address wins. A token is only ever sent to the address that it belongs to: if the command
 line names another address than the configuration file, the file's token is not used.
@@ -37,7 +37,7 @@ URL_VARIABLE = "GRIDWEAVE_URL"
 TOKEN_VARIABLE = "GRIDWEAVE_TOKEN"
 CA_VARIABLE = "GRIDWEAVE_CA"
 SITE_VARIABLE = "GRIDWEAVE_SITE_{}_{}"
-"""Variable for a site's own gateway: the site's name in capitals and underscores, then URL, TOKEN or CA."""
+"""Environment variable for a site's own gateway, with the site's name in capitals, then URL, TOKEN or CA."""
 
 NO_GRID = "no grid runs here: start one with `gridweave up`, or name one with --url or GRIDWEAVE_URL"
 
@@ -60,7 +60,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     sites : dict
         The known gateways of individual sites; jobs for these sites are submitted to them directly.
     grid : str
-        The name of the local grid (`gridweave up`) that the address comes from; empty if it comes from elsewhere.
+        The name of the local grid (`gridweave up`) whose address this is; empty if the address has another source.
     shares_folders : bool
         Whether the grid's jobs run on this machine, and so can use its folders.
     """
@@ -77,7 +77,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The values from one source: the arguments, the environment, a table of the file, or a grid on this machine."""
+    """The settings from one source: the arguments, the environment, a table of the file, or a grid on this machine."""
 
     url: str | None = None
     token: str | None = None
@@ -111,11 +111,11 @@ def configured(
     grid: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Connection:
-    """Return how to reach the grid; arguments win over the environment, and the environment over the file.
+    """Return how to reach the grid; arguments override the environment, and the environment overrides the file.
 
     `profile` selects the table ``[profile.NAME]`` of the file instead of its top level; `grid` names a grid on this
-    machine instead of a `url`. Raise InputError if the file or the address is invalid, or if two addresses are given;
-    UnavailableError if the named grid is not running here or, without a name, no grid is.
+    machine instead of a `url`. Raise InputError if the file or the address is invalid, or if two addresses are given.
+    Raise UnavailableError if the named grid is not running here; without a name, if no grid is running here.
     """
     if url is not None and grid is not None:
         raise OptionError("grid", f"names the grid {grid!r}, but a URL is given, too; give only one of them")
@@ -132,7 +132,7 @@ def configured(
 
 
 def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
-    """Merge layers, where earlier layers win; use a grid on this machine if no layer has an address."""
+    """Merge layers; earlier layers take precedence. If no layer has an address, use a grid on this machine."""
     if not any(layer.url for layer in layers):
         layers.append(_layer_of(grid_here()))
     place = next((number for number, layer in enumerate(layers) if layer.url), None)
@@ -158,7 +158,7 @@ def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
 
 
 def gateway_here(connection: Connection) -> LocalProcess | None:
-    """Return the gateway process of a grid on this machine, or None."""
+    """Return the gateway process of the connection's local grid; None if the grid is remote or the gateway is down."""
     state = running_grid(connection.grid) if connection.grid else None
     return None if state is None else state.process(GATEWAY)
 
@@ -180,7 +180,7 @@ def _capitals(site: str) -> str:
 
 
 def _sites_in(environment: Mapping[str, str]) -> dict[str, _Layer]:
-    """Return the sites' gateways that environment variables name, by the site's name in capitals."""
+    """Return the gateways of sites that environment variables define, by the site's name in capitals."""
     layers = {}
     for variable in environment:
         named = re.fullmatch(SITE_VARIABLE.format("([A-Z0-9_]+)", "URL"), variable)
@@ -219,7 +219,7 @@ def gateway_of(connection: Connection, site: str) -> Connection | None:
 
 
 def _clean_url(url: str) -> str:
-    """Return a gateway's address without a slash at the end; OptionError if the address is invalid."""
+    """Return a gateway's address without a slash at the end; raise OptionError if the address is invalid."""
     try:
         parts = urlsplit(url.strip())
         port_is_fine = parts.port is None or parts.port > 0
@@ -235,7 +235,7 @@ def _clean_url(url: str) -> str:
 
 
 def _check_secret(connection: Connection) -> None:
-    """Raise OptionError for a token that cannot be sent, or would be sent unencrypted over the network."""
+    """Raise OptionError if the token cannot be sent, or would be sent unencrypted over the network."""
     token = connection.token
     if token is None:
         return
@@ -265,7 +265,7 @@ def _environment_layer(environment: Mapping[str, str]) -> _Layer:
 
 
 def _over(upper: _Layer, lower: _Layer) -> _Layer:
-    """Merge two layers about the same grid; the upper one wins."""
+    """Merge two layers about the same grid; `upper` takes precedence."""
     values = msgspec.structs.asdict(upper)
     return msgspec.structs.replace(lower, **{name: value for name, value in values.items() if value is not None})
 
@@ -284,15 +284,15 @@ def _layer_of(grid: LocalGridState | None) -> _Layer:
 
 
 def named_grid(name: str | None, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return the given name, or else the name in GRIDWEAVE_GRID; None if there is neither."""
+    """Return the given name, or else the name in GRIDWEAVE_GRID; None if neither is set."""
     return name or (os.environ if environment is None else environment).get(GRID_VARIABLE) or None
 
 
 def grid_here(name: str | None = None) -> LocalGridState | None:
-    """Return a grid that `gridweave up` has started on this machine, by default ``default`` or the only one.
+    """Return a grid that `gridweave up` has started on this machine; by default ``default`` or else the only one.
 
-    Return None if there is no name and no grid is running. Raise UnavailableError if the named grid is not running;
-    OptionError if there is no name and several grids are running, none of them called ``default``.
+    Return None if there is no name and no grid is running. Raise UnavailableError if the named grid is not running.
+    Raise OptionError if there is no name and several grids are running, none of them called ``default``.
     """
     if name is not None:
         grid = running_grid(name)
@@ -311,7 +311,7 @@ def grid_here(name: str | None = None) -> LocalGridState | None:
 
 
 def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_Layer, list[str]]:
-    """Return the values of the configuration file, and warnings about it."""
+    """Return the settings from the configuration file, and warnings about the file."""
     path = configuration_file(environment)
     profile = profile or environment.get(PROFILE_VARIABLE) or None
     try:
@@ -336,7 +336,7 @@ def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_L
 
 
 def _read(path: Path, text: str, profile: str | None) -> _Layer:
-    """Return the top level of the file, or one of its profiles."""
+    """Return the settings from the file's top level, or from one of its profiles."""
     try:
         tables: dict[str, Any] = tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
@@ -357,7 +357,7 @@ def _read(path: Path, text: str, profile: str | None) -> _Layer:
 def _layer(
     path: Path, text: str, table: dict[str, Any], prefix: str, keys: Sequence[str] = (*_KEYS, TOKEN_FILE)
 ) -> _Layer:
-    """Return the values of a table; an error names the line and the field."""
+    """Return the settings in a table; an error names the line and the field."""
     sites = table.pop("sites", None) if keys != _SITE_KEYS_IN_FILE else None
     for key, value in table.items():
         where = f"{path}:{_line(text, key, prefix)}: {prefix}{key}"

@@ -1,4 +1,4 @@
-"""The options of a job, each defined once.
+"""All options of a job, each defined in one place.
 
 `JobOptions` and `SubmitOptions` list all options, with an `Option` for each. Everything else is derived from them: the
 options of ``gridweave submit`` and ``gridweave quote``, the lines ``#GRIDWEAVE`` and ``#SBATCH`` of a script, the
@@ -29,7 +29,7 @@ Limit = str | datetime.timedelta
 """A wall time limit, as text (``10m``) or as a timedelta."""
 
 Needs = Resources | str
-"""A job's resource needs on shared nodes, as a struct or as text such as ``cpu=0.6``; an empty text sets none."""
+"""A job's resource needs on shared nodes, as a struct or as text such as ``cpu=0.6``; empty text means unspecified."""
 
 DEFAULT_LIMIT = "1h"
 
@@ -39,7 +39,7 @@ def _requeue(_name: str, requeue: Any) -> IfLost:
 
 
 def _stream(name: str, letter: str, text: str) -> Option:
-    """Return the option for the file of a standard stream, which has the same name in a Slurm script."""
+    """Return the option that sets the file of a standard stream; the option has the same name in Slurm."""
     slurm = Sbatch(names=(name, letter), note="see [cli.md](cli.md#input-and-output)")
     return Option(flags=(f"--{name}", f"-{letter}"), metavar="FILE", help=text, sbatch=(slurm,))
 
@@ -50,7 +50,7 @@ def _data(flag: str, text: str) -> Option:
 
 
 class JobOptions(TypedDict, total=False):
-    """The options of a job, as keyword arguments of `Client.submit`; an absent option has its default.
+    """The options of a job, as keyword arguments of `Client.submit`; absent options have their defaults.
 
     Values are checked when the job is submitted. Numbers may be numpy numbers, and text may be a path.
     """

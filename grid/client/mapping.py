@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     Waited = asyncio.Task[list[Any]]
 
 TAIL_BYTES = 4_000
-"""Length of the end of a failed rank's standard error, or of an item's traceback, that an error includes."""
+"""Number of bytes that an error quotes from the end of a failed rank's standard error or an item's traceback."""
 
 _KEPT = 4
-"""Maximum number of results waiting for earlier ones, as a multiple of `at_once`; beyond it, no job is submitted."""
+"""Maximum number of results held back until earlier results arrive, as a multiple of `at_once`."""
 
 _ITEM_END = msgspec.json.Decoder(ItemEnd)
 
 
 def called(record: JobRecord) -> Call:
-    """Return the callable that a job runs; InputError if the job runs a command."""
+    """Return the callable that a job runs; raise InputError if the job runs a command."""
     call = record.request.program.call
     if call is None:
         raise InputError(f"job {record.job_id} runs a command and so has no result; read its output")
@@ -87,7 +87,7 @@ class Submits(Protocol):
 
 
 class Results:
-    """The results of `Client.map`: ``async for`` yields them in order, ``await`` returns a list of them.
+    """The results of `Client.map`: ``async for`` yields the results in order, ``await`` returns them as a list.
 
     Jobs are submitted only when iterating or awaiting begins. The results can be iterated or awaited only once.
     """
@@ -145,7 +145,7 @@ class Results:
             await self._abandon(window, jobs)
 
     async def _refill(self, window: deque[Waited], jobs: dict[Waited, MappedJob]) -> int:
-        """Submit new jobs up to the limits, several per request where possible; return their number."""
+        """Submit new jobs up to the limits, several per request where possible; return the number of new jobs."""
         import asyncio
 
         under_way = sum(not task.done() for task in window)
@@ -165,7 +165,7 @@ class Results:
         return len(requests)
 
     def _request(self, items: tuple[Any, ...]) -> JobRequest:
-        """Return the job for one item or one pack of items."""
+        """Return the request for a job that handles one item or one pack of items."""
         for number, item in enumerate(items, start=self._count):
             if held := json_problem(item):
                 raise InputError(f"item {number}: cannot be sent as it is: it holds {held}")

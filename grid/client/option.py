@@ -1,4 +1,4 @@
-"""The syntax of a job option on the command line, in ``#GRIDWEAVE`` lines and in ``#SBATCH`` lines."""
+"""Describe the syntax of a job option on the command line, in ``#GRIDWEAVE`` lines and in ``#SBATCH`` lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Sbatch:
     Parameters
     ----------
     names : tuple of str
-        The long name, then the letter if there is one.
+        The long name, then the one-letter name if the option has one.
     parse : callable, optional
-        Parses the value, if Slurm's format differs from our command line's. Its first argument is the option's name for
-        error messages. By default, whole numbers must be at least 1.
+        Parses the value, if Slurm's format differs from gridweave's. The first argument is the option's name for error
+        messages. By default, whole numbers must be at least 1.
     value : object
         The value to set, for options that take no value in Slurm.
     note : str
-        For docs/options.md: the accepted values, and how the option differs from ours.
+        Text for docs/options.md: the accepted values, and how the option differs from gridweave's.
     """
 
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Sbatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """A job option, with its syntax wherever a user can set it.
+    """A job option, with its syntax in each place where a user can set the option.
 
     Parameters
     ----------
@@ -43,24 +43,24 @@ class Option:
     value : type
         Type of the flag's value; bool for flags without a value.
     many : type, optional
-        For repeatable flags, the collection of their values: tuple or dict. Values from a script and from the command
-        line are then combined.
+        For repeatable flags, the type that collects their values: tuple or dict. Values from a script and from the
+        command line are then combined.
     metavar, help, default : str
-        For the help: the name of the value, the description of the option, and the default in words.
+        Help texts: the placeholder for the value, the description of the option, and the default in words.
     least, most : int, optional
         Bounds of a whole number.
     choices : tuple of str
         The allowed values.
     parse : callable, optional
-        Parses the value; its first argument is the option's name for error messages. By default the text itself.
+        Parses the value, given the option's name for error messages and the text. By default the value is the text.
     sbatch : tuple of Sbatch
-        The option's syntax in ``#SBATCH`` lines; empty if it cannot be set there.
+        The option's syntax in ``#SBATCH`` lines; empty if the option cannot be set there.
     field : str
         The field of a `JobRequest`, or of its `Program`, that the option sets. Errors about the field name the flag.
     quoted : bool
         Whether ``gridweave quote`` accepts the option.
     is_site : bool
-        Whether the value is the name of a site, which a shell can complete.
+        Whether the value is the name of a site, so that shells can complete it.
     """
 
     flags: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Option:
         return self.flags[0].partition("/")[0] if self.flags else ""
 
     def read(self, name: str, written: Any) -> Any:
-        """Parse a value that a user has written; errors refer to the option as `name`."""
+        """Parse a value as the user wrote it; errors refer to the option as `name`."""
         if self.many is not None:
             return self.many(self._read_one(name, text) for text in written)
         return self._read_one(name, written)

@@ -1,6 +1,6 @@
 """Parse the values of job options from the command line and from option lines in scripts.
 
-Each function takes the option's name as the user wrote it, for error messages, and the text to parse.
+Each function takes the text to parse, and the option's name as the user wrote it for error messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_IN_ARRAY = 100_000
 """Maximum number of jobs in one array."""
 
 Has = Literal["started", "ended", "finished", "failed"]
-"""What must have happened to a job before a job that depends on it may start."""
+"""The state that a job must have reached before its dependent jobs can start."""
 
 _NO_LIMIT = ("UNLIMITED", "INFINITE")
 _ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
@@ -78,7 +78,7 @@ _TASK_GROUP: Kinds = {"tasks": int, "cpu": float, "memory": float}
 
 
 def parse_form(name: str, text: str) -> JobForm:
-    """Parse a form of a job.
+    """Parse one form of a job: its width and, optionally, other properties and a command.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def parse_data(name: str, text: str) -> tuple[str, int]:
 
 
 def checked_data(name: str, text: str) -> str:
-    """Check that a text is a valid site and size, and return the text unchanged."""
+    """Check that a text names a site and a size, and return the text unchanged."""
     parse_data(name, text)
     return text
 
@@ -143,14 +143,14 @@ def checked_data(name: str, text: str) -> str:
 
 
 class CheckpointSignal(NamedTuple):
-    """The signal on which a job saves its work, and the seconds it then has to exit (None: the default)."""
+    """The signal on which a job saves its work, and the seconds until it must have exited (None: the default)."""
 
     signal: SignalName
     seconds: int | None
 
 
 class SignalAhead(NamedTuple):
-    """A signal to send to a job before its limit.
+    """A signal to send to a job some time before its wall time limit.
 
     Attributes
     ----------
@@ -203,7 +203,7 @@ def parse_checkpoint_signal(name: str, text: str) -> CheckpointSignal:
 
 
 def parse_signal_ahead(name: str, text: str) -> SignalAhead:
-    """Parse Slurm's notation of the signal to send to a job before its limit.
+    """Parse Slurm's notation for the signal to send to a job before its wall time limit.
 
     ``B:`` sends the signal only to the batch script. ``R:``, for jobs that a reservation ends, has no effect.
 
@@ -259,7 +259,7 @@ class ArrayIndexes(NamedTuple):
 
 
 class AfterJobs(NamedTuple):
-    """Jobs to wait for, as the user names them: numbers, a range or an array; and what must have happened to them."""
+    """The jobs to wait for, as the user wrote them (numbers, a range or an array), and their required state."""
 
     jobs: str
     has: Has
@@ -301,7 +301,7 @@ def parse_array(name: str, text: str) -> ArrayIndexes:
 
 
 def parse_after(name: str, text: str) -> AfterJobs:
-    """Parse the jobs to wait for, and what must have happened to them.
+    """Parse the jobs to wait for, and the state that they must reach.
 
     Examples
     --------

@@ -17,7 +17,7 @@ OPTIONS: Mapping[str, Option] = {
 """All job options, by key."""
 
 JOB_OPTIONS: Mapping[str, Option] = {key: OPTIONS[key] for key in JobOptions.__annotations__}
-"""The keyword arguments of `Client.submit` that describe a job."""
+"""The options that `Client.submit` accepts as keyword arguments, by key."""
 
 FLAGS: Mapping[str, str] = {key: option.flag for key, option in OPTIONS.items() if option.flag}
 """The flag that errors use for an option, by the option's key."""
@@ -29,7 +29,7 @@ FLAG_OF_FIELD: Mapping[str, str] = {
 
 
 class SbatchName(NamedTuple):
-    """The key of the option that a name in an ``#SBATCH`` line sets, and the option's syntax there."""
+    """The key of the option that a name in an ``#SBATCH`` line sets, and the option's ``#SBATCH`` syntax."""
 
     key: str
     how: Sbatch
@@ -42,7 +42,7 @@ SBATCH: Mapping[str, SbatchName] = {
 
 
 def read_flags(flags: Mapping[str, Any]) -> SubmitOptions:
-    """Parse a command line's options and return their values by key; None and an empty list mean an absent option.
+    """Parse a command line's options and return their values by key; None and empty lists stand for absent options.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def read_flags(flags: Mapping[str, Any]) -> SubmitOptions:
 
 
 def read_sbatch(name: str, text: str) -> SubmitOptions:
-    """Parse an option of an ``#SBATCH`` line and return its value by key; raise OptionError if it is invalid.
+    """Parse an option of an ``#SBATCH`` line and return its value by key; raise OptionError if the option is invalid.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def read_sbatch(name: str, text: str) -> SubmitOptions:
 
 
 def joined(below: SubmitOptions, above: SubmitOptions) -> SubmitOptions:
-    """Merge the options of two sources: `above` wins where both set a value, but repeatable options are combined.
+    """Merge the options of two sources; `above` overrides `below`, but the values of repeatable options are combined.
 
     Examples
     --------

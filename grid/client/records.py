@@ -9,11 +9,11 @@ from gridweave.grid.client.transport import Transport
 from gridweave.site.job import JobRecord
 
 MOST_TOGETHER = 200
-"""Maximum number of jobs per request, which keeps its URL below the 8,000 characters that servers accept."""
+"""Maximum number of jobs per request, to keep the URL below the 8,000 characters that servers accept."""
 
 
 async def records_of(transport: Transport, job_ids: list[int]) -> list[JobRecord | GridweaveError]:
-    """Return the record of each job, or the error that explains why it cannot be shown."""
+    """Return, for each job, its record or the error that explains why the record cannot be shown."""
     records: dict[int, JobRecord] = {}
     if len(job_ids) > 1:
         query = [("job", str(job_id)) for job_id in dict.fromkeys(job_ids)] + [("limit", str(len(job_ids)))]
@@ -23,7 +23,7 @@ async def records_of(transport: Transport, job_ids: list[int]) -> list[JobRecord
 
 
 async def _record_or_error(transport: Transport, job_id: int) -> JobRecord | GridweaveError:
-    """Fetch one record, or the error that explains why it cannot be shown, which only a single-job request returns."""
+    """Fetch one record; if it cannot be shown, return the error, which only a request for a single job gets."""
     try:
         return await transport.call("GET", arguments.job_path(job_id), JobRecord)
     except GridweaveError as error:

@@ -1,4 +1,4 @@
-"""Convert jobs described in Python into requests to the grid."""
+"""Convert jobs described in Python to requests for the grid."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MOST_AT_ONCE = 500
 """Maximum number of jobs in one request."""
 
 MOST_BYTES = 4 << 20
-"""Maximum size of one request in bytes, unless a single job is larger."""
+"""Maximum size of one request in bytes; a single larger job is sent in a request of its own."""
 
 
 class EncodedJobs(msgspec.Struct, frozen=True):
-    """`gridweave.grid.api.SubmitJobs` with jobs that are already encoded as MessagePack."""
+    """A `gridweave.grid.api.SubmitJobs` whose jobs are already encoded as MessagePack."""
 
     jobs: list[msgspec.Raw]
     site: str | None = None
@@ -149,7 +149,7 @@ def _found(module: str, path: str) -> Any:
 def callable_name(function: Callable[..., Any] | str) -> str:
     """Return ``module:function`` for a function that the machines can import.
 
-    Raise InputError if they cannot, as for lambdas, nested functions, and functions defined in a script or a notebook.
+    Raise InputError if they cannot, e.g. for lambdas, nested functions, and functions defined in a script or notebook.
 
     Examples
     --------
@@ -192,7 +192,7 @@ def _program(what: Program | Call | Sequence[str | Path], options: JobOptions) -
 
 
 def _command(what: Any) -> tuple[str, ...]:
-    """Return a command and its arguments as text; each part may also be a path."""
+    """Return a command and its arguments as text, converting paths."""
     if callable(what):
         raise InputError(f"{what!r:.200} is not a command; write gridweave.Call('module:function') to run a function")
     if isinstance(what, Iterable) and not isinstance(what, str | bytes):

@@ -60,7 +60,7 @@ if [ "${GRIDWEAVE_ATTEMPT:-1}" -gt 1 ]; then
   export SLURM_RESTART_COUNT="$((GRIDWEAVE_ATTEMPT - 1))"
 fi
 """
-"""Shell lines that set the variable in which Slurm counts the restarts of a job."""
+"""Shell lines that set the variable with the number of a job's restarts, as Slurm does."""
 
 _REFUSE = """\
 gridweave_refuse() {
@@ -69,7 +69,7 @@ gridweave_refuse() {
   exit 126
 }
 """
-"""Shell function that ends the rank and writes the reason to a file, which the machine reads."""
+"""Shell function that ends the rank and writes the reason to a file that the machine reads."""
 
 _OPEN_OUTPUT = """\
 file={file}
@@ -128,15 +128,15 @@ def shipped(
     preamble : str
         Shell lines to run first.
     output, error : str, optional
-        Files on the machines, with patterns as in Slurm. Without `error`, standard error goes to `output`.
+        File names on the machines, with patterns as in Slurm. Without `error`, standard error goes to `output`.
     name : str
-        Name of the job or script, for patterns in file names.
+        Name of the job or script, to replace patterns in file names.
     read, text : str, optional
-        Standard input: a file on the machines, or a text that is sent along.
+        Standard input: a file on the machines, or a text that is sent with the job.
     open_mode : str, optional
         ``append`` or ``truncate``; by default a job that runs again appends.
     odd : mapping, optional
-        Environment variables with names that a plain shell does not pass on, such as exported functions of bash.
+        Environment variables with names that a plain shell does not pass on, such as functions exported by bash.
     """
     before = _redirection(output, error, name, open_mode)
     if read is not None:
@@ -163,7 +163,7 @@ def shipped_name(argv: tuple[str, ...]) -> str | None:
 
 
 def check_script(text: str, name: str) -> None:
-    """Raise InputError for a script that cannot run: too long, with NUL characters, or with DOS line ends."""
+    """Raise InputError if a script cannot run because it is too long, has NUL characters, or has DOS line endings."""
     size = len(text.encode())
     if size > MOST_BYTES:
         raise InputError(
@@ -178,7 +178,7 @@ def check_script(text: str, name: str) -> None:
 
 
 def _env(odd: Mapping[str, str] | None) -> str:
-    """Return an ``env`` command, ending in a space, that sets variables which the shell does not pass on."""
+    """Return an ``env`` command, with a trailing space, that sets variables which the shell does not pass on."""
     if not odd:
         return ""
     return " ".join(["env", *(shlex.quote(f"{name}={value}") for name, value in odd.items())]) + " "
@@ -206,7 +206,7 @@ def _opened(output: str | None, error: str | None, name: str, how: str) -> str:
 
 
 def _file(pattern: str, name: str) -> str:
-    """Return a file name as a shell word, with its patterns replaced by variables or values."""
+    """Return a file name as a shell word, with patterns replaced by shell variables or by values."""
     word, end = "", 0
     for match in _PATTERN.finditer(pattern):
         word += _quoted(pattern[end : match.start()])

@@ -1,6 +1,6 @@
-"""Streams of events and output that resume after the connection was interrupted.
+"""Stream events and output, and resume each stream after its connection is interrupted.
 
-`EndWatch` waits for many jobs with one stream of events, and polls if there is no stream.
+`EndWatch` waits for many jobs with one stream of events, and polls while there is no stream.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ async def events(
 ) -> AsyncGenerator[JobEvent, None]:
     """Yield job events indefinitely, each once and in order, even if the connection is interrupted.
 
-    The stream starts after event number `after` (None: now). `connected` is called when the stream is opened (True) or
-    cut (False). Raise UnavailableError if the gateway is unreachable for longer than `Patience` allows.
+    The stream starts after event number `after` (None: now). `connected` is called with True when the stream opens,
+    with False when it breaks. Raise UnavailableError if the gateway is unreachable for longer than `Patience` allows.
     """
     query = [("kind", kind) for kind in kinds] + [("job", str(job)) for job in jobs]
     query += [("user", user)] if user is not None else []
@@ -128,7 +128,7 @@ async def output(
 ) -> AsyncGenerator[bytes, None]:
     """Yield a rank's output, each byte once; with `follow`, keep yielding new output until the job has ended.
 
-    `part` limits the output, given as its first byte and number of bytes. `attempt` is the last attempt by default.
+    `part` restricts the output to a range: its first byte and number of bytes. `attempt` defaults to the last attempt.
     """
     path = f"/v1/jobs/{job_id}/output"
     offset, end = (0, sys.maxsize) if part is None else (part[0], sum(part))
@@ -155,7 +155,7 @@ async def output(
 
 
 async def text_lines(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[str, None]:
-    """Yield the lines of an output without line ends, and replace bytes that are not UTF-8."""
+    """Yield the lines of an output without line endings, and replace bytes that are not UTF-8."""
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     rest = ""
     async with aclosing(parts):
@@ -188,10 +188,10 @@ class EndWatch:
     follow : callable
         Returns the stream of events, and calls its argument when the stream has been opened or interrupted.
     records : callable
-        Fetches the records of jobs; jobs requested while a request is in progress share the next request.
+        Fetches the records of jobs; jobs that need a record during a request share the next request.
     first_poll_s, longest_poll_s : float
-        The first and the longest pause between fetches of a record without a stream; each pause is 1.5 times the one
-        before. With a stream that has the job's events, the record is fetched every 30 s.
+        The first and the longest pause between fetches of a record while there is no stream; each pause is 1.5 times
+        the previous one. With a stream that has the job's events, the record is fetched every 30 s.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class EndWatch:
         self._connected(False)
 
     def _connected(self, is_open: bool) -> None:
-        """Make every waiter fetch its record once, because the stream has no events from before it was opened."""
+        """Make every waiting call fetch its record once, because the stream lacks events from before it was opened."""
         self._is_open = is_open
         for events in self._waiting.values():
             for news in events:

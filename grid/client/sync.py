@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
 Original = TypeVar("Original")
-"""`Client` or `JobHandle`."""
+"""The asynchronous class: `Client` or `JobHandle`."""
 
 
 class _Loop:
@@ -49,7 +49,7 @@ class _Loop:
                 future.cancel()
 
     def iterate(self, source: AsyncIterator[T]) -> Generator[T, None, None]:
-        """Yield the items of an asynchronous iterator, and close it once the caller stops."""
+        """Yield the items of an asynchronous iterator, and close the iterator once the caller stops."""
         try:
             while True:
                 try:
@@ -92,7 +92,7 @@ class _Blocking(ABC, Generic[Original]):
 def _made(
     method: Callable[Concatenate[Original, P], Coroutine[Any, Any, T]], make: Callable[[T, _Loop], U]
 ) -> Callable[Concatenate[_Blocking[Original], P], U]:
-    """Return a blocking version of a method; `make` converts the result."""
+    """Return the blocking version of a coroutine method; `make` converts the result."""
 
     @functools.wraps(method)
     def waiting(self: _Blocking[Original], /, *args: P.args, **kwargs: P.kwargs) -> U:
@@ -109,14 +109,14 @@ def _answer(answer: T, loop: _Loop) -> T:
 def _awaited(
     method: Callable[Concatenate[Original, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_Blocking[Original], P], T]:
-    """Return a blocking version of a method."""
+    """Return the blocking version of a coroutine method."""
     return _made(method, _answer)
 
 
 def _each(
     method: Callable[Concatenate[Original, P], AsyncIterable[T]],
 ) -> Callable[Concatenate[_Blocking[Original], P], Generator[T, None, None]]:
-    """Return a blocking version of a method that yields."""
+    """Return the blocking version of a method that returns an asynchronous iterator."""
 
     @functools.wraps(method)
     def yielding(self: _Blocking[Original], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
@@ -128,7 +128,7 @@ def _each(
 def _as(
     method: Callable[Concatenate[Original, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[_Blocking[Original], P], None]]:
-    """Return a decorator that gives a method the parameters of `method`."""
+    """Return a decorator that gives a function the signature and docstring of `method`."""
 
     def with_parameters(own: Callable[..., None]) -> Callable[Concatenate[_Blocking[Original], P], None]:
         return functools.wraps(method)(own)

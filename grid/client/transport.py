@@ -57,10 +57,10 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     try_s : float
         Maximum time for one attempt.
     silence_s : float
-        A stream without data for this long counts as interrupted; the gateway sends something every 15 s.
+        A stream that delivers no data for this long counts as interrupted; the gateway sends something every 15 s.
     first_pause_s, longest_pause_s : float
-        Pauses between attempts. Each is twice as long as the one before, up to the longest, and then shortened by a
-        random factor between 1/2 and 1, so that clients that lost their connections together do not retry together.
+        Pauses between attempts. Pauses double up to the longest pause. Each pause is then multiplied by a random
+        factor between 1/2 and 1, so that clients that lost their connections together do not retry together.
     """
 
     total_s: float = 60.0
@@ -72,7 +72,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pauses:
-    """The pauses between attempts; without `rng`, a new generator draws their random factors."""
+    """The pauses between attempts; without `rng`, their random factors come from a new generator."""
 
     def __init__(self, patience: Patience, rng: np.random.Generator | None = None, sleep: Sleep | None = None) -> None:
         self.patience, self._sleep, self._rng = patience, sleep, rng
@@ -86,7 +86,7 @@ class Pauses:
         await self._sleep(pause_s)
 
     def length_s(self, tries: int) -> float:
-        """Return the pause after this many attempts (at least 1)."""
+        """Return the length of the pause after this many attempts (at least 1)."""
         if self._rng is None:
             import numpy as np  # imported here because a request that succeeds at once does without it
 
@@ -128,7 +128,7 @@ _CONNECTIONS = 32
 
 
 def cut_errors() -> tuple[type[BaseException], ...]:
-    """Return the exception types after which retrying a request or a stream may succeed."""
+    """Return the exception types for a broken connection, after which retrying a request or a stream can succeed."""
     import aiohttp
 
     return aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError
@@ -154,8 +154,8 @@ Query = Mapping[str, str] | list[tuple[str, str]]
 class TryAgain(GridweaveError):  # noqa: N818 - it never leaves this module
     """A failure after which a retry may succeed, at the earliest after `after_s`.
 
-    `error` is raised if there is no time for a retry. `was_reached` is True if the gateway may have received the
-    request.
+    The caller gets `error` if there is no time for a retry. `was_reached` is True if the request may have reached
+    the gateway.
     """
 
     def __init__(self, error: GridweaveError, *, after_s: float = 0.0, was_reached: bool = True) -> None:
@@ -176,9 +176,9 @@ class Transport:
 
     @functools.cached_property
     def _turns(self) -> asyncio.Semaphore:
-        """Limits the number of connections for requests, and serves waiting requests in order of arrival.
+        """The semaphore that limits the number of connections, and serves waiting requests in order of arrival.
 
-        aiohttp's own pool gives a released connection back to the same caller, so other callers may wait indefinitely.
+        aiohttp's own pool can give a released connection back to the same caller, so others could wait indefinitely.
         """
         import asyncio
 
@@ -267,7 +267,7 @@ class Transport:
             response.close()
 
     async def _again(self, once: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a call until it succeeds, fails for good, or has taken too long."""
+        """Repeat a call until it succeeds, fails with an error that no retry can fix, or has taken too long."""
         began_s, tries, slept_s, was_reached = time.monotonic(), 0, 0.0, False
         while True:
             tries += 1
@@ -290,7 +290,7 @@ class Transport:
             slept_s += pause_s
 
     async def _follow(self) -> None:
-        """For a grid on this machine, update the address and the token if its gateway has restarted."""
+        """Update the address and the token if the connection leads to a local grid whose gateway has restarted."""
         if not self.connection.grid or (self._gateway is not None and self._gateway.is_alive):
             return
         try:
@@ -304,7 +304,7 @@ class Transport:
             await session.close()
 
     def _cut(self, error: BaseException) -> TryAgain:
-        """Convert a connection failure to a TryAgain; raise the error instead if a retry is pointless."""
+        """Convert a connection failure to a TryAgain; raise an error instead if a retry cannot succeed."""
         import aiohttp
 
         url = self.connection.url
@@ -325,7 +325,7 @@ class Transport:
 
 
 def run_brief(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that only uses a `BriefTransport`, and so needs no event loop, and return its result.
+    """Run a coroutine that needs no event loop because it only uses a `BriefTransport`, and return its result.
 
     Raises
     ------
@@ -460,7 +460,7 @@ def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
 
 
 def _problem(answered: GatewayAnswer, url: str) -> Exception:
-    """Convert a refusal to an exception: TryAgain if a retry may succeed."""
+    """Convert a refusal to the matching exception, or to TryAgain if a retry may succeed."""
     problem = _read_problem(answered, url)
     fields: dict[str, Any] = {"status": problem.status, "kind": problem.type, "instance": problem.instance}
     whole = problem.detail
@@ -485,7 +485,7 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
 
 
 def _read_problem(answered: GatewayAnswer, url: str) -> Problem:
-    """Return an answer's problem document; a proxy sends none, so build one from the status."""
+    """Return an answer's problem document; if a proxy sent none, build one from the HTTP status."""
     with contextlib.suppress(msgspec.MsgspecError):
         if answered.kind == PROBLEM_MSGPACK:
             return msgspec.msgpack.decode(answered.data, type=Problem)

@@ -1,4 +1,4 @@
-"""Convert the tables of sites and grids to policies, and check rules that their types cannot express."""
+"""Convert the tables of sites and grids to policies, and check the rules that types cannot express."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def site_policy(site: Site, grid: PolicyTable) -> Policy:
 
 
 def owner_policy(site: Site) -> OwnerPolicy:
-    """Return the limits that the owner of a site sets for the grid."""
+    """Return the limits that a site's owner sets for the grid's jobs."""
     return OwnerPolicy(grid_share=site.grid_share, own_users_first=site.own_users_first)
 
 
 def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPolicy:
     """Return the policy of a grid.
 
-    With a report, add each invalid value to it and use the default; without a report, raise OptionError.
+    With a report, add each invalid value to the report and use the default; without a report, raise OptionError.
     """
     values: dict[str, Any] = {name: getattr(table, name) for name in GridPolicy.__struct_fields__}
     rows = table.max_fragments
@@ -75,7 +75,7 @@ def _tuning(table: TuningTable, report: FileReport | None) -> GridTuning:
 
 
 def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: FileReport | None = None) -> T:
-    """Convert a table to a struct that checks its own values; handle invalid values as in `grid_policy`."""
+    """Convert a table to a struct that validates its values; handle invalid values as in `grid_policy`."""
     return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
 
 
@@ -112,7 +112,7 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
 
 
 def check_live_only(sites: Sequence[object], control: str | None, report: FileReport) -> None:
-    """Check that no site has a discipline that works only on live sites, or only without full control.
+    """Check that each site's discipline works in this grid: simulated, or live with this level of control.
 
     Parameters
     ----------
@@ -164,14 +164,14 @@ def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
 
 
 def _table_with(discipline: str, option: str) -> list[str]:
-    """Return the key of a discipline's table, as a list, if an option is a field of that table; else an empty list."""
+    """Return the key of a discipline's table, as a list, if the table has this option; otherwise an empty list."""
     entry = DISCIPLINES[discipline]
     stands = entry.table is not None and option in entry.table.__struct_fields__ and option != entry.table_key
     return [entry.table_key] if stands else []
 
 
 def check_fragments(table: PolicyTable, report: FileReport) -> None:
-    """Check that a fragment table given by name exists."""
+    """Check that the fragment table exists if it is given by name."""
     rows = table.max_fragments
     if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
         report.add(
@@ -246,7 +246,7 @@ def _needs(text: str, place: tuple[str, ...], report: FileReport | None) -> Reso
 def _or_noted(
     otherwise: V, place: tuple[str, ...], report: FileReport | None, read: Callable[..., V], text: str, **more: Any
 ) -> V:
-    """Parse a text from the file; if it is invalid, report the problem and return `otherwise`.
+    """Parse a text from the file; if the text is invalid, report the problem and return `otherwise`.
 
     Raise OptionError if there is no report.
     """

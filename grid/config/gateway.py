@@ -29,7 +29,7 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     user_claim : str
         Claim with the user's name.
     scopes : tuple of str
-        Scopes of all tokens, unless there is a `scope_claim`.
+        Scopes of all tokens; ignored if there is a `scope_claim`.
     scope_claim : str, optional
         Claim with the scopes, such as ``gridweave:submit`` or ``submit``.
     limits_claim : str, optional
@@ -65,7 +65,7 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def check_issuer_url(option: str, url: str) -> None:
-    """Raise OptionError if keys fetched from a URL could not be trusted."""
+    """Raise OptionError unless keys can be fetched safely from an issuer's URL: by HTTPS, or from this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -91,7 +91,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     client_ca: str | None = None
     # Whether clients may send tokens without TLS from other machines: behind a TLS proxy, or on a private network.
     plain_http: bool = False
-    issuer: IssuerSettings | None = None  # an issuer whose tokens are accepted in addition to our own
+    issuer: IssuerSettings | None = None  # an issuer whose tokens are accepted in addition to the gateway's own
     # Rotated files: the audit log, and the log of requests. By default the audit log is in the folder of the tokens if
     # they are in a file, and requests are logged to standard error.
     audit: str | None = None
@@ -130,7 +130,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raise OptionError for settings that contradict each other or would give everybody access."""
+        """Raise OptionError if settings contradict each other or would give everybody access."""
         if (self.cert is None) != (self.key is None):
             present, missing = ("cert", "key") if self.key is None else ("key", "cert")
             raise OptionError(present, f"is given without {missing}; TLS needs a certificate and its key")

@@ -1,4 +1,4 @@
-"""Locate the journals of a grid, and check before the start that its settings are compatible with them."""
+"""Locate a grid's journals, and check before the start that the grid's settings are compatible with the journals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class JournalSpec(NamedTuple):
 def check_journals(journals: Iterable[JournalSpec]) -> list[str]:
     """Return one line for each journal whose settings will change at the next start.
 
-    Raise InputError with all problems if settings changed that must not change, or if a journal cannot be read.
+    Raise InputError with all problems if a fixed setting has changed, or if a journal cannot be read.
 
     Nothing is locked or changed. A journal that does not exist on this machine, or whose server does not answer, is
     skipped; the actor that opens the journal checks it.
@@ -57,7 +57,7 @@ def check_journals(journals: Iterable[JournalSpec]) -> list[str]:
 
 
 def _change(journal: JournalSpec) -> str:
-    """Return in one line which settings of a journal change; empty if none. Raise InputError if they must not."""
+    """Describe a journal's changed settings in one line; empty if none. Raise InputError if a fixed setting changed."""
     from gridweave.site.journal.reader import JournalReader
 
     if "://" not in journal.place and not Path(journal.place).exists():

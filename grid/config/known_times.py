@@ -15,12 +15,12 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_known_times(file: Path) -> tuple[list[KnownTimes], list[str]]:
-    """Return the run times in a file, and its other top-level keys.
+    """Return the run times in a file, and the names of the file's other top-level keys.
 
     Raises
     ------
     ScenarioError
-        If the file is invalid; the error has all problems with their lines.
+        If the file is invalid; the error lists all problems with their line numbers.
     InputError
         If the file cannot be read.
     """

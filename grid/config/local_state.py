@@ -1,4 +1,4 @@
-"""Record the processes that `gridweave up` has started on this machine, so that later commands can find and end them.
+"""Record the processes that `gridweave up` starts on this machine, so that later commands can find and end them.
 
 The record can be read without Ray or a journal. The client and the commands use it to find the user's grid.
 """
@@ -71,13 +71,13 @@ class LocalProcess(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_pid(cls, name: str, pid: int) -> LocalProcess | None:
-        """Return the process with a pid, or None."""
+        """Return the running process with this pid, or None if there is none."""
         stat = process_stat(pid)
         return None if stat is None else cls(name, pid, stat.start_ticks)
 
 
 class GatewayMark(msgspec.Struct, frozen=True):
-    """The process in which a grid's gateway listens."""
+    """The process that a grid's gateway recorded as its own when it started listening."""
 
     pid: int
     start_ticks: int
@@ -129,7 +129,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
     def process(self, name: str) -> LocalProcess | None:
-        """Return the live process with this name, or None; the gateway, which is an actor, is found by its mark."""
+        """Return the live process with this name, or None; the gateway's process comes from its `GatewayMark`."""
         marked = _marked_gateway(self.name) if name == GATEWAY else None
         processes = self.processes if marked is None else (*self.processes, marked)
         return next((process for process in processes if process.name == name and process.is_alive), None)
@@ -166,7 +166,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _marked_gateway(name: str) -> LocalProcess | None:
-    """Return the process in which a grid's gateway last listened, or None."""
+    """Return the process that last ran a grid's gateway, alive or not; None if it is unknown."""
     try:
         mark = msgspec.json.decode((state_folder(name) / GATEWAY_MARK).read_bytes(), type=GatewayMark)
     except (OSError, msgspec.MsgspecError):
@@ -289,9 +289,9 @@ def known_grids() -> list[str]:
 
 @contextlib.contextmanager
 def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
-    """Lock a grid against other starts and stops, and yield the folder of its state.
+    """Lock a grid so that no other command starts or stops it, and yield the folder of its state.
 
-    Wait up to `patience_s` if another process holds the lock, then raise UnavailableError.
+    If another process holds the lock, wait for up to `patience_s`, then raise UnavailableError.
     """
     folder = make_private(state_folder(name))
     right = "wait for it, or choose another --grid"
@@ -337,7 +337,7 @@ JOBS_S = 30.0
 
 
 def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM_S) -> None:
-    """End processes with their sessions: send TERM, wait up to `patience_s`, then send KILL.
+    """End processes and their sessions: send TERM, wait up to `patience_s`, then send KILL.
 
     A pid that has been reused by another process gets no signal.
     """
@@ -356,7 +356,7 @@ def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM
 def end_marked(marker: str, *, within: Iterable[int] | None = None) -> int:
     """Kill all processes with a grid's marker in their environment; return their number.
 
-    `within` restricts this to some sessions; the processes of jobs have their own sessions.
+    `within` restricts the search to these sessions; each job's processes have a session of their own.
     """
     sessions = None if within is None else set(within)
     count = 0
@@ -402,7 +402,7 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
 
 
 def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
-    """End the jobs that agents left running on this machine, and wait for the ends; no agent may be running.
+    """End the jobs that agents left running on this machine and wait until they have ended; no agent may be running.
 
     Agents that start later report `reason` to their sites. `patience_s` is the time limit per machine.
     """

@@ -1,4 +1,4 @@
-"""Networks between sites: find topology files, and read ``[net]`` with the sites attached."""
+"""Find topology files, and read the network between sites from the table ``[net]``."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def text_of(path: Path) -> str:
 
 
 def with_source_of(table: NetTable, text: str) -> NetTable:
-    """Replace the file name in a table with the network in the text of that TOML file.
+    """Replace the file name in a table with the network that the file defines; `text` is the file's content.
 
     The file may have only the keys `KEYS_OF_A_FILE`. The table's own ``detour`` and bandwidth override those of the
     file. Raise InputError with all problems, separated by semicolons.
@@ -113,7 +113,7 @@ def with_source_of(table: NetTable, text: str) -> NetTable:
 
 
 class _Lines:
-    """Collect problems as lines."""
+    """A report that collects problems as lines of text."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -150,16 +150,16 @@ class ReadNetwork:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Messages for the user about values that the file lacks and the defaults used instead."""
+        """Messages to the user about values that are missing in the file, and the defaults used instead."""
         return tuple(f"{Path(self.topology.name).name}: {remark}" for remark in self.topology.remarks)
 
 
 def read_network(
     sites: Sequence[object], net: NetTable | None, name: str, folder: Path | None, report: FileReport
 ) -> ReadNetwork | None:
-    """Read the network between sites; None if there is no network, or if errors in the file make it ambiguous.
+    """Return the network between sites; None without a network, or if errors in the file make it ambiguous.
 
-    An element of `sites` is UNSET if the site could not be read. `name` is used for a network without a name.
+    An element of `sites` is UNSET if the site could not be read. `name` is the name for a network that has none.
     """
     from gridweave.netmodel.reading import build_topology
 

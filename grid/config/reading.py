@@ -68,7 +68,7 @@ class ReadGrid:
 
     @property
     def grid(self) -> LiveGridTable:
-        """The table ``[grid]``; for a site's own file, only the keys that such a file has are set."""
+        """The table ``[grid]``; for a site's own file, only the keys that are allowed in a site's file are set."""
         return _grid_of(self.file)
 
     @property
@@ -78,7 +78,7 @@ class ReadGrid:
 
     @property
     def folder(self) -> str:
-        """The absolute path of the folder that the file names; empty if it names none."""
+        """The absolute path of the folder that the file names; empty if the file names no folder."""
         return "" if self.file.folder is None else self.placed(self.file.folder)
 
     @property
@@ -88,11 +88,11 @@ class ReadGrid:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Messages for the user about values that the network lacks and the defaults used instead."""
+        """Messages to the user about values that are missing in the network, and the defaults used instead."""
         return () if self.network is None else self.network.remarks
 
     def placed(self, path: str) -> str:
-        """Return the absolute path for a path in the file."""
+        """Return a path from the file as an absolute path."""
         try:
             return str((Path(self.base) / Path(path).expanduser()).absolute())
         except RuntimeError:
@@ -134,7 +134,7 @@ def _shipped(name: str) -> str:
 
 
 def read_grid(path: str | Path | None) -> ReadGrid:
-    """Read and check a GRID.toml; None for the shipped one.
+    """Read and check a GRID.toml; without a path, the one shipped with gridweave.
 
     Raise ScenarioError with all problems, each with file, line and field.
 
@@ -150,7 +150,7 @@ def read_grid(path: str | Path | None) -> ReadGrid:
 
 
 def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
-    """Read a GRID.toml from its text; `source` is its name in errors, and paths are relative to the folder `base`."""
+    """Read a GRID.toml from its text; errors call the file `source`, and paths in it are relative to `base`."""
     raw, report = parse_toml(source, text)
     return _read(raw, GridFile, report, text, base)
 

@@ -38,7 +38,7 @@ _MAX_SITES = 1_000
 
 
 def one_of(names: tuple[str, ...], description: str) -> Meta:
-    """Return metadata that lists the names in the JSON schema; the reader itself rejects other names."""
+    """Return metadata that only lists the allowed names in the JSON schema; values are checked elsewhere."""
     return Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
@@ -48,7 +48,7 @@ Order = Annotated[str, one_of(tuple(ORDERS), "Order of the queue.")]
 Backfill = Annotated[str, one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")]
 _PROFILE = Meta(description=f"A profile ({', '.join(PROFILES)}), or fraction=0.2,pattern=ring,message=1MB.")
 USUAL_PROFILE = "light"
-"""The assumed communication of a live grid's jobs if neither the job nor the grid specifies it; traffic is not free."""
+"""The communication assumed for a live job if neither the job nor the grid specifies any; traffic is never free."""
 
 _Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 _Days = Annotated[int, Meta(ge=1, le=36_500)]
@@ -58,7 +58,7 @@ _Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all tables: unknown keys are refused."""
+    """Base class of all tables; rejects unknown keys."""
 
 
 # A base struct with one field per discipline that has its own table of options; `DISCIPLINES` has the field names.
@@ -75,7 +75,7 @@ else:
 
 
 class Site(_DisciplineTables, frozen=True, kw_only=True):
-    """One of ``[[sites]]``: these keys, and the tables of the disciplines.
+    """An element of ``[[sites]]``: the keys below, and the tables of the disciplines.
 
     Attributes
     ----------
@@ -86,11 +86,11 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         `gridweave.site.policy.SitePolicy`. Order and backfilling default to the values in ``[grid]``. Under full
         control, a site only starts the jobs that the grid has placed.
     grid_share : float
-        The largest fraction of the nodes that jobs of the grid may use at one time.
+        The largest fraction of the site's nodes that the grid's jobs may use at any time.
     own_users_first : bool
-        Whether jobs of the site's own users are ahead of delegated jobs in the site's queue.
+        Whether jobs of the site's own users precede delegated jobs in the site's queue.
     at : str, optional
-        The network node to which the site is attached; the same as an entry of ``[net.attach]``.
+        The network node to which the site is attached; equivalent to an entry of ``[net.attach]``.
     timezone : str, optional
         IANA name of the site's time zone, for weekly windows. The default is the time zone of the trace (simulated), or
         of the machine that starts the site (live).
@@ -171,7 +171,7 @@ class LauncherTable(Table, frozen=True, kw_only=True):
 
 
 class LiveSiteTable(Site, frozen=True, kw_only=True):
-    """One of ``[[sites]]`` of GRID.toml: the keys of a scenario, and the keys of live sites."""
+    """An element of ``[[sites]]`` in GRID.toml: the keys of a scenario's sites, and keys only for live sites."""
 
     machines: Nodes = 1  # number of the site's Ray nodes, among which its nodes are divided
     virtual: bool = True  # whether nodes are only counted; otherwise each node has its own cores of the machine
@@ -180,7 +180,7 @@ class LiveSiteTable(Site, frozen=True, kw_only=True):
 
 
 class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
-    """The table ``[site]`` in a site's own file: the keys of GRID.toml, and the keys that only such a file has."""
+    """The table ``[site]`` in a site's own file: the keys of a site in GRID.toml, and some additional keys."""
 
     # The index of the site in the grid, from 0; it determines the numbers of its own users' jobs.
     number: Annotated[int, Meta(ge=0, lt=_MAX_SITES)]
@@ -198,7 +198,7 @@ class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
 
 
 class EndTable(Table, frozen=True, kw_only=True):
-    """The other end of a link: the table ``[uplink]``, and the same keys in ``[[sites]]``."""
+    """The other end of a grid-site connection: the table ``[uplink]``, and the same keys in ``[[sites]]``."""
 
     url: str  # URL of the other end's gateway
     # Files with the secret to send and with the secrets to accept. All paths are relative to the configuration file.
@@ -211,7 +211,7 @@ class EndTable(Table, frozen=True, kw_only=True):
 
 
 class FarSiteTable(EndTable, frozen=True, kw_only=True):
-    """One of ``[[sites]]`` in the grid's own file: a remote site as the meta-scheduler sees it."""
+    """An element of ``[[sites]]`` in the grid's own file: a remote site as the meta-scheduler sees it."""
 
     name: SiteName
     # The same values as in the site's own file.
@@ -255,9 +255,9 @@ class PolicyTable(Table, frozen=True, kw_only=True):
     Attributes
     ----------
     split : str
-        The sites to choose for a split job: as few as possible, or the sites with the earliest end.
+        How to choose the sites for a split job: as few sites as possible, or the sites where the job ends earliest.
     exact_up_to : int
-        For the earliest end, the largest number of placements to compare exhaustively.
+        When choosing by the earliest end, the largest number of placements to compare exhaustively.
     max_split_factor : float
         The largest factor by which a split may lengthen a job.
     """
@@ -428,9 +428,9 @@ class RayTable(Table, frozen=True, kw_only=True):
 
 
 Refused = dict[tuple[str, str], str]
-"""Keys, with their tables, that are valid only in other files or have a new name, each with its error message.
+"""Error messages for keys that are valid only in other files or have been renamed, by (table, key).
 
-The table of a top-level key is empty.
+The table name of a top-level key is empty.
 """
 
 _SIMULATED = "has an effect only in simulations; leave it out"
@@ -442,7 +442,7 @@ _NOT_SIMULATED: Refused = {("grid", key): _SIMULATED for key in ("data", "conten
 
 
 class GridFile(Table, frozen=True, kw_only=True):
-    """A whole GRID.toml."""
+    """The content of a GRID.toml."""
 
     refused: ClassVar[Refused] = (
         _RENAMED
@@ -471,7 +471,7 @@ class GridFile(Table, frozen=True, kw_only=True):
 
 
 class ServedGrid(Table, frozen=True, kw_only=True):
-    """The whole ``gridweave serve`` file of the grid."""
+    """The content of the grid's ``gridweave serve`` file."""
 
     refused: ClassVar[Refused] = (
         _RENAMED
@@ -500,7 +500,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
 
 
 class ServedSite(Table, frozen=True, kw_only=True):
-    """The whole ``gridweave serve`` file of a site."""
+    """The content of a site's ``gridweave serve`` file."""
 
     refused: ClassVar[Refused] = _RENAMED | {
         ("site", "at"): "is only for the grid's file; leave it out",

@@ -41,7 +41,7 @@ _SCALAR = re.compile(r"[^,\]}\n#]*")
 def locate_keys(text: str) -> dict[KeyPath, int]:
     r"""Return the line (from 1) of every key, table and array element of a document that `tomllib` accepts.
 
-    The line of a table is the line of its header, or of the first key that mentions it.
+    The line of a table is the line of its header, or else of the first key that mentions the table.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def locate_keys(text: str) -> dict[KeyPath, int]:
 
 
 class _Locator:
-    """Find the lines of keys in a valid document by its brackets, strings and comments, without parsing values."""
+    """Find the lines of keys in a valid document by scanning brackets, strings and comments, without parsing values."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -128,7 +128,7 @@ class _Locator:
         return (*path, number)
 
     def _resolved(self, keys: KeyPath) -> KeyPath:
-        """Return the path of a table: a key that is an array of tables stands for its last element."""
+        """Return the path of a table, where the key of an array of tables is replaced by the array's last element."""
         path: KeyPath = ()
         for key in keys:
             path = (*path, key)
@@ -205,7 +205,7 @@ class FileReport:
         return not any(problem_path[: len(path)] == path for problem_path in self.problems.values() for path in paths)
 
     def stands_at(self, path: KeyPath) -> bool:
-        """Whether there is a problem with exactly the key at a path, not with a key below it."""
+        """Whether there is a problem with the key at exactly this path, not only with a key below it."""
         return path in self.problems.values()
 
     def raise_if_any(self) -> None:
@@ -218,7 +218,7 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """A report for one table: paths are relative to the table."""
+    """A report about one table, with paths relative to the table."""
 
     report: FileReport
     place: KeyPath  # the path of the table
@@ -334,7 +334,7 @@ def _table_of(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _table_among(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct type of a field that is a table or another type; None unless exactly one table type fits."""
+    """Return the table type in the union of a field's types; None unless exactly one of the types is a table."""
     if get_origin(kind) not in (Union, UnionType):
         return None
     tables = [member for member in get_args(kind) if get_origin(member) is dict or _table_of(member) is not None]
@@ -342,7 +342,7 @@ def _table_among(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _element_of(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct type in the list if a field may be a list of structs, or None."""
+    """Return the type of the structs if a field can be a list of structs, or None."""
     for member in (kind, *get_args(kind)):
         if get_origin(member) is list:
             element = get_args(member)[0]
@@ -366,7 +366,7 @@ def _explained(raw: object, message: str) -> str:
 
 
 def _named(raw: object) -> str:
-    """Return a value for a message: the value itself, shortened to 60 characters, or its type for lists and tables."""
+    """Describe a value for a message: by its text, shortened to 60 characters, or by its type for lists and tables."""
     kind = _GOT.get(type(raw))
     if isinstance(raw, (datetime.date, datetime.time)):
         return f"a date or time, {raw}"

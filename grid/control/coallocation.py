@@ -29,7 +29,7 @@ from gridweave.site.messages import (
 )
 
 Fragments = tuple[tuple[int, int], ...]
-"""(site, width) of each fragment."""
+"""The site and the width (number of nodes) of each fragment."""
 
 MOST_MARGINS = 16
 """The largest margin, as a multiple of the smallest margin."""
@@ -50,7 +50,7 @@ class Attempt(msgspec.Struct, gc=False):
     length_ms : int
         The job's maximum run time.
     start_ms : int
-        The agreed start. For a single fragment, the time of the request until the site reports the start.
+        The agreed start. For a single fragment, the time of the request, until the site reports the actual start.
     state : str
         A state of `gridweave.grid.lifecycle.ATTEMPT`.
     missing : set of int
@@ -87,7 +87,7 @@ class Attempt(msgspec.Struct, gc=False):
 
     @property
     def left(self) -> list[int]:
-        """The sites whose fragment has not ended."""
+        """The sites whose fragment of the job has not ended."""
         return [site for site, _ in self.fragments if site not in self.ended]
 
 
@@ -97,11 +97,11 @@ class AttemptChange(msgspec.Struct, frozen=True, gc=False):
     Attributes
     ----------
     kind : str
-        `REFUSED` if a site refused the attempt, `MOVED` if its start differs from the expected one, `PART_ENDED` if one
-        fragment has ended, `ENDED` if all fragments have ended, `FAILED` if it was given up before the commit.
+        `REFUSED` if a site refused the attempt, `MOVED` if the start differs from the expected start, `PART_ENDED` if
+        one fragment ended, `ENDED` if all fragments ended, `FAILED` if the attempt was given up before the commit.
     attempt : Attempt
     sites : tuple of int
-        The sites that refused, the sites that did not answer, or the site of the ended fragment.
+        Depending on `kind`, the sites that refused, the sites that did not answer, or the ended fragment's site.
     never : str, optional
         Why the site that refused can never run the job.
     refusal : str
@@ -116,7 +116,7 @@ class AttemptChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The attempts in progress, and the jobs whose attempt has not been granted by all its sites."""
+    """The attempts in progress, and the jobs whose attempt has not yet been granted by every site involved."""
 
     attempts: list[Attempt]
     asking: list[int]
@@ -129,8 +129,8 @@ class CoAllocator:
     Parameters
     ----------
     margin_ms : int
-        The smallest margin: how far in advance sites agree on the start of a split job. It must be long enough for a
-        request, its answer and the commitment to arrive, even if some messages are lost and sent again.
+        The smallest margin: how far in advance sites agree on the start of a split job. The margin must be long
+        enough for a request, its answer and the commit to arrive, even if some messages are lost and sent again.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class CoAllocator:
     attempts : dict of int to Attempt
         The attempts in progress, by job.
     asking : dict of int to Attempt
-        The attempts that have not been granted by all their sites, by job.
+        The attempts that have not yet been granted by every site involved, by job.
     """
 
     def __init__(self, margin_ms: int) -> None:
@@ -183,14 +183,14 @@ class CoAllocator:
     def ahead(self) -> Attempt | None:
         """The attempt for which sites reserve nodes ahead, or None.
 
-        There is at most one, because two such attempts could wait for each other's nodes.
+        There is at most one such attempt, because two could wait for each other's nodes.
         """
         return next((attempt for attempt in self.asking.values() if attempt.ahead), None)
 
     def begin_ahead(
         self, job: Job, number: int, fragments: Fragments, length_ms: int, lease_until_ms: int
     ) -> list[GridCommand]:
-        """Ask each site to reserve a job's nodes as soon as they are free, under a lease; parameters as for `begin`."""
+        """Ask each site to lease nodes to a job as soon as the nodes are free; for the parameters see `begin`."""
         missing = {site for site, _ in fragments}
         state = self._life.begin(job.job_id, "ask")
         attempt = Attempt(job, number, fragments, length_ms, int(NEVER_MS), state, missing, ahead=True)
@@ -213,7 +213,7 @@ class CoAllocator:
         length_ms : int
             The job's maximum run time on these fragments.
         includes_job : bool
-            Whether the request to a single site includes the job's needs per node, so that others may share its nodes.
+            Whether a request to a single site includes the job's needs per node, so that other jobs can share them.
         """
         if len(fragments) == 1:
             ((site, width),) = fragments
@@ -296,7 +296,7 @@ class CoAllocator:
         self.margin_ms = min(2 * self.margin_ms, MOST_MARGINS * self._least_margin_ms)
 
     def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:
-        """Drop an attempt that has not started; release its nodes at all sites except `but`, even without an answer."""
+        """Drop an attempt that has not started; release its nodes at all sites except `but`, answered or not."""
         job_id = attempt.job.job_id
         self._life.change(job_id, attempt, "give up")
         del self.attempts[job_id]
@@ -304,7 +304,7 @@ class CoAllocator:
         return [ToSite(s, ReleaseNodes(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
 
     def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[GridCommand], AttemptChange | None]:
-        """Record the end of a fragment; end the other fragments if it failed, was lost or missed the common start."""
+        """Record a fragment's end; end the other fragments if this one failed, was lost or missed the common start."""
         is_news = site not in attempt.ended
         attempt.ended[site] = outcome
         if len(attempt.ended) < len(attempt.fragments):
@@ -315,7 +315,7 @@ class CoAllocator:
         return [], AttemptChange(ENDED, attempt)
 
     def cancel(self, job_id: int) -> list[GridCommand]:
-        """Ask all sites to end an attempt; its `AttemptChange` follows once all fragments have ended."""
+        """Ask all sites to end a job's attempt; an `AttemptChange` follows once all fragments have ended."""
         attempt = self.attempts[job_id]
         attempt.cancelled = True
         return self._end(attempt, attempt.left)
@@ -330,7 +330,7 @@ class CoAllocator:
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
 
     def expire(self, now_ms: int) -> tuple[list[GridCommand], list[AttemptChange]]:
-        """Give up attempts not granted by all sites before the agreed start; return the sites that did not answer."""
+        """Give up attempts not granted by the agreed start; the changes name the sites that did not answer."""
         requests: list[GridCommand] = []
         changes: list[AttemptChange] = []
         for job_id in sorted(job_id for job_id, a in self.asking.items() if now_ms > a.start_ms):

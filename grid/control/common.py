@@ -43,7 +43,7 @@ from gridweave.site.times import span_text
 
 
 class ControlOptions(NamedTuple):
-    """The options of a level of control, except its nodes and policy."""
+    """The options of a level of control, apart from the sites' nodes and the policy."""
 
     rng: Generator | None  # for the selection ``random``, one draw per submitted job
     margin_ms: int  # how far in advance sites agree on the start of a split job
@@ -67,7 +67,7 @@ ExcludedSites = tuple[int, ...]
 """The sites that do not accept a job's user."""
 
 Never = Mapping[int, str]
-"""The sites that can never run a job, each with the reason."""
+"""The sites that can never run a job, by site, with the reason."""
 
 NOWHERE: Never = MappingProxyType({})
 NO_OFFERS: Mapping[int, Quoted] = MappingProxyType({})
@@ -85,7 +85,7 @@ class QuoteQuestion(NamedTuple):
     without : int, optional
         A waiting job that the new job would replace.
     offers : mapping from int to Quoted
-        The sites' answers to `Control.questions`; without them, only full control can forecast a start.
+        The sites' answers to `Control.questions`; without answers, only full control can forecast a start.
     """
 
     asked: GridJobSubmitted
@@ -97,7 +97,7 @@ class QuoteQuestion(NamedTuple):
 class Control(ABC):
     """A level of control: how much the grid decides (Streit, section 2.5; Gehring and Preiss 1999).
 
-    `state_type` is the type of the level's state.
+    Each level defines `state_type`, the type of its state.
     """
 
     state_type: Any
@@ -118,15 +118,15 @@ class Control(ABC):
         self._longest_ms: dict[int, int] = {}
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
-        """Return the latest change and measurement of the links."""
+        """Return the messages with the latest change and the latest measurement of the links."""
         return ()
 
     def why_never(
         self, job: Job, excluded: ExcludedSites = (), never: Never = NOWHERE, sends: Sends | None = None
     ) -> str | None:
-        """Return why a job could not be placed on an idle grid without the excluded sites, or None.
+        """Return why a job could not be placed even on an idle grid, without the excluded sites; None if it could.
 
-        `sends` matters if the job is wider than every remaining site: a split may then exceed the allowed cost.
+        `sends` matters only if the job is wider than every remaining site: a split can then exceed the allowed cost.
         """
         never = {**self._too_long(job), **never} if self._longest_ms else never
         if job.width <= self._largest and not (excluded or never):
@@ -156,7 +156,7 @@ class Control(ABC):
 
     @staticmethod
     def _draw(rng: Generator | None) -> float:
-        """Return the next random number in [0, 1) for a submitted job; 0 for a selection that needs none."""
+        """Return the next random number in [0, 1) for a submitted job; 0 if the selection rule does not use one."""
         return 0.0 if rng is None else float(rng.random())
 
     def _next_draw(self) -> float:
@@ -176,7 +176,7 @@ class Control(ABC):
             self._shut.setdefault(site, why)
 
     def site_changed(self, site: int, change: SiteChanged) -> None:
-        """Record whether a site accepts new jobs, and the longest estimate it accepts; `answered` applies the rest."""
+        """Record whether a site accepts new jobs, and the longest estimate it allows; `answered` applies the rest."""
         self._shut.pop(site, None)
         if change.closed:
             self._shut[site] = change.closed
@@ -186,7 +186,7 @@ class Control(ABC):
 
     @abstractmethod
     def site_shares(self, site: int) -> None:
-        """Record that jobs on a site share nodes by hardware threads."""
+        """Record that jobs on a site can share nodes by using different hardware threads."""
 
     def _too_long(self, job: Job) -> dict[int, str]:
         """Return the sites whose limit on estimates a job exceeds, each with the reason."""
@@ -208,11 +208,11 @@ class Control(ABC):
 
     @abstractmethod
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Remove a job from the queue: now if it is waiting, otherwise when it returns to the queue."""
+        """Remove a job from the queue: now if the job is waiting, otherwise when it returns to the queue."""
 
     @abstractmethod
     def release(self, job_id: int) -> None:
-        """Undo `hold` for a job that has not been removed yet."""
+        """Undo `hold` for a job that has not yet been removed from the queue."""
 
     @abstractmethod
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
@@ -234,7 +234,7 @@ class Control(ABC):
         """Apply a change or a measurement of the links."""
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass reconsider all waiting jobs, after a change of the policy or the network options."""
+        """Make the next pass reconsider all waiting jobs, because the policy or the network options changed."""
         return
 
     @abstractmethod
@@ -252,7 +252,7 @@ class Control(ABC):
 
     @property
     def tuning(self) -> QueueTuning | None:
-        """The state of a queue that tunes its order itself, or None."""
+        """The tuning state of a queue that chooses its own order, or None."""
         return None
 
     def queue_copy(self) -> GridQueue | None:
@@ -261,7 +261,7 @@ class Control(ABC):
 
     @abstractmethod
     def waiting(self) -> Iterator[int]:
-        """Yield the waiting jobs, in the order in which they are considered."""
+        """Yield the ids of the waiting jobs, in the order in which the jobs are considered."""
 
     @abstractmethod
     def next_wakeup_ms(self) -> int | None:
@@ -289,7 +289,7 @@ class Control(ABC):
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return a function that forecasts the starts of the first `most_jobs` waiting jobs.
 
-        A job in a site's queue may have no start, because only the site knows it.
+        A job in a site's queue may have no forecast start, because only the site knows when the job will start.
         """
         forecasters = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
         forecasts = [forecast() for forecast in forecasters if forecast is not None]
@@ -297,7 +297,7 @@ class Control(ABC):
 
     @abstractmethod
     def state(self) -> Any:
-        """Return the state; call only between two steps."""
+        """Return the state of this level of control; call only between two steps."""
 
     def _draws(self) -> GeneratorState | None:
         return None if self._rng is None else generator_state(self._rng)
@@ -314,14 +314,14 @@ class Control(ABC):
 
 
 class PutOff(msgspec.Struct, frozen=True):
-    """How often a site delayed a job beyond its quote, and when to ask the site again even if it has not changed."""
+    """The number of times a site delayed a job beyond its quote, and when to ask the site again even if unchanged."""
 
     times: int
     again_ms: int
 
 
 class Delegation(msgspec.Struct):
-    """A grid job at a level of control that uses sites' queues; its states are those of `DELEGATION`."""
+    """A grid job at a level of control that uses sites' queues; `state` is a state of the table `DELEGATION`."""
 
     job: Job
     draw: float
@@ -370,11 +370,11 @@ class Delegation(msgspec.Struct):
         return site in self.excluded or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
 
     def may_go_to(self, site: int, now_ms: int) -> bool:
-        """Whether the job is neither cancelled nor held, and does not avoid a site."""
+        """Whether the job may be sent to a site: the job is neither cancelled nor held, and does not avoid the site."""
         return not (self.cancelled or self.held or self.avoids(site, now_ms))
 
     def leaves_alone(self, site: int, now_ms: int) -> bool:
-        """Whether the job must not move to a site, even a changed one, because the site delayed it at least twice."""
+        """Whether the job must not move to a site, even a changed one, because the site delayed the job repeatedly."""
         put_off = self.put_off.get(site)
         return put_off is not None and put_off.times > 1 and now_ms < put_off.again_ms
 
@@ -464,7 +464,7 @@ class DelegatingControl(Control):
         return [ToSite(delegation.site, CancelJob(delegation.job.job_id, delegation.number))]
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Remove a job: now if it is at no site, otherwise when its site returns it.
+        """Remove a job: now if the job is at no site, otherwise when its site returns the job.
 
         A job in a site's queue is withdrawn. A running job is removed only if it needs another attempt.
         """
@@ -490,8 +490,8 @@ class DelegatingControl(Control):
         """Exclude sites for a job, and withdraw the job from its site if that site is now excluded.
 
         A site that reports its accepted users may have new machines, so sites that could never run the job are asked
-        again. A job that no site can run any more is refused: now if it is at no site, otherwise when it needs another
-        attempt.
+        again. If no site can run the job any more, it is refused: now if it is at no site, otherwise when it needs
+        another attempt.
         """
         delegation = self._jobs.get(event.job.job_id)
         if delegation is None:
@@ -505,7 +505,7 @@ class DelegatingControl(Control):
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
     def release(self, job_id: int) -> None:
-        """Undo `hold`; if the site returns the job anyway, the job is placed again."""
+        """Undo `hold`; if a site has already been asked to return the job, the job is then placed again."""
         if job_id in self._jobs:
             self._jobs[job_id].held = False
 
@@ -518,7 +518,7 @@ class DelegatingControl(Control):
         return self._refuse(delegation) if delegation.state in UNPLACED else []
 
     def _remove_withdrawn(self, delegation: Delegation) -> list[GridCommand] | None:
-        """Remove a job that is cancelled, held or unplaceable, and return the reports; None for any other job."""
+        """Remove a job if it is cancelled, held or unplaceable, and return the reports; otherwise return None."""
         if delegation.cancelled:
             return self._done(delegation, "cancelled")
         if delegation.held:
@@ -548,7 +548,7 @@ class DelegatingControl(Control):
         self._count_those_left(delegation)
 
     def _count_those_left(self, delegation: Delegation) -> None:
-        """Mark a job as unplaceable if every site that is large enough is excluded or can never run it."""
+        """Mark a job as unplaceable if every sufficiently large site is excluded or can never run the job."""
         if delegation.unplaceable:
             return
         out = {
@@ -560,7 +560,7 @@ class DelegatingControl(Control):
         delegation.unplaceable = self.why_never(delegation.job, delegation.excluded, never, delegation.sends) or ""
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Keep a job that no site accepts at present, until a site changes or `retry_ms` has passed."""
+        """Keep a job that no site accepts at present, until a site changes or the retry time has passed."""
         removal = self._remove_withdrawn(delegation)
         if removal is not None:
             return removal

@@ -68,14 +68,14 @@ def named(fragments: Iterable[tuple[int, int]], names: Sequence[str]) -> Places:
 
 
 def bound_text(max_split_factor: float) -> str:
-    """Return the upper bound on split factors as a clause."""
+    """Return a clause that states the largest allowed split factor."""
     return f"grid.max_split_factor allows {max_split_factor:g}"
 
 
 def factor_on_links(
     model: NetworkModel, communication: Communication, placement: Places, names: Sequence[str]
 ) -> float:
-    """Return the factor by which a job takes longer on these sites; the model may use different site names."""
+    """Return the factor by which a job takes longer on these sites; `names` lists all sites in the model's order."""
     nodes = {model.topology.sites[names.index(site)]: width for site, width in placement}
     return model.split_factor(communication, nodes)
 

@@ -1,4 +1,4 @@
-"""Forecasts for jobs in sites' queues, based on the sites' answers and the grid's own state."""
+"""Forecast the starts of jobs in sites' queues from the sites' answers and the grid's own state."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def delegated_forecast(
     shut : mapping from int to str
         Sites that accept no new jobs, and why.
     ahead_ms : int or None
-        When sites are asked to reserve nodes ahead for the job; None for never.
+        When sites are asked to reserve nodes for the job as they come free; None for never.
     split : SplitReason, optional
-        The split whose last nodes the job is waiting for.
+        The split that starts once the last nodes have arrived, for which the job is waiting.
     """
     job = delegation.job
     rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
@@ -94,7 +94,7 @@ def _without_place(
 
 
 def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: str) -> str:
-    """Explain what a job that is wider than every site is waiting for, and for how long at most."""
+    """Explain what a job that is wider than every site is waiting for, and the longest possible wait."""
     since_ms = ahead_ms if delegation.waits_since_ms is None else delegation.waits_since_ms
     waits = span_text(ahead_ms - since_ms)
     why = (
@@ -106,7 +106,7 @@ def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: s
 
 
 def apart_forecast(forecaster: Forecaster) -> Forecast:
-    """Return the forecast for a job that is delegated instead of queued, because not all sites accept it."""
+    """Return the forecast for a job that is delegated instead of queued because some sites do not accept it."""
     forecast = forecaster()
     reason = f"some sites do not accept it, so it is delegated; {forecast.reason}"
     return msgspec.structs.replace(forecast, reason=reason)
@@ -115,7 +115,7 @@ def apart_forecast(forecaster: Forecaster) -> Forecast:
 def _quoted(
     now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str], shut: Mapping[int, str]
 ) -> SiteReason:
-    """Return a site's last answer about a job."""
+    """Return a site's last answer about a job, as a row of the forecast."""
     refusals, quote = delegation.refusals.get(site), delegation.quotes.get(site)
     refused = _refused(now_ms, delegation, site)
     if refused and (quote is None or delegation.avoids(site, now_ms)):
@@ -141,7 +141,7 @@ def _quoted(
 
 
 def _mapped(forecast: Forecast, delegation: Delegation, place: PlannedPlace, names: Sequence[str]) -> Forecast:
-    """Return the planned start of a job that was mapped over the sites together with all other waiting jobs."""
+    """Return the forecast for a job that was mapped over the sites together with the other waiting jobs."""
     start, where = when_text(max(place.start_ms, forecast.now_ms), forecast.now_ms), "several sites together"
     quote = delegation.quotes.get(place.site)
     if quote is not None:
@@ -193,7 +193,7 @@ def sent_forecast(
     Parameters
     ----------
     loads : sequence of int or None
-        For each site, the time (ms) that it needs for the grid's jobs; None if the site has refused this job.
+        For each site, the time (ms) that the site needs for the grid's jobs; None if the site has refused this job.
     retry_ms : int
         When a job that all sites have refused is sent again.
     shut : mapping from int to str
@@ -263,7 +263,7 @@ def unasked_quote(
 def sent_quote(
     forecast: Forecast, job: Job, site: int, offers: Mapping[int, Quoted], names: Sequence[str], why: str
 ) -> Forecast:
-    """Return a quote without control: the job's site, its start there, and the site that could start it first.
+    """Return a quote at the level ``none``: the job's site, its start there, and the site that could start it first.
 
     `site` is the site that would get the job, `offers` are the sites' quotes, and `why` is the reason for that choice.
     """
@@ -290,7 +290,7 @@ def offered_quote(
 ) -> Forecast:
     """Return a quote with the placement that the grid would choose from the sites' quotes.
 
-    `split` is the split that the grid would choose or wait for. Without a choice, `forecast` is returned unchanged.
+    `split` is the split that the grid would use or wait for. If there is no choice, return `forecast` unchanged.
     """
     now_ms = forecast.now_ms
     if choice.split is not None and split is not None and split.cost is not None:

@@ -27,7 +27,7 @@ MOST_STEPS = 20_000
 """Largest number of simulated time steps."""
 
 MOST_RESERVED = 50_000
-"""Largest number of reservations in a simulation with reserved starts, where each pass may recompute all of them."""
+"""Largest number of reservations in a simulation with reserved starts; each pass may recompute all reservations."""
 
 
 class Copy(Protocol):
@@ -51,7 +51,7 @@ class Copy(Protocol):
 
     @property
     def closed(self) -> dict[int, LeftAlone]:
-        """Sites that the grid does not ask for nodes at present, and why."""
+        """The sites that the grid does not ask for nodes at present, and why."""
 
     @property
     def shut(self) -> dict[int, str]:
@@ -74,7 +74,7 @@ class Copy(Protocol):
 
 
 def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> Forecast:
-    """Return the forecast for a job that was placed and is starting."""
+    """Return the forecast for a job that has been placed and is about to start."""
     placement = named(attempt.fragments, names)
     missing = attempt.missing if attempt.state == ASKED else ()
     asked = [names[site] for site, _ in attempt.fragments if site in missing]
@@ -100,7 +100,7 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
 
 
 def _ahead_forecast(now_ms: int, attempt: Attempt, placement: Places, asked: Sequence[str], reserved: str) -> Forecast:
-    """Return the forecast for a job for which sites reserve nodes ahead; its start is unknown."""
+    """Return the forecast, without a start, for a job for which sites reserve nodes as they come free."""
     reason = f"reserved ahead on {reserved}; " if reserved else ""
     reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} free nodes "
     reason += "for it; it starts when all sites have their nodes"
@@ -157,7 +157,7 @@ class QueueForecasts:
         return standing.unplaced(is_too_far=True)
 
     def starts(self, most_jobs: int) -> list[Forecast]:
-        """Return the first ``most_jobs`` starts of waiting jobs, in order, as far as the simulation reaches."""
+        """Return the first ``most_jobs`` starts of waiting jobs, in order of start, as far as the simulation goes."""
         while len(self._placed) < min(most_jobs, self._control.queue.n_waiting) and next(self._steps, False):
             pass
         return [
@@ -172,7 +172,7 @@ class QueueForecasts:
         ]
 
     def _simulate(self) -> Iterator[bool]:
-        """Simulate step by step and record placements; yield whether more events follow."""
+        """Simulate step by step and record placements; after each step, yield whether more events follow."""
         control = self._control.copy()
         _grant_all(control, self._now_ms, self._end_ms)
         seen = set(control.attempts)
@@ -188,7 +188,7 @@ class QueueForecasts:
 def quoted_forecast(
     control: Copy, now_ms: int, asked: GridJobSubmitted, names: Sequence[str], end_ms: int = 0
 ) -> Forecast:
-    """Return when a job would start if it were submitted now; this changes ``control``."""
+    """Return when a job would start if it were submitted now; this call changes ``control``."""
     job = asked.job
     for command in control.submit(now_ms, asked):
         if isinstance(command, ReportRefused):
@@ -204,7 +204,7 @@ def quoted_forecast(
 
 
 def expect_ends(queue: GridQueue, now_ms: int, end_ms: int) -> None:
-    """Delay all expected ends by ``end_ms``, and expect overdue jobs to end soon, as the grid's plan does."""
+    """Delay all expected ends by ``end_ms``, and assume that overdue jobs end soon, as the grid's plan does."""
     queue.expect_late(now_ms)
     if end_ms:
         for job_id, ends_ms in [(running.job.job_id, running.end_ms) for running in queue.running]:
@@ -228,7 +228,7 @@ def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Frag
 
 
 def _simulate(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_steps: int) -> Forecast | None:
-    """Simulate until a job is placed; return None if that takes more steps than allowed."""
+    """Simulate until a job is placed, and return its forecast; None if the placement takes more steps than allowed."""
     _grant_all(control, now_ms, end_ms)
     for next_ms in _instants(control, now_ms, end_ms, most_steps):
         placed = control.attempts.get(standing.job_id)
@@ -240,7 +240,7 @@ def _simulate(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_
 
 
 def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Iterator[int | None]:
-    """Simulate from decision to decision; before each decision, yield its time, or None if it was the last."""
+    """Simulate from decision to decision; before each decision yield its time, and after the last decision None."""
     reserved = 0
     for _ in range(most_steps):
         instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]

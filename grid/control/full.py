@@ -78,10 +78,10 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
 
 
 class FullControl(Control):
-    """The grid queue, and the attempts to start the jobs that it has placed.
+    """The grid queue, and the attempts to start the jobs that the queue has placed.
 
-    The queue may place a job on any site. A job that some site does not accept or can never run is kept apart from the
-    queue: it is delegated to the queue of a site that accepts it, as under limited control.
+    The queue can place a job on any site. A job that some site does not accept or can never run is kept apart from the
+    queue: the grid delegates the job to the queue of a site that accepts it, as under limited control.
     """
 
     state_type: Any = FullControlState
@@ -176,7 +176,7 @@ class FullControl(Control):
         return new
 
     def queue_copy(self) -> GridQueue:
-        """Return a copy of the queue in which closed sites are open again."""
+        """Return a copy of the queue in which all closed sites are open again."""
         trial = self.copy()
         for site in list(trial._closed):
             trial._open(site)
@@ -199,7 +199,7 @@ class FullControl(Control):
 
     @property
     def closed(self) -> dict[int, LeftAlone]:
-        """The sites that are not asked at present, each with the reason and the period."""
+        """The sites that are not asked for nodes at present, each with the reason and the period."""
         return {
             site: LeftAlone(until_ms - self._retry_ms, until_ms, self._refusals.get(site, ""))
             for site, (_, until_ms) in self._closed.items()
@@ -210,7 +210,7 @@ class FullControl(Control):
         return self.forecasters(now_ms, [job_id], end_ms)[0]
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
-        """Return the `forecaster` of each job; all jobs of the queue share one simulation."""
+        """Return the `forecaster` of each job; one simulation serves all jobs in the queue."""
         shared: QueueForecasts | None = None
         forecasters: list[Forecaster | None] = []
         for job_id in job_ids:
@@ -229,7 +229,7 @@ class FullControl(Control):
         return forecasters
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
-        """See `Control`; only jobs kept apart from the queue depend on the sites' answers."""
+        """See `Control`; only the forecasts of jobs kept apart from the queue depend on the sites' answers."""
         return self._those_apart().questions(now_ms, asked) if asked.excluded else {}
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
@@ -276,7 +276,7 @@ class FullControl(Control):
             self._apart.cut_off(now_ms, site, why)
 
     def site_shares(self, site: int) -> None:
-        """See `Control`; the grid then also asks the site for offers for the first jobs in the queue."""
+        """See `Control`; the grid then also asks the site to offer shared nodes to the first jobs in the queue."""
         self._offers.add(site)
         self._changed = True
 
@@ -308,7 +308,7 @@ class FullControl(Control):
         return []
 
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Keep a job with excluded sites apart from the queue: from now if it is waiting, otherwise once it returns."""
+        """Keep a job with excluded sites apart from the queue: now if the job is waiting, otherwise once it returns."""
         job_id = event.job.job_id
         if self._is_apart(job_id):
             return self._those_apart().bar(now_ms, event)
@@ -327,7 +327,7 @@ class FullControl(Control):
         return self._those_apart().submit(now_ms, asked)
 
     def _as_submitted(self, job_id: int, excluded: GridJobSubmitted | None) -> GridJobSubmitted:
-        """Return the submission of a job that leaves the queue, with its excluded sites; drop the job's records."""
+        """Drop the records of a job that leaves the queue; return the job's submission with its excluded sites."""
         job, sensitivity, sends = self._queue.described(job_id)
         return GridJobSubmitted(job, sensitivity, sends, self._forget(job_id), excluded.excluded if excluded else ())
 
@@ -404,7 +404,7 @@ class FullControl(Control):
         return sum(nodes for (_, other), nodes in self._apart_nodes.items() if other == site)
 
     def _heard(self, offers: SharedOffers, site: int, answer: Answer) -> bool:
-        """Update the offers of shared nodes from an answer; return whether the answer needs no further handling."""
+        """Update the offers of shared nodes from an answer; return whether the answer has been handled completely."""
         if type(answer) is Quoted and answer.quote_id < 0:
             self._changed = offers.answered(answer) or self._changed
             return True
@@ -416,7 +416,7 @@ class FullControl(Control):
         return False
 
     def _note_apart(self, apart: LimitedControl, site: int, answer: Answer) -> None:
-        """Update the nodes of a job kept apart from the queue, which are unavailable to the queue."""
+        """Update the nodes used by a job kept apart from the queue; those nodes are unavailable to the queue."""
         if not isinstance(answer, (Reserved, Started, Ended, LeaseEnded)):
             return
         key = answer.job_id, site
@@ -499,13 +499,13 @@ class FullControl(Control):
         return self._those_apart().submit(now_ms, asked, never)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Use the changed links for all later placements."""
+        """Apply a change or a measurement of the links, for all later placements."""
         self._queue.links_changed(news)
         self._changed = True
         return [] if self._apart is None else self._apart.links_changed(now_ms, news)
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass reconsider all waiting jobs under the current policy."""
+        """Make the next pass reconsider all waiting jobs under the current policy."""
         self._queue.reconsider()
         self._attempts.reconsider()
         self._changed = True
@@ -527,7 +527,7 @@ class FullControl(Control):
         return [ReportRefused(job_id, reason)]
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Give up attempts that were not granted in time; run a pass over the queue if anything has changed."""
+        """Give up attempts that were not granted in time; if anything has changed, run a pass over the queue."""
         commands: list[GridCommand] = [] if self._apart is None else self._apart.run(now_ms)
         for job_id, site in self._parts_over:
             if job_id in self._attempts.attempts:
@@ -597,7 +597,7 @@ class FullControl(Control):
         return min((instant for instant in instants if instant is not None), default=None)
 
     def _close(self, now_ms: int, site: int, refusal: str) -> None:
-        """Stop asking a site until it changes or `retry_ms` has passed; an empty refusal means no answer."""
+        """Stop asking a site until it changes or the retry time has passed; an empty `refusal` means no answer."""
         self._open(site)
         taken = max(0, self._queue.free(site))
         self._queue.set_others(site, self._queue.others(site) + taken)
@@ -629,12 +629,12 @@ class FullControl(Control):
 
 
 def _offered_by(forecaster: Forecaster, offers: tuple[str, ...]) -> Forecast:
-    """Return a job's quote, with the sites that might let it start now on shared nodes."""
+    """Return a job's quote, extended by the sites that might let the job start now on shared nodes."""
     return msgspec.structs.replace(forecaster(), offers=offers)
 
 
 def _with_offers(forecaster: Forecaster, offers: Mapping[str, KnownOffer]) -> Forecast:
-    """Return a waiting job's forecast, with the offers of shared nodes that it has not taken."""
+    """Return a waiting job's forecast, extended by the offers of shared nodes that the job has not accepted."""
     forecast = forecaster()
     texts = {site: offer_text(offer.slowdown, offer.beside) for site, offer in offers.items()}
     rows = [msgspec.structs.replace(row, offer=texts.get(row.site, "")).with_offer() for row in forecast.sites]

@@ -57,13 +57,13 @@ from gridweave.site.messages import (
 from gridweave.site.times import growing_pause_ms
 
 LEASE_MS = 3_600_000
-"""Lease of a delegated job: how long it may wait at a site without news from the grid; renewed after a third of it."""
+"""Lease of a delegated job: how long the job may wait at a site that hears nothing from the grid."""
 
 MOST_MAPPED = 1_000
-"""The largest number of waiting jobs mapped over the sites at once, in order of submission."""
+"""The largest number of waiting jobs that are mapped over the sites together, in order of submission."""
 
 NO_PART = "it runs no parts of split jobs, and is too small for the whole job"
-"""Why a site can never run a job that is wider than the site and that the grid may split."""
+"""The reason why a site can never run a job that is wider than the site, although the grid may split the job."""
 
 LOOKS = 16
 """The largest number of waiting jobs reconsidered when a site has new capacity, to limit messages (a guess)."""
@@ -160,7 +160,7 @@ class LimitedControl(DelegatingControl):
             del self._asked[quote_id]
 
     def _wait_no_more(self, delegation: Delegation) -> None:
-        """Stop waiting for a job's quotes; the mapping is due if no job asked at the same time is still waiting."""
+        """Stop waiting for a job's quotes; if no job of the same round is waiting any more, the mapping is due."""
         until_ms = self._patience_ms.pop(delegation.job.job_id, None)
         if until_ms is not None and self.policy.maps and until_ms not in self._patience_ms.values():
             self._map_is_due = True
@@ -208,8 +208,8 @@ class LimitedControl(DelegatingControl):
     def _waits_longer(self, now_ms: int, delegation: Delegation, start_ms: int | None) -> list[GridCommand]:
         """Offer a job to other sites if its site did not start it immediately as quoted, or now expects a later end.
 
-        Sites that have delayed the job before are not asked here. They are asked after they have changed, or after a
-        pause that grows; otherwise two sites could pass the job back and forth.
+        Sites that have delayed the job before are not asked yet, but only after they have changed or after a growing
+        pause; otherwise two sites could pass the job back and forth.
         """
         end_ms = delegation.end_ms
         if start_ms is not None:
@@ -240,7 +240,7 @@ class LimitedControl(DelegatingControl):
         return 0 if site in attempt.ended else dict(attempt.fragments).get(site, 0)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Use the changed links, and ask sites again at once about unplaced jobs."""
+        """Apply a change or a measurement of the links, and ask sites again at once about unplaced jobs."""
         self._one_job.links_changed(news)
         self._retry_now(now_ms)
         return []
@@ -251,7 +251,7 @@ class LimitedControl(DelegatingControl):
         self._retry_now(now_ms)
 
     def cut_off(self, now_ms: int, site: int, why: str) -> None:
-        """See `Control`; questions to the site are lost, and the backlog is reconsidered once messages flow again."""
+        """See `Control`; drop open questions to the site, and retry unplaced jobs once the site is reconnected."""
         super().cut_off(now_ms, site, why)
         for delegation in self._jobs.values():
             self._asked.pop(delegation.unanswered.pop(site, 0), None)
@@ -263,7 +263,7 @@ class LimitedControl(DelegatingControl):
             self._retry_at_ms = now_ms
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Decide on placements, splits, moves and retries after all events at `now_ms`; renew leases that are due."""
+        """Decide on placements, splits, moves and retries after all events at `now_ms`; renew leases when due."""
         requests, changes = self._attempts.expire(now_ms)
         commands: list[GridCommand] = [*requests]
         for change in changes:
@@ -313,7 +313,7 @@ class LimitedControl(DelegatingControl):
     def _ask(
         self, now_ms: int, delegation: Delegation, sites: Iterable[int], *, whole: bool = False
     ) -> list[GridCommand]:
-        """Ask sites for quotes: for a decision over all sites (`whole`), or to move a waiting job.
+        """Ask sites for quotes, either to choose among all sites (`whole`) or to move a waiting job.
 
         A site that has yet to answer an earlier question about the job is not asked again; its pending answer is used.
         That answer is up to date: a site's messages arrive in order, so it reflects all that the site has reported.
@@ -365,7 +365,7 @@ class LimitedControl(DelegatingControl):
             delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
 
     def _why_never_there(self, site: int, job: Job, quote: Quoted) -> str | None:
-        """Return why a site can run neither a job nor a part of it, according to its quote; None if it might."""
+        """Return why, according to its quote, a site can run neither a job nor a part of the job; None if it might."""
         if quote.cause == "never":
             return None if quote.takes_parts and self._one_job.may_split(job) else quote.reason
         if quote.takes_parts or job.width <= self._nodes[site]:
@@ -440,20 +440,20 @@ class LimitedControl(DelegatingControl):
         quotes: Mapping[int, Quoted],
         taken: Mapping[int, int] = MappingProxyType({}),
     ) -> tuple[Fragments, int] | None:
-        """Return a split of a job over the quoted free nodes minus `taken`, and the split job's length."""
+        """Return a split of a job over the quoted free nodes minus `taken`, with its length; None if impossible."""
         left = {s: quote.free - taken.get(s, 0) for s, quote in quotes.items() if quote.takes_parts}
         free = self._not_asked({s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)})
         sends = delegation.sends, delegation.submit_ms, now_ms
         return self._one_job.split(delegation.job, delegation.sensitivity, free, *sends)
 
     def _ahead_at_ms(self, delegation: Delegation) -> int | None:
-        """Return when sites should start to reserve ahead for an unplaced job; None if one site alone can run it."""
+        """Return when sites should start reserving nodes ahead for an unplaced job; None if one site can run it."""
         if delegation.job.width <= self._largest or delegation.waits_since_ms is None:
             return None
         return delegation.waits_since_ms + self.policy.reserve_after_ms
 
     def _ahead(self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted]) -> tuple[Fragments, int] | None:
-        """Return a split of a long-waiting job over sites that reserve ahead, and the split job's length."""
+        """Return a split of a long-waiting job over sites that reserve nodes ahead, and the split job's length."""
         at_ms = self._ahead_at_ms(delegation)
         if at_ms is None or now_ms < at_ms or self._attempts.ahead is not None:
             return None
@@ -464,7 +464,7 @@ class LimitedControl(DelegatingControl):
     def _begin_ahead(
         self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int
     ) -> list[GridCommand]:
-        """Ask sites to reserve nodes for a split job as soon as they are free, under a lease."""
+        """Ask sites to lease nodes to a split job as soon as the nodes are free."""
         self._change(delegation, "split")
         delegation.awaited = None
         delegation.number += 1
@@ -488,7 +488,7 @@ class LimitedControl(DelegatingControl):
         return [*self._attempts.begin(now_ms, delegation.job, delegation.number, fragments, length_ms)]
 
     def _map(self, now_ms: int) -> list[GridCommand]:
-        """Map the unplaced jobs over the sites; delegate jobs and begin splits that are possible now."""
+        """Map the unplaced jobs over the sites; delegate the jobs and begin the splits that can start now."""
         self._map_is_due = False
         waiting = self._to_be_mapped()
         plan = self._plan(now_ms, waiting)
@@ -532,7 +532,7 @@ class LimitedControl(DelegatingControl):
         return plan
 
     def _ready_ms(self, now_ms: int, site: int, last: Quoted | None) -> list[int]:
-        """Return when each node of a site is free, according to its last quote; now if the quote does not say.
+        """Return when each node of a site will be free according to its last quote; now if the quote does not say.
 
         The list is empty for a site without a quote.
         """
@@ -546,7 +546,7 @@ class LimitedControl(DelegatingControl):
     ) -> JobToMap:
         """Convert a job to the form that the mapping needs.
 
-        A quoted start counts only if the site has not sent a newer quote for another job; otherwise the start is now.
+        A quoted start is used only if the site has sent no newer quote for another job; otherwise the start is now.
         """
         job, offers = delegation.job, dict[int, SiteOffer]()
         for site, quote in delegation.quotes.items():
@@ -567,7 +567,7 @@ class LimitedControl(DelegatingControl):
     def _awaits(self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted], alone_ms: int | None) -> bool:
         """Whether a job should wait for the nodes of a split that is not possible yet; record that split.
 
-        `alone_ms` is the earliest end of the job on one site, or None.
+        `alone_ms` is the earliest end of the job on a single site; None if no site offers a start.
         """
         job, before = delegation.job, delegation.awaited
         sends = delegation.sends, delegation.submit_ms, now_ms
@@ -580,9 +580,9 @@ class LimitedControl(DelegatingControl):
         return delegation.awaited is not None and delegation.awaited.is_worth_it
 
     def _not_asked(self, free: Mapping[int, int]) -> dict[int, int]:
-        """Return the free nodes of each site without the nodes that other split jobs have asked for.
+        """Return the free nodes of each site, minus the nodes that other split jobs have requested.
 
-        Otherwise, jobs that ask for the same nodes could prevent each other from starting.
+        Otherwise, jobs that request the same nodes could prevent each other from starting.
         """
         left = dict(free)
         for fragments in self._attempts.asked:
@@ -614,7 +614,7 @@ class LimitedControl(DelegatingControl):
         return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]
 
     def _plan_renewal(self, now_ms: int) -> None:
-        """Schedule a renewal of leases after a third of their length, unless a renewal is already scheduled."""
+        """Schedule the next renewal of leases, after a third of their length, unless one is already scheduled."""
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + self._lease_ms // 3
 
@@ -638,7 +638,7 @@ class LimitedControl(DelegatingControl):
         return self._ask_all(now_ms, delegation) if outcome is None else self._done(delegation, outcome)
 
     def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
-        """Ask sites again about unplaced jobs, and ask changed sites about jobs waiting at another site.
+        """Ask sites again about unplaced jobs, and ask changed sites about jobs that are waiting at other sites.
 
         One question per site is enough for all mapped jobs, because each quote includes the state of the site.
         """
@@ -696,8 +696,8 @@ class LimitedControl(DelegatingControl):
     def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
         """Whether a job started at a site now would end sooner than at the site where it is waiting.
 
-        Always true if jobs move no data and both sites run the job equally fast. If the expected end at its current
-        site is no longer possible, the earliest possible end there is used.
+        Always true if jobs move no data and both sites run the job equally fast. If the job can no longer meet its
+        expected end at its current site, its earliest possible end there is used instead.
         """
         there_ms = length_at(delegation, delegation.site)
         sites_differ = self.policy.maps or length_at(delegation, site) != there_ms
@@ -730,7 +730,7 @@ class LimitedControl(DelegatingControl):
         return settled(forecast)
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
-        """See `Control`; the forecast uses the sites' quotes if `question` contains any."""
+        """See `Control`; the forecast uses the sites' quotes if `question` contains quotes."""
         asked, offers = question.asked, question.offers
         why_never = self.why_never(asked.job, asked.excluded, sends=asked.sends)
         split = None if why_never is not None else self._wide_split(now_ms, asked)
@@ -739,7 +739,7 @@ class LimitedControl(DelegatingControl):
             return settled(forecast)
         job = self._delegation_of(now_ms, asked, self._next_draw(), self._too_long(asked.job))
         for site, quote in offers.items():
-            # As if each site had answered the grid's last question.
+            # Treat each offer as the answer to the grid's latest question.
             self._note_quote(now_ms, site, job, msgspec.structs.replace(quote, quote_id=self._quote_id + 1))
         if job.unplaceable:
             return settled(msgspec.structs.replace(forecast, state="refused", reason=job.unplaceable))
@@ -752,7 +752,7 @@ class LimitedControl(DelegatingControl):
     def _mapped_choice(self, now_ms: int, delegation: Delegation, without: int | None) -> PlaceChoice:
         """Return the placement that the mapping would choose for a new job, given all unplaced jobs except `without`.
 
-        If the job would wait at the grid, record its planned place.
+        If the job would stay with the grid, record its planned placement.
         """
         waiting = self._to_be_mapped(without)
         if len(waiting) == MOST_MAPPED:
@@ -775,7 +775,7 @@ class LimitedControl(DelegatingControl):
         return self._one_job.split_reason(*args, self._names)
 
     def _wide_split(self, now_ms: int, asked: GridJobSubmitted) -> SplitReason | None:
-        """Return the cost of splitting a job wider than every site, if all nodes are free; None for any other job."""
+        """Return the cost of splitting a job wider than every site, assuming that all nodes are free; else None."""
         sizes = {s: n for s, n in enumerate(self._nodes) if s not in asked.excluded and s not in self._shut}
         if asked.job.width <= max(sizes.values(), default=0):
             return None

@@ -42,9 +42,9 @@ class GridNetwork:
     model : NetworkModel
         The links at full speed; the model has the grid's sites in the grid's order.
     earliest_end : bool
-        Whether a split uses the sites where the job ends first, instead of the fewest sites.
+        Whether a split uses the sites where the job ends earliest, instead of as few sites as possible.
     staging : int
-        NO_DATA, BLOCKING or PREFETCH of `gridweave.grid.kernels.links`.
+        How jobs transfer their data: NO_DATA, BLOCKING or PREFETCH of `gridweave.grid.kernels.links`.
     exact_up_to : int
         As for `gridweave.netmodel.model.NetworkModel.choose_sites`.
     max_split_factor : float
@@ -67,13 +67,13 @@ class GridNetwork:
 
 
 def check_max_split_factor(factor: float) -> None:
-    """Raise OptionError if a bound on split factors is out of range."""
+    """Raise OptionError if a limit on split factors is out of range."""
     if not 1 <= factor <= 1 + MAX_OVERHEAD:
         raise OptionError("max_split_factor", f"is {factor:g}; a number from 1 to {1 + MAX_OVERHEAD:,}, 2 for twice")
 
 
 def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
-    """Return a network's arrays for the grid queue, with empty slots for jobs."""
+    """Return a network's arrays for the grid queue, with `slots` empty job slots for jobs of up to `widest` nodes."""
     sites = len(network.model.topology.sites)
     return GridLinks(
         paths=network.model.arrays,
@@ -97,7 +97,7 @@ def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
 
 
 def unbounded(links: GridLinks) -> GridLinks:
-    """Return the links without a bound on split factors; all arrays are shared."""
+    """Return the same links without a limit on split factors; the result shares all arrays."""
     return links._replace(max_factor=1.0 + MAX_OVERHEAD)
 
 
@@ -123,8 +123,8 @@ class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class KnownLinks:
     """The current links as the meta-scheduler sees them, and each job's transfers.
 
-    `model` is the network as corrected by measurements. `arrays` holds its arrays for kernels; a change of the links or
-    of the number of slots replaces them.
+    `model` is the network as corrected by measurements. `arrays` holds the arrays for the kernels, which are replaced
+    when the links or the number of slots change.
     """
 
     def __init__(self, network: GridNetwork, *, slots: int, widest: int) -> None:
@@ -139,7 +139,7 @@ class KnownLinks:
         self._least = least_crossing(self.arrays.paths)
 
     def copy(self) -> KnownLinks:
-        """Return a copy with its own arrays for kernel results."""
+        """Return a copy with its own arrays for the kernels' results."""
         new = copy.copy(self)
         new._sends = self._sends.copy()
         apart = copied(self.arrays._replace(paths=None))  # type: ignore[arg-type]
@@ -166,12 +166,12 @@ class KnownLinks:
 
     @property
     def news(self) -> list[LinksChanged | PathsMeasured]:
-        """The messages that bring a new `KnownLinks` of the same network up to date with this one."""
+        """The messages that bring a new `KnownLinks` of the same network to the state of this one."""
         news: list[LinksChanged | PathsMeasured] = [] if self._factors is None else [LinksChanged(self._factors)]
         return [*news, PathsMeasured(self._measured)] if self._measured else news
 
     def state(self) -> LinksState:
-        """Return the state, without arrays that can be derived from the network or computed again."""
+        """Return the state, without arrays that can be recomputed from the network."""
         arrays = arrays_state(self._own_arrays())
         return LinksState(factors=self._factors, measured=self._measured, arrays=arrays, sends=self._sends)
 
@@ -191,7 +191,7 @@ class KnownLinks:
         self.arrays = more_slots(self.arrays, slots)
 
     def enter(self, slot: int, width: int, sends: Sends) -> None:
-        """Record the transfers of a new job of this width in a slot."""
+        """Record the transfers of a new job, with this width, in a slot."""
         self._sends.pop(slot, None)
         if sends != NOTHING:
             self._sends[slot] = sends
@@ -221,13 +221,13 @@ class KnownLinks:
 
 @lru_cache(maxsize=4096)
 def _shape_of(pattern: str, width: int) -> np.void:
-    """Return the communication record of a pattern and a width, without the amount of traffic."""
+    """Return the communication record for a pattern and a job width, without the amount of traffic."""
     record: np.void = Communication(pattern=pattern).records([width])[0]
     return record
 
 
 def with_paths(links: GridLinks, paths: NetArrays) -> GridLinks:
-    """Return the links with other paths; all other arrays are shared, and cached results are dropped."""
+    """Return the links with new paths; the result shares all other arrays, except that cached results are dropped."""
     changed = links._replace(paths=paths)
     changed.memo.forget()
     changed.changed[0] = 1

@@ -1,4 +1,4 @@
-"""Map all waiting jobs over the sites at once, by their expected lengths there (docs/control.md, "Mapped over sites").
+"""Map all waiting jobs over the sites at once, by their lengths on each site (docs/control.md, "Mapped over sites").
 
 The algorithms are those of a site with heterogeneous machines. Here the nodes of a site are identical machines, and a
 job may use several of them.
@@ -17,11 +17,11 @@ from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays, map
 from gridweave.site.kernels.state import NEVER_MS
 
 SEVERAL = -1
-"""The site number of a job on several sites."""
+"""The site number that stands for several sites."""
 
 
 class SiteOffer(NamedTuple):
-    """A site's offer for a job, ignoring the grid's other jobs there: the earliest start, the nodes and the length."""
+    """A site's offer for a job, ignoring the grid's other jobs there: earliest start, number of nodes, and length."""
 
     from_ms: int
     nodes: int
@@ -55,14 +55,14 @@ class PlannedPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class MappingDecision(NamedTuple):
-    """The planned placement of a job in a mapping, and whether the job goes there now.
+    """The planned placement of a job in a mapping, and whether the job is sent there now.
 
     Attributes
     ----------
     place : PlannedPlace, optional
         The planned site and times; None if the job cannot run anywhere now.
     goes : bool
-        Whether the job goes to its site's queue now.
+        Whether the job is sent to its site's queue now.
     split : tuple of (Fragments, int), optional
         The job's fragments and length, if it is split now.
     """

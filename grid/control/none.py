@@ -1,4 +1,4 @@
-"""No control: the grid knows only the sizes of the sites and the jobs that it has sent (docs/control.md)."""
+"""No control: the grid knows only the sizes of the sites and the jobs that it has sent to each (docs/control.md)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NoControlState(DelegatingState, frozen=True, kw_only=True, tag="NoControl 
 class NoControl(DelegatingControl):
     """Send each job to a site when it is submitted, and leave it there.
 
-    This level splits no job and ignores the network. The only selection with an effect is ``random``.
+    This level never splits jobs and ignores the network. Of the selection rules, only ``random`` has an effect.
     """
 
     state_type: Any = NoControlState
@@ -115,7 +115,7 @@ class NoControl(DelegatingControl):
         return [s for s in left if s not in sent.refused_by and not sent.avoids(s, now_ms)]
 
     def _send(self, now_ms: int, sent: Delegation) -> list[GridCommand]:
-        """Send a job to the site with the least grid work per node, or to a random site; without one, put it back."""
+        """Send a job to the site with the least grid work per node, or to a random site; keep it if no site is left."""
         site = self._choose(now_ms, sent)
         if site is None:
             return self._put_back(now_ms, sent)
@@ -153,7 +153,7 @@ class NoControl(DelegatingControl):
         if why_never is not None:
             return settled(forecast)
         sent = self._delegation_of(now_ms, asked, self._next_draw(), never)
-        # As if each of these sites had refused the job already.
+        # Forecast as if each of these sites had already refused the job.
         sent.refused_by |= self._shut.keys()
         site = self._choose(now_ms, sent)
         if site is None:
@@ -163,7 +163,7 @@ class NoControl(DelegatingControl):
         return settled(sent_quote(forecast, asked.job, site, offers, self._names, why))
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:
-        """Return how long each site needs for the jobs sent to it [ms]; None for a site that has refused."""
+        """Return how long each site needs for the jobs sent to it [ms]; None for a site that has refused the job."""
         return [
             None if site in refused_by else area // max(1, self._nodes[site]) for site, area in enumerate(self._area)
         ]

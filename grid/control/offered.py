@@ -1,4 +1,4 @@
-"""Compare the sites' quotes for a job by the job's expected end, under limited control (docs/control.md)."""
+"""Choose among the sites' quotes for a job by the job's expected end, under limited control (docs/control.md)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class PlaceChoice(NamedTuple):
     end_ms : int, optional
         The expected end at that site; None if the site starts the job immediately.
     is_hurried : bool
-        Whether a site quoted an immediate start, but has received other jobs since.
+        Whether the site quoted an immediate start but has since received other jobs.
     split : Fragments, optional
         The fragments of a split.
     length_ms : int
         The length of the split job.
     is_ahead : bool
-        Whether the sites of the split reserve nodes as they come free, instead of using free nodes.
+        Whether the sites of the split reserve nodes as they come free, instead of using nodes that are free now.
     """
 
     site: int | None = None
@@ -55,7 +55,7 @@ def end_at(delegation: Delegation, site: int, start_ms: int, delay_ms: int) -> i
 
 
 def last_quoted(jobs: Iterable[Delegation]) -> dict[int, Delegation]:
-    """Return, by site, the job that has the site's latest quote."""
+    """Return, by site, the job for which the site sent its latest quote."""
     last: dict[int, Delegation] = {}
     for job in jobs:
         for site, quote in job.quotes.items():

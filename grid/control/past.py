@@ -1,10 +1,10 @@
-"""A job's history of evictions and refusals. Pure.
+"""Record a job's evictions and refusals. Pure.
 
-An evicted job leaves all its sites, and then waits again as a whole.
+An evicted job leaves all of its sites, and then waits again for all of its nodes.
 
 A site may accept a job and refuse it later, for example because its batch system cancels the job. The site is asked
-again after a pause that grows with each refusal, until it has refused the job `MOST_REFUSALS` times. If no other site
-can run the job, the grid then refuses it, so that it does not retry forever.
+again after a pause that grows with each refusal, until the site has refused the job `MOST_REFUSALS` times. If no other
+site can run the job, the grid then refuses the job instead of retrying forever.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gridweave.site.times import growing_pause_ms, when_text
 
 
 class PastEvictions(msgspec.Struct, frozen=True, gc=False):
-    """The number of evictions of a job on all sites together, with details of the last one.
+    """The number of times a job has been evicted on any site, with details of the last eviction.
 
-    `reason` is the site's explanation, which names the job that took the nodes, and its level.
+    `reason` is the site's explanation, which names the job that took the nodes and that job's level.
     """
 
     times: int
@@ -43,25 +43,25 @@ class PastEvictions(msgspec.Struct, frozen=True, gc=False):
 
 
 def once_more_evicted(job: Job) -> Job:
-    """Return a job with its count of evictions increased by one."""
+    """Return a copy of a job with one more eviction."""
     return msgspec.structs.replace(job, evictions=job.evictions + 1)
 
 
 def forecast_of_evicted(forecaster: Forecaster, evicted: str) -> Forecast:
-    """Return the forecast of a job that is waiting again, with its evictions."""
+    """Return the forecast for a job that is waiting again, extended by the text about its evictions."""
     forecast = forecaster()
     return msgspec.structs.replace(forecast, reason=with_evictions(forecast.reason, evicted), evicted=evicted)
 
 
 MOST_REFUSALS = 6
-"""The number of refusals of a job after which its site is not asked again (a guess).
+"""After this many refusals of a job, the site is not asked about the job again (a guess).
 
-With a first pause of 10 s this takes about five minutes, long enough for an administrator to repair a simple fault.
+With a first pause of 10 s, this takes about five minutes, so an administrator has time to repair a simple fault.
 """
 
 
 class SiteRefusals(msgspec.Struct, frozen=True, gc=False):
-    """How often a site has refused a job that it had accepted, the last reason, and when to ask the site again.
+    """How often a site has refused a job that it had first accepted, the last reason, and when to ask the site again.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class SiteRefusals(msgspec.Struct, frozen=True, gc=False):
     again_ms: int | None  # None: never
 
     def is_left_alone(self, now_ms: int) -> bool:
-        """Whether the site must not be asked now."""
+        """Whether the site must not be asked about the job now."""
         return self.again_ms is None or now_ms < self.again_ms
 
     def text(self, now_ms: int) -> str:
@@ -91,7 +91,7 @@ class SiteRefusals(msgspec.Struct, frozen=True, gc=False):
 
 
 def another(before: SiteRefusals | None, now_ms: int, reason: str, pause_ms: int) -> SiteRefusals:
-    """Return the record of a site after another refusal of a job.
+    """Return the updated record of a site's refusals after the site has refused the job again.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def another(before: SiteRefusals | None, now_ms: int, reason: str, pause_ms: int
 
 
 class LeftAlone(NamedTuple):
-    """The period in which a site is not asked for any job, and why it refused a job; empty if it did not answer.
+    """The period in which a site is not asked about any job, and why it refused a job; empty if it did not answer.
 
     Examples
     --------

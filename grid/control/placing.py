@@ -1,4 +1,4 @@
-"""Place a single job with the kernels of the grid queue, on free nodes that the caller supplies. Pure.
+"""Place a single job on free nodes given by the caller, with the kernels of the grid queue. Pure.
 
 Sites with pilots request nodes from their batch systems before there is work for them, so a job may wait for a split
 over nodes that have not arrived yet. The nodes that arrive first are then idle until the last one arrives. The wait is
@@ -39,7 +39,7 @@ def split_over(
 ) -> tuple[Fragments, int] | None:
     """Return the fragments of a split over free nodes at `when_ms`, and the split job's length; None if impossible.
 
-    `free` may be changed.
+    The call can change `free`.
     """
     if not take_parts(state, codes, codes.net, slot, free, np.int64(when_ms)):
         return None
@@ -48,7 +48,7 @@ def split_over(
 
 
 class OneJob:
-    """Arrays with a single slot, for placing jobs one after the other; no job is stored.
+    """Arrays with a single slot, in which jobs are placed one after the other; no job stays in the slot.
 
     `moves_data` is true if jobs occupy their sites while their data is transferred.
     """
@@ -70,8 +70,8 @@ class OneJob:
     def choose_site(self, job: Job, draw: float, fitting: Sequence[int], free: Mapping[int, int]) -> int | None:
         """Return the site that the policy selects among the `fitting` sites; None if there are none.
 
-        `free` gives the free nodes by which the policy compares sites. `draw` is the job's random number in [0, 1), for
-        the selection ``random``.
+        `free` has the numbers of free nodes by which the policy compares sites. `draw` is the job's random number in
+        [0, 1), for the selection ``random``.
         """
         self._enter(job)
         self._state.draw[SLOT] = draw
@@ -104,13 +104,13 @@ class OneJob:
         return self._links.data_delay_ms(0, submit_ms, site, when_ms)
 
     def may_split(self, job: Job) -> bool:
-        """Whether a job may be split, by the policy's mode and lower bound."""
+        """Whether the policy's mode and lower bound permit splitting a job."""
         self._enter(job)
         return bool(may_split(self._state, self._codes, SLOT))
 
     @property
     def news(self) -> list[LinksChanged | PathsMeasured]:
-        """The messages that bring the links of a new `OneJob` up to date with this one."""
+        """The messages that bring the links of a new `OneJob` to the state of this one."""
         return [] if self._links is None else self._links.news
 
     def split(
@@ -172,10 +172,10 @@ def why_too_dear(
     asked: tuple[Job, Sends],
     names: Sequence[str],
 ) -> str | None:
-    """Return why every split of a job over these nodes exceeds the allowed cost, or None.
+    """Return why every split of a job over these nodes exceeds the allowed cost; None if some split does not.
 
-    None if a split is possible over the links as configured or as they are now. Also None if there is no path between
-    the job's parts at any cost, because links may recover.
+    Return None if a split is affordable over the links either as configured or as they are now. Also return None if
+    no split has a path between its parts, because links can recover.
     """
     job, sends = asked
     free = dict(enumerate(nodes))
@@ -208,7 +208,7 @@ class Awaited(msgspec.Struct, frozen=True):
     start_ms, end_ms : int
         When the last node is expected, and when the job would end.
     idle_node_ms : int
-        The idle time of the nodes that arrive before the last one: their number times their wait, from ``since_ms`` on.
+        The total idle time, from ``since_ms`` on, of the nodes that arrive before the last node, in node-milliseconds.
     alone_ms : int, optional
         The earliest end on a single site; None if no single site offers a start.
     """
@@ -222,7 +222,7 @@ class Awaited(msgspec.Struct, frozen=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the job's gain, times its width, is more than the idle time of its nodes.
+        """Whether the time gained by the split, times the job's width, exceeds the idle time of its nodes.
 
         Always true if no single site offers a start.
         """
@@ -237,7 +237,7 @@ def awaited(
     split: Callable[[Mapping[int, int]], tuple[Fragments, int] | None],
     alone_ms: int | None,
 ) -> Awaited | None:
-    """Return the earliest split of a job over free nodes and nodes that have not arrived; None if impossible.
+    """Return the earliest split of a job over free nodes and nodes that have not arrived yet; None if impossible.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The grid queue's arrays: assign jobs to slots and grow the arrays; the kernels make the decisions."""
+"""Maintain the grid queue's arrays: assign jobs to slots and grow the arrays. The kernels make the decisions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
 class PlacedJob(msgspec.Struct, frozen=True, gc=False):
-    """A job with its fragments and its time limit on them; it starts now, or its start is reserved."""
+    """A job that starts now or has a reserved start, with its fragments and its time limit on them."""
 
     job: Job
     fragments: Fragments
@@ -122,7 +122,7 @@ class GridQueue:
         self._depart = prepared(grid_job_ended, state, number)
 
     def _name_numbers(self) -> None:
-        """Cache views of the counters that every step reads: looking up a record's field costs more than reading it."""
+        """Cache views of the counters that every step reads, because looking up a record's field is slow."""
         counters = self._state.counters
         self._n_running, self._n_started = counters["n_running"], counters["n_started"]
         # A pass starts at most as many fragments as there are nodes.
@@ -182,7 +182,7 @@ class GridQueue:
 
     @property
     def links_news(self) -> list[LinksChanged | PathsMeasured]:
-        """The messages that bring the links of a new queue up to date with this one."""
+        """The messages that bring the links of a new queue to the state of this queue's links."""
         return [] if self._links is None else self._links.news
 
     @property
@@ -213,7 +213,7 @@ class GridQueue:
         return self._first_running()[0] if self._n_running[0] else None
 
     def ending(self, now_ms: int) -> Iterator[int]:
-        """Yield the running jobs that are expected to end by now; the caller must remove each job before the next."""
+        """Yield the running jobs that are expected to end by now; the caller must remove each job before continuing."""
         while self._n_running[0]:
             end_ms, slot = self._first_running()
             if end_ms > now_ms:
@@ -221,14 +221,14 @@ class GridQueue:
             yield self._slots.jobs[slot].job_id
 
     def _first_running(self) -> tuple[int, int]:
-        """Return the expected end and the slot of the running job that ends first."""
+        """Return the expected end and the slot of the running job that is expected to end first."""
         end_ms, slot = self._state.running[self._state.block_order.item(0) * BLOCK].item()
         return end_ms, slot
 
     def kept_for_head(self) -> tuple[int | None, Fragments, list[int]]:
         """Return the head job's start, its reserved fragments, and the free nodes kept for it on each site.
 
-        The start is None if unknown. Valid only for queues that do not reserve a start for every job.
+        An unknown start gives None. Use only for queues that do not reserve a start for every job.
         """
         kept = np.zeros_like(self._nodes)
         shadow_ms, n_reserved = kept_for_head(self._state, self._codes, kept)
@@ -247,9 +247,9 @@ class GridQueue:
         return start_ms, PlacedJob(self._slots.jobs[slot], fragments, length_ms)
 
     def gaps_ms(self, job_id: int, now_ms: int) -> list[int | None]:
-        """Return the earliest start of a waiting job on each single site, given the other jobs' reservations.
+        """Return the earliest start of a waiting job on each site alone, given the other jobs' reservations.
 
-        None marks a site that never has enough nodes. Valid only for queues that reserve a start for every job.
+        None marks a site that never has enough nodes. Use only for queues that reserve a start for every job.
         """
         assert self._plan is not None, "nothing is reserved"
         slot, plan = np.int64(self._slots.of[job_id]), self._plan
@@ -265,7 +265,7 @@ class GridQueue:
         return [None if start_ms == NEVER_MS else start_ms for start_ms in starts_ms]
 
     def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, PlacedJob] | None:
-        """Return a waiting job's reservation if it holds as long as all jobs end when expected, or None.
+        """Return a waiting job's reservation if it is certain to hold while all jobs end when expected, or None.
 
         With `moves_splits`, a split job ends later than reserved because the sites agree on its start in advance; no
         reservation after the start of a waiting split job is then firm.
@@ -281,11 +281,11 @@ class GridQueue:
         return reserved
 
     def may_split(self, job_id: int) -> bool:
-        """Whether a waiting job may be split, by the policy's mode and lower bound."""
+        """Whether the policy's mode and lower bound permit splitting a waiting job."""
         return bool(may_split(self._state, self._codes, np.int64(self._slots.of[job_id])))
 
     def fragments_allowed(self, width: int) -> int:
-        """Return the largest number of fragments of a job of this width."""
+        """Return the largest number of fragments that a job of this width can have."""
         return int(fragments_allowed(self._codes, np.int64(width)))
 
     def split(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
@@ -293,7 +293,7 @@ class GridQueue:
         return self._split(self._codes, job_id, free, when_ms)
 
     def split_at_any_cost(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
-        """Return the result of `split` without the bound on the split factor; also None without links."""
+        """Return the result of `split` without a limit on the split factor; None if impossible or without links."""
         if self._links is None:
             return None
         return self._split(self._codes._replace(net=unbounded(self._links.arrays)), job_id, free, when_ms)
@@ -333,7 +333,7 @@ class GridQueue:
             self._codes = self._codes._replace(offers=np.full(slots, NEVER_MS))
 
     def offer(self, ends: Mapping[int, int]) -> None:
-        """Set when each waiting job would end if it started now on shared nodes; 0 if unknown so far."""
+        """Set the times at which waiting jobs would end if they started now on shared nodes; 0 if not known yet."""
         if self._weighs:
             offers = self._codes.offers
             assert offers is not None, "there are no offers"
@@ -439,14 +439,14 @@ class GridQueue:
             first = self._placed(state, len(placements))
 
     def _tune(self, tuning: QueueTuning, now_ms: int) -> None:
-        """Choose the order whose plan has the best AWRT, and sort the queue."""
+        """Choose the order whose plan has the lowest average weighted response time, and sort the queue by it."""
         values = np.array([self._worth(order, now_ms) for order in tuning.orders])
         if tuning.choose(values):
             self._order = ORDERS[tuning.order]
             self._sort(tuning.order)
 
     def _worth(self, order: str, now_ms: int) -> float:
-        """Return the AWRT of the waiting jobs in a conservative plan for this order, assuming no new jobs.
+        """Return the waiting jobs' AWRT (`awrt_ms`) in a conservative plan for this order, assuming no new jobs.
 
         The plan is computed on a copy of the queue.
         """
@@ -461,7 +461,7 @@ class GridQueue:
         return awrt_ms(jobs, jobs["promised_ms"], plan.reserved["length_ms"][plan.row[slots]])
 
     def _sort(self, order: str) -> None:
-        """Sort the queue; discard cached results about its head."""
+        """Sort the queue by this order, and discard cached results about the head job."""
         waiting, jobs = self._state.waiting[: self.n_waiting], self._state.jobs
         keys = self._keys(order, waiting)
         jobs["key"][waiting] = keys
@@ -471,7 +471,7 @@ class GridQueue:
         counters["settled"] = counters["reserved_for"] = UNKNOWN
 
     def reconsider(self) -> None:
-        """Have the next pass reconsider all waiting jobs, in the policy's current order."""
+        """Make the next pass reconsider all waiting jobs, in the policy's current order."""
         order = self._order_name if self.tuning is None else self.tuning.order
         # Running jobs need keys, too: they may return to the queue.
         slots = np.array(sorted(self._slots.of.values()), np.int64)
@@ -480,7 +480,7 @@ class GridQueue:
         self._replan()
 
     def _keys(self, order: str, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return jobs' sort keys for an order."""
+        """Return the sort keys, under this order, of the jobs in these slots."""
         jobs = self._state.jobs[slots]
         queued_jobs = [self._slots.jobs[slot] for slot in slots.tolist()]
         return order_keys(
@@ -497,7 +497,7 @@ class GridQueue:
         return tuple(self._state.fragments[first : first + int(self._state.n_fragments[slot])].tolist())
 
     def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
-        """Use the changed links for all later placements."""
+        """Apply a change or a measurement of the links, for all later placements."""
         if self._links is not None:
             self._links.change(news)
             self._codes = self._codes._replace(net=self._links.arrays)
@@ -508,7 +508,7 @@ class GridQueue:
         self._late[answer.job_id] = answer
 
     def expect_late(self, now_ms: int) -> None:
-        """Postpone the expected ends that late jobs have passed, according to their remaining work."""
+        """Postpone the expected ends of jobs that are still running past them, according to their remaining work."""
         for job_id, late in self._late.items():
             if int(self._state.end_ms[self._slots.of[job_id]]) <= now_ms:
                 left = work_left(late.left, late.rate, late.since_ms, now_ms)
@@ -572,7 +572,7 @@ class GridQueue:
             self._keep_shut()
 
     def set_shut(self, site: int, is_shut: bool) -> None:
-        """Set whether a site accepts no new jobs; such a site counts as full, and jobs that end there free no nodes."""
+        """Set whether a site is shut to new jobs; a shut site counts as full, and jobs that end there free no nodes."""
         if is_shut == (site in self._shut):
             return
         self._state.shut[site] = is_shut
@@ -598,7 +598,7 @@ class GridQueue:
         return self._others[site]
 
     def _replan(self) -> None:
-        """Have the next pass replace all reservations."""
+        """Make the next pass replace all reservations."""
         if self._plan is not None:
             self._plan.counters["stale"] = REPLAN
 
@@ -617,7 +617,7 @@ class GridQueue:
         return slot
 
     def _compact(self) -> None:
-        """Drop the fragments of ended jobs; afterwards at least half of the array is free."""
+        """Drop the fragments of ended jobs and, if needed, grow the array; afterwards at least half of it is free."""
         state = self._state
         slots = running_slots(state)
         counts = state.n_fragments[slots]

@@ -1,4 +1,4 @@
-"""Explain why a job is waiting in the grid queue: at each site, and for the earliest possible split.
+"""Explain why a job is waiting in the grid queue, for each site and for the earliest possible split.
 
 The reasons come from the numbers that the kernels have stored: free nodes, the shadow time, the nodes kept for the head
 and the reservations. This module does not repeat any decision rule (docs/explain.md).
@@ -36,7 +36,7 @@ from gridweave.site.launch import SplitCost
 from gridweave.site.times import span_text, when_text
 
 MOST_SPLITS = 256
-"""Largest number of running jobs' ends at which to look for a split."""
+"""The search for a split considers at most this many ends of running jobs."""
 
 
 _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
@@ -44,9 +44,9 @@ _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
 
 
 class _Alone(NamedTuple):
-    """The earliest start of a job on one site, if the job were next there.
+    """The earliest start of a job on one site, if the job were the next one to start there.
 
-    ``start_ms`` may be unknown (None). ``delay_ms`` is the wait for the job's data, None without a path to the data.
+    An unknown ``start_ms`` is None. ``delay_ms`` is the wait for the job's data, or None without a path to the data.
     The jobs in ``waits_for`` end no later than the start and free ``more`` nodes.
     """
 
@@ -57,7 +57,7 @@ class _Alone(NamedTuple):
 
 
 class Standing:
-    """The reasons why a job is waiting now; the caller finds its start by simulation.
+    """The reasons why a job is waiting now; the caller finds the job's start by simulation.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Standing:
         return self._job.job_id
 
     def unplaced(self, *, is_too_far: bool = False) -> Forecast:
-        """Return the forecast without a start, which is unknown or (``is_too_far``) beyond the simulated steps."""
+        """Return the forecast without a start, because it is unknown or (``is_too_far``) beyond the simulated steps."""
         why = "; nodes used by others must come free first, and it is unknown when"
         if self._shut_suits():
             why = "; it cannot start before such a site accepts jobs again"
@@ -135,7 +135,7 @@ class Standing:
     def placed(
         self, start_ms: int, fragments: Fragments, length_ms: int, *, is_reserved_only: bool = False
     ) -> Forecast:
-        """Return the forecast with a start; ``is_reserved_only`` if it is a reservation that may still move."""
+        """Return the forecast with a start; ``is_reserved_only`` marks a reserved start that can still change."""
         placement = named(fragments, self._names)
         # Start and sites have their own fields; only the cost of a split belongs in the reason.
         reason = self._reason
@@ -151,7 +151,7 @@ class Standing:
         return self._found(f"{STARTS_AT_ONCE},{self._where(placement, length_ms)}", start_ms, placement, length_ms)
 
     def _where(self, placement: Places, length_ms: int) -> str:
-        """Return the sites on which the job starts, and the cost of a split, as a clause."""
+        """Return a clause with the sites on which the job starts and, for a split, its cost."""
         return f" {self._cost(placement, length_ms).text}" if len(placement) > 1 else f" on {places_text(placement)}"
 
     def _cost(self, placement: Places, length_ms: int) -> SplitCost:
@@ -188,7 +188,7 @@ class Standing:
     # -- the job ------------------------------------------------------------------------------------------------------
 
     def _why(self) -> tuple[str, str]:
-        """Return why the job is waiting, as a text without numbers and a text with numbers."""
+        """Return why the job is waiting: a short text without numbers, and a text with numbers."""
         need, length = f"it needs {nodes_text(self._job.width)}", span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
             return "its start is reserved", f"its start is reserved: {need} for {length}, and no earlier gap has them"
@@ -211,13 +211,13 @@ class Standing:
         return "too few nodes are free", f"{need}, {self._most_free()}{self._shut_away()}; {ahead}"
 
     def _shut_suits(self) -> bool:
-        """Whether the job cannot start without the sites that accept no new jobs."""
+        """Whether the job is too wide for the open sites, so that it needs sites that accept no new jobs."""
         left = [nodes for site, nodes in enumerate(self._queue.nodes) if site not in self._shut]
         fits = sum(left) if self._policy.splits else max(left, default=0)
         return bool(self._shut) and fits < self._job.width
 
     def _shut_away(self) -> str:
-        """Return the sites that accept no new jobs, and why, as clauses."""
+        """Return clauses that name the sites that accept no new jobs, each with the reason."""
         clauses = [f"{self._names[site]} {shut_text(why)}" for site, why in sorted(self._shut.items())]
         return f"; {'; '.join(clauses)}" if clauses else ""
 
@@ -258,7 +258,7 @@ class Standing:
         return site not in self._closed and alone.delay_ms is not None and self._free[site] >= self._job.width
 
     def _row(self, site: int) -> SiteReason:
-        """Return the row of a site in the forecast."""
+        """Return the forecast's row about a site."""
         alone = self._alone[site]
         return SiteReason(
             site=self._names[site],
@@ -305,7 +305,7 @@ class Standing:
         return f", {self._kept[site]} of them kept for job {self._head}{self._head_due()}"
 
     def _later(self, site: int) -> str:
-        """Return how many nodes become free at a site and when, as a clause."""
+        """Return a clause that says how many nodes become free at a site, and when."""
         alone, count = self._alone[site], max(0, self._queue.others(site))
         others = f"; others have {count}" if count else ""
         if alone.start_ms is None:
@@ -315,7 +315,7 @@ class Standing:
         return f"{others}; {more} {when_text(alone.start_ms, self._now_ms)} when {_ends(alone.waits_for)}{ahead}"
 
     def _first_end_alone(self) -> tuple[int | None, str, int]:
-        """Return the earliest end on one site (None: no site can run it), the site's name, and the job's length."""
+        """Return the earliest end on one site, or None if no site can run the job, the site's name, and the length."""
         estimate_ms, ends = self._job.estimate_ms, []
         for site, alone in enumerate(self._alone):
             start_ms = self._gaps_ms[site] if self._gaps_ms else alone.start_ms
@@ -349,7 +349,7 @@ class Standing:
         return self._no_split(f"no split is possible before {alone}, {when_text(start_ms, self._now_ms)}")
 
     def _too_dear(self) -> SplitReason | None:
-        """Explain that every split exceeds the bound on factors; None if no split is possible at any cost."""
+        """Explain that every split exceeds the largest allowed factor; None if no split is possible at any cost."""
         soonest = self._soonest_split(self._queue.split_at_any_cost)
         if soonest is None or len(soonest[1]) < 2:
             return None

@@ -1,4 +1,4 @@
-"""Work sent to sites after they were asked for a quote, under limited control ("Bursts" in docs/control.md)."""
+"""Track the work sent to sites after they were asked for quotes (docs/control.md, "Bursts"), under limited control."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridweave.site.messages import Quoted
 
 
 class SentWork(msgspec.Struct, frozen=True, array_like=True):
-    """A job sent to a site; quotes requested earlier do not account for it."""
+    """A job sent to a site; quotes that were requested before do not take the job into account."""
 
     quote_id: int  # the last quote requested before the job was sent
     sent_ms: int
@@ -31,15 +31,15 @@ class WorkSent:
         self.by_site.clear()
 
     def add(self, now_ms: int, site: int, job: Job, quote_id: int) -> None:
-        """Record a job sent to a site, with the id of the last quote requested before that."""
+        """Record a job sent to a site; `quote_id` is the id of the last quote requested before the job was sent."""
         kept = [entry for entry in self.by_site.get(site, ()) if entry.sent_ms + self._keep_ms >= now_ms]
         self.by_site[site] = [*kept, SentWork(quote_id, now_ms, job.width, job.width * job.estimate_ms)]
 
     def subtracted(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
         """Return a quote for `job`, corrected for the jobs sent to the site since the quote was requested.
 
-        The nodes of these jobs are not free, and a future start is delayed by their work divided by the site's nodes.
-        Without this correction, all jobs submitted at the same time would be promised the same nodes.
+        These jobs' nodes do not count as free, and a future start is delayed by their work divided by the site's nodes.
+        Without this correction, the same nodes would be promised to all jobs submitted at the same time.
         """
         sent = [entry for entry in self.by_site.get(site, ()) if entry.quote_id >= quote.quote_id]
         if not sent or quote.start_ms is None:

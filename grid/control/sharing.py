@@ -1,6 +1,6 @@
-"""Offers of shared nodes by sites with hyperthreaded nodes, and the waiting jobs that use them, under full control.
+"""Collect offers of shared nodes from sites with hyperthreading, and choose the jobs that use them, under full control.
 
-The grid requests offers for the first jobs of its queue whenever such a site has changed. The rule that compares an
+The grid requests offers for the first jobs in its queue whenever such a site has changed. The rule that compares an
 offer with waiting and with a split is in `gridweave.grid.kernels.sharing` (docs/control.md, "Shared nodes").
 """
 
@@ -43,7 +43,7 @@ class AskedOffer(msgspec.Struct, frozen=True):
 
 
 class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The offers by job and site, the open questions by number, and the sites to ask."""
+    """The offers by job and site, the open requests by number, and the sites to ask."""
 
     offers: dict[int, dict[int, KnownOffer]] = msgspec.field(name="said")
     asked: dict[int, AskedOffer]
@@ -81,11 +81,11 @@ class SharedOffers:
         self._offers, self._asked, self._last, self.sites = state.offers, state.asked, state.last, state.sites
 
     def add(self, site: int) -> None:
-        """Add a site to the sites that are asked."""
+        """Add a site to those that are asked for offers."""
         self.sites = tuple(sorted({*self.sites, site}))
 
     def could_offer(self, job: Job) -> list[int]:
-        """Return the sites that are large enough to offer a job shared nodes; none if the job's needs are unknown."""
+        """Return the sites that are large enough to offer a job shared nodes; no sites if its needs are unknown."""
         is_known = job.resources is not None or job.assumed is not None
         return [site for site in self.sites if is_known and self._nodes[site] >= job.width]
 
@@ -94,7 +94,7 @@ class SharedOffers:
         return {site: offer for site, offer in self._offers.get(job_id, {}).items() if offer.slowdown}
 
     def changed(self, site: int) -> None:
-        """Drop the offers and open questions of a site that has changed."""
+        """Drop the offers of a site that has changed, and the open requests to it."""
         if site in self.sites:
             self._offers = {
                 job: {at: offer for at, offer in offers.items() if at != site} for job, offers in self._offers.items()
@@ -102,12 +102,12 @@ class SharedOffers:
             self._asked = {number: asked for number, asked in self._asked.items() if asked.site != site}
 
     def refused(self, job_id: int, site: int) -> None:
-        """Ignore a site's offers for a job that it refused until the site changes; it might offer and refuse again."""
+        """Ignore a site's offers for a job that the site refused, until it changes; otherwise it might refuse again."""
         if site in self.sites:
             self._offers.setdefault(job_id, {})[site] = NOTHING
 
     def answered(self, quoted: Quoted) -> bool:
-        """Record a site's offer; return whether it answers an open question."""
+        """Record a site's offer; return whether the offer answers an open request."""
         asked = self._asked.pop(quoted.quote_id, None)
         if asked is None:
             return False
@@ -115,7 +115,7 @@ class SharedOffers:
         return True
 
     def expire(self, now_ms: int) -> bool:
-        """Stop waiting for sites that have not answered within the retry time; return whether there are any."""
+        """Stop waiting for sites that have not answered within the retry time; return whether any did not answer."""
         silent = [number for number, due_ms in self._due_ms() if due_ms <= now_ms]
         for number in silent:
             asked = self._asked[number] = msgspec.structs.replace(self._asked[number], is_late=True)
@@ -123,15 +123,15 @@ class SharedOffers:
         return bool(silent)
 
     def _due_ms(self) -> Iterator[tuple[int, int]]:
-        """Yield the number and the expiry time of each open question that jobs are waiting for."""
+        """Yield the number and the expiry time of each open request that jobs are waiting for."""
         return ((n, asked.asked_ms + self._retry_ms) for n, asked in self._asked.items() if not asked.is_late)
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when the next question expires, or None."""
+        """Return when the next open request expires, or None."""
         return min((due_ms for _, due_ms in self._due_ms()), default=None)
 
     def ask(self, now_ms: int, queue: GridQueue) -> list[GridCommand]:
-        """Request offers for the first waiting jobs from all sites that have not answered or been asked already."""
+        """Request offers for the first waiting jobs from all sites that have neither been asked nor answered yet."""
         asked = {(question.job_id, question.site) for question in self._asked.values()}
         commands: list[GridCommand] = []
         for job in self._thought_of(queue):
@@ -158,7 +158,7 @@ class SharedOffers:
         return (site for site in self.could_offer(job) if site not in offers)
 
     def ends(self, now_ms: int, queue: GridQueue) -> dict[int, int]:
-        """Return when each job would end with its best offer, by job; 0 while some site has not answered."""
+        """Return, by job, when the job would end with its best offer; 0 while some site has not answered."""
         ends_ms: dict[int, int] = {}
         for job in self._thought_of(queue):
             best = self._best(now_ms, queue, job)
@@ -184,8 +184,8 @@ class SharedOffers:
     def take(self, now_ms: int, queue: GridQueue) -> Iterator[AcceptedOffer]:
         """Yield the waiting jobs that start on shared nodes now; the queue counts them as running.
 
-        A site starts at most one such job at a time. It starts none if nodes of the site are reserved for another
-        waiting job, because a new neighbour delays the ends of the running jobs.
+        A site starts at most one such job at a time, and none if nodes of the site are reserved for another waiting
+        job, because a job that shares nodes delays the ends of the jobs already running there.
         """
         kept: dict[int, set[int]] | None = None
         for job in self._thought_of(queue):

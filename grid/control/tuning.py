@@ -1,4 +1,4 @@
-"""Choose the grid queue's order with the deciders of dynP, by the AWRT of each order's plan (docs/grid.md)."""
+"""Choose the grid queue's order with the deciders of dynP, by the `awrt_ms` of each order's plan (docs/grid.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class QueueTuningState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The active order, the events since the last decision (bits), and the counts of decisions and switches."""
+    """The active order, the events since the last decision (as bits), and the numbers of decisions and switches."""
 
     active: int
     due: int
@@ -27,7 +27,7 @@ class QueueTuningState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class QueueTuning:
-    """The active order of the queue, and the events after which to choose it again."""
+    """The active order of the queue, and the events after which the order is chosen again."""
 
     def __init__(self, policy: GridTuning) -> None:
         self.orders = policy.policies
@@ -60,7 +60,7 @@ class QueueTuning:
         self._due |= ENDED
 
     def is_due(self, n_waiting: int) -> bool:
-        """Whether to decide now: an event that the policy follows has occurred, and at least two jobs are waiting.
+        """Whether to choose an order now: a relevant event has occurred, and at least two jobs are waiting.
 
         The call clears the recorded events.
         """
@@ -74,7 +74,7 @@ class QueueTuning:
         Parameters
         ----------
         values : numpy.ndarray of float64, shape (orders,)
-            The AWRT (ms) of each order's plan; the call may change the active order's value.
+            The AWRT of each order's plan (see `awrt_ms`) in ms; the call can change the active order's value.
         """
         self.decisions += 1
         if values[self._active] < NO_VALUE:
@@ -105,7 +105,7 @@ class QueueTuning:
 
 
 def awrt_ms(jobs: npt.NDArray[np.void], start_ms: IntArray, length_ms: IntArray) -> float:
-    """Return the average response time of planned jobs, weighted by resource consumption.
+    """Return the average weighted response time (AWRT) of planned jobs; the weights are their resource consumption.
 
     Parameters
     ----------
