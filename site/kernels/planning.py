@@ -82,7 +82,7 @@ def plan_pass(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool
     ----------
     state : SiteState
     plan : Plan
-        Both changed in place.
+        Changed in place, like `state`.
     limits : LimitArrays
     backfills : bool
         Whether a job may start before the job ahead of it.
@@ -205,7 +205,7 @@ def conservative_pass(state: SiteState, plan: Plan, limits: LimitArrays | None, 
     ----------
     state : SiteState
     plan : Plan
-        Both changed in place.
+        Changed in place, like `state`.
     limits : None
         A queue has no limits.
     now_ms : int
@@ -224,7 +224,7 @@ def keep_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, now_
     ----------
     state : SiteState
     plan : Plan
-        Both changed in place.
+        Changed in place, like `state`.
     limits : None
         A queue has no limits.
     now_ms : int

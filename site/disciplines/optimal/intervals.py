@@ -16,10 +16,10 @@ THREE = ("fcfs", "sjf", "ljf")
 """The policies in Streit's thesis."""
 
 WORKERS = 8
-"""Number of parallel CP-SAT searches, even on fewer cores: they work differently, and one alone proves little."""
+"""Number of parallel CP-SAT searches, even on fewer cores: they work differently, and a single one proves little."""
 
 Progress = Callable[[float, float], None]
-"""Called with the value of the best plan so far and the bound, whenever either improves."""
+"""A function called with the value of the best plan so far and the bound, whenever either improves."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

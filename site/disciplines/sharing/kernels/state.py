@@ -65,7 +65,7 @@ join a running job whose version is at most the waiting job's ``tested``.
 KIND = np.dtype(
     [("cores", np.int64), ("threads", np.int64), ("hyperthreaded", np.int64), ("memory", np.float64)], align=True
 )
-"""A kind of nodes."""
+"""A kind of node."""
 
 COUNTERS = np.dtype(
     [
