@@ -68,7 +68,7 @@ def occupy_plan(
 
 @kernel
 def job_ended_early(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int, now_ms: Int) -> None:
-    """Free the rest of the estimated time of the running job at index `place`, which has ended early."""
+    """Free the nodes of the job at index `place`, which has ended early, for the rest of its estimated time."""
     job = state.jobs[state.running[place].slot]
     occupy_plan(plan, limits, now_ms, state.running[place].end_ms, job.width, job.limits, GIVE_BACK)
     state.counters[0].stale = max(state.counters[0].stale, COMPRESS)

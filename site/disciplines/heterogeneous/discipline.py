@@ -223,7 +223,7 @@ class Heterogeneous(Discipline):
         return started
 
     def _may_start(self, now_ms: int, level: int, claimed: IntArray) -> bool:
-        """Whether this or a lower level has waiting jobs, and a machine that is ready or can be freed by eviction."""
+        """Whether this or a lower level has waiting jobs and a machine ready for them; true while any job is paused."""
         levels = [at for at in range(level, len(self._queues)) if self._queues[at]]
         ready = (self._at_work.ready_ms(claimed, self._at_work.held(at)) <= now_ms for at in levels)
         # The expected resumption of paused jobs depends on the mapping, so map every level while any job is paused.

@@ -227,7 +227,7 @@ _DIGITS = 6
 
 
 class JobKind:
-    """A kind of job: all its jobs take equally long on any given resource.
+    """A kind of job: all jobs of a kind take equally long on any given resource.
 
     Parameters
     ----------

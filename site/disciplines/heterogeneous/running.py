@@ -157,7 +157,7 @@ def those_that_may_stay(
     Parameters
     ----------
     holders : sequence of JobOnMachines
-        All jobs on those machines, in the order in which they are tried; a job may stay if it still fits into memory.
+        All jobs on those machines; they are tried in this order, and a job may stay if it still fits into memory.
     machines : collection of int
         The machines of the other job.
     memory_mb : int

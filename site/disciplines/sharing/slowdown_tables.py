@@ -241,7 +241,7 @@ def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]
     Raises
     ------
     InputError
-        If the table has other labels, so that a job's row is not determined.
+        If the table has other labels, so that a job's row cannot be determined.
 
     Notes
     -----

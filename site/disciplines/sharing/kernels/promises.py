@@ -166,7 +166,7 @@ def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
 
 @kernel
 def take_back(state: SharedSite, slot: Int) -> bool:
-    """Remove a waiting job's reservation from the profile; return whether the job had been planned."""
+    """Remove a waiting job's reservation from the profile; return whether its start had been planned."""
     job = state.jobs[slot]
     if job.promised_ms == UNPLACED_MS:
         return False
