@@ -30,7 +30,7 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
         Number of nodes at the site (in the grid's answer: in the grid's share), and how many of these are free.
     start_ms : int, optional
         The job's start in the site's schedule. In the grid's answer: its start if it were the next job and all running
-        jobs used their whole estimates. None: it never starts, or has no promised start, as behind a queue's head.
+        jobs used their whole estimates. None: it never starts, or has no promised start, e.g. behind a queue's head.
     is_bound : bool
         Whether the site guarantees ``start_ms``: it can only become earlier, unless an estimate is exceeded or, in a
         queue, a job moves ahead of this one. Never true at a planning site, which recomputes its plan, nor with slack.
