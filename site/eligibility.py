@@ -308,7 +308,7 @@ class Eligibility:
         return "; ".join(reasons)
 
     def bounds(self, job_id: int) -> list[Bound]:
-        """Return the full groups that keep a job in the admission queue; empty if it only waits behind other jobs."""
+        """Return the full quotas and arrays that keep a job in the admission queue; empty if jobs ahead block it."""
         if job_id not in self.admission:
             return []
         kept = self._kept[job_id]

@@ -30,12 +30,12 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
         Number of nodes at the site (in the grid's answer: in the grid's share), and how many of these are free.
     start_ms : int, optional
         The job's start in the site's schedule. In the grid's answer: its start if it were the next job and all running
-        jobs used their whole estimates. None: it never starts, or no start is promised, as behind the head of a queue.
+        jobs used their whole estimates. None: it never starts, or has no promised start, e.g. behind a queue's head.
     is_bound : bool
         Whether the site guarantees ``start_ms``: it can only become earlier, unless an estimate is exceeded or, in a
         queue, a job moves ahead of this one. Never true at a planning site, which recomputes its plan, nor with slack.
     ahead : int
-        Number of jobs ahead of it in the queue.
+        Number of jobs ahead of this job in the queue.
     waits_for : tuple of int
         The running jobs that end by ``start_ms`` according to their estimates; may be empty.
     reason : str
@@ -142,10 +142,10 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Planner = Callable[[], list[Forecast]]
-"""Compute forecasts for all waiting jobs, each the same as from a `Forecaster` where possible."""
+"""A function that computes forecasts for all waiting jobs, each the same as a `Forecaster`'s where possible."""
 
 Forecaster = Callable[[], Forecast]
-"""Compute a forecast from copies made when the question was asked; can be called immediately, later, or in another
+"""A function that computes a forecast from copies made when the question was asked; callable at any time and in any
 thread."""
 
 
@@ -197,7 +197,7 @@ def with_cost(forecaster: Forecaster, cost: SplitCost) -> Forecast:
 
 
 def took_text(record: JobRecord, now_ms: int | None = None) -> str:
-    """Return in words how long a job ran that has ended, or ends at `now_ms`; empty if it has never run."""
+    """Describe how long a job ran that has ended or is ending at `now_ms`; empty if the job has never run."""
     end_ms = now_ms if record.end_ms is None else record.end_ms
     if record.start_ms is None or end_ms is None:
         return ""
@@ -205,7 +205,7 @@ def took_text(record: JobRecord, now_ms: int | None = None) -> str:
 
 
 def offer_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) -> str:
-    """Describe with which jobs a job could share nodes, now or after a wait, and its slowdown.
+    """Describe the jobs with which a job could share nodes, now or after a wait, and the job's slowdown.
 
     Examples
     --------
@@ -378,7 +378,7 @@ def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str =
 
 
 def without_site_answer(forecast: Forecast, site: str) -> Forecast:
-    """Return a forecast that marks a site as not answering; older information about the site is kept."""
+    """Return a copy that marks a site as not responding; the forecast's older information about the site is kept."""
     rows = tuple(
         msgspec.structs.replace(row, start_ms=None, reason=f"does not answer now; {row.reason}")
         if row.site == site

@@ -41,7 +41,7 @@ MAX_TIME_MS = 10**14
 """Limits of ten million nodes and three thousand years in ms; larger values must be input errors."""
 
 NodeIntervals = tuple[tuple[int, int], ...]
-"""Half-open intervals of node numbers, ascending; if tasks share nodes, listed group by group of tasks."""
+"""Half-open intervals of node numbers, ascending; if tasks share nodes, one task group after another."""
 
 
 class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -81,7 +81,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Fraction of a node's CPU that one task needs to run at full speed, above 0 and at most 1. Only for sites that
         allocate fractions of nodes; at these sites, ``memory`` also refers to one task.
     groups : tuple of TaskGroup
-        All the job's tasks, lowest ranks first, if they have different needs. Then ``cpu_need`` and ``memory`` are the
+        The job's tasks, lowest ranks first, if their needs differ. In this case, ``cpu_need`` and ``memory`` are the
         maximum over all tasks, which is used by sites that treat all tasks alike.
     """
 
@@ -195,7 +195,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ``never``: do not evict the job; ``restart``: it starts over; ``checkpoint``: it resumes from its checkpoint;
         empty: the site decides.
     evictions : int
-        Number of evictions before the job came to this site; it continues the count when raising the job's level.
+        Number of evictions before the job came to this site, which continues the count when raising the job's level.
     """
 
     job_id: int
@@ -285,7 +285,7 @@ def check_job(job: Job) -> None:
 
 
 Where = Literal["each-node", "first-node"]
-"""Run one rank on each node of a fragment, or one rank on its first node, as for a batch script."""
+"""Where ranks run: one on each node of a fragment, or only one, on its first node, as for a batch script."""
 
 OWN_IDS = 10**12
 """Job ids of a site's own users start at this number times the site's index (from 1); grid job ids are lower."""
@@ -550,7 +550,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     array_tasks : tuple of ArrayTask
         Ended tasks of a packed array in all attempts; updated when an attempt ends.
     interrupted : tuple of int
-        Tasks of a packed array that were, or may have been, interrupted by a failed machine, listed once per
+        Tasks of a packed array that were, or might have been, interrupted by a failed machine, listed once per
         interruption; they run again.
     placed_ms : int, optional
         When the grid placed the last attempt.
@@ -588,7 +588,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
 
     @property
     def can_be_requeued(self) -> bool:
-        """Whether the job is running and may be run again."""
+        """Whether the job is running and can be started again."""
         return self.state == "running" and self.request.program.if_lost == "requeue"
 
     def left(self) -> Ranges | None:
@@ -639,7 +639,7 @@ class RecordEnded(msgspec.Struct, frozen=True, tag="RecordEnded"):
 
 
 def request_problem(request: JobRequest) -> str | None:
-    """Return why a request is impossible to run on any site, in one line, or None.
+    """Return why no site could ever run a request, in one line, or None.
 
     Examples
     --------
@@ -725,7 +725,7 @@ def _bound_problem(request: JobRequest) -> str | None:
 
 
 def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
-    """Return the problem with a job's forms that would occur on any machines, or None.
+    """Return the problem with a job's forms that no choice of machines could solve, or None.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """The discipline planning: every waiting job has a planned start (docs/disciplines.md, "Planning").
 
-It runs on the code of the queue (queue.py), with its own kernels (`gridweave.site.kernels.planning`).
+It shares the queue's code (queue.py), but has its own kernels (`gridweave.site.kernels.planning`).
 """
 
 from __future__ import annotations

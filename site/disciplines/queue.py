@@ -324,7 +324,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return int(shadow_time(self._state, np.int64(head.width)))
 
     def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> tuple[str, str]:
-        """Return why no earlier start is planned (window, order, nodes, cap): once without numbers, once with them."""
+        """Return why no earlier start is planned (window, order, nodes, cap), as texts without and with numbers."""
         mask = np.int64(self._mask(job))
         if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
             return "a limit of the site", "a limit of the site allows no such job to start earlier"
@@ -340,7 +340,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return "no earlier gap is left", f"{need}, and {kept} leave no earlier gap for it"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> tuple[str, str]:
-        """Return which backfilling test a job behind the head fails: once without numbers, once with them."""
+        """Return which backfilling test a job behind the head fails, as texts without and with numbers."""
         free = int(self._state.counters[0]["free"])
         if self._policy.backfill == "none":
             ahead = f"{ahead_text(place)} must start before it: this queue lets none be overtaken"

@@ -44,7 +44,7 @@ def learn(
     user, job_class : str or int, optional
         Return only this user or class.
     last : int
-        Number of newest jobs to use at most for each user and class.
+        Maximum number of jobs to use for each user and class, newest first.
 
     Returns
     -------

@@ -34,7 +34,7 @@ QUICK_S, QUICK_ROWS = 0.005, 100
 """If the last write took at most this long, up to this many rows are written directly instead of in a thread."""
 
 _MOST_UNUSED_KEYS = 100_000
-"""Maximum number of idempotency keys remembered as unused; above it, all are forgotten and looked up again."""
+"""Maximum number of idempotency keys remembered as unused; if there are more, all are forgotten and looked up again."""
 
 _NEXT_BATCH = (
     update(tables.head)
@@ -82,7 +82,7 @@ class Journal(JournalReader):
     OptionError
         If an option is invalid.
     InputError
-        If the location contains something else, or a journal from a later release.
+        If the location contains other data, or a journal from a later release.
     UnavailableError
         If the location cannot be reached, or if another process is writing to this journal.
 
@@ -174,7 +174,7 @@ class Journal(JournalReader):
 
     @property
     def kept_settings(self) -> Any:
-        """The settings from which to create the core before a replay, as builtins; raises InputError if damaged."""
+        """The settings for creating the core before a replay, as builtin types; raises InputError if damaged."""
         return kept_settings(self._kept_identity)
 
     @property

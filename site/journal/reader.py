@@ -68,14 +68,14 @@ class JournalReader:
     OptionError
         If an option is invalid.
     InputError
-        If the location contains something else, or a journal with another schema version.
+        If the location contains other data, or a journal with another schema version.
     UnavailableError
         If the location cannot be reached, or if its database is empty.
 
     Notes
     -----
     All methods may be called from any thread; threads take turns in using the database. The methods raise InputError
-    if the stored data is damaged or of other types, and UnavailableError if the database cannot be read now.
+    if the stored data is damaged or has other types, and UnavailableError if the database cannot be read now.
     """
 
     def __init__(

@@ -164,7 +164,7 @@ class JournalStore:
         return engine
 
     def _begin_sqlite(self, connection: Connection) -> None:
-        """Begin a transaction, which Python's sqlite3 does not do before DDL and reads; a writer locks immediately."""
+        """Begin a transaction, because Python's sqlite3 begins none before DDL or reads; writers lock immediately."""
         connection.exec_driver_sql("BEGIN" if self._read_only else "BEGIN IMMEDIATE")
 
     @contextlib.contextmanager
@@ -207,7 +207,7 @@ class JournalStore:
                 connection.execute(_TAKE_LOCK)
 
     def _take_file(self, path: Path) -> None:
-        """As a reader, check that the journal exists; otherwise become its only writer."""
+        """Check that the journal exists if this is a reader; otherwise become the journal's only writer."""
         if self._read_only:
             if not path.is_file():
                 raise InputError(f"{path}: this journal does not exist")

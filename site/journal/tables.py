@@ -145,7 +145,7 @@ ended = Table(
 
 
 def _with_others(connection: Connection) -> None:
-    """Add the column for the id of the other end's journal to the channels."""
+    """Add a column with the id of the other end's journal to the table of channels."""
     connection.execute(text("ALTER TABLE gridweave_channels ADD COLUMN other TEXT NOT NULL DEFAULT ''"))
 
 

@@ -81,7 +81,7 @@ def width_class(width: Int) -> Int:
 
 @kernel_part
 def block_may_have(state: SiteState, number: Int, lowest: Int, highest: Int, latest_end_ms: Int, now_ms: Int) -> bool:
-    """Whether a block may contain a job of these width classes that would end by ``latest_end_ms`` if started now."""
+    """Whether a block could contain a job of these width classes that would end by ``latest_end_ms`` if started now."""
     for k in range(lowest, highest + 1):  # noqa: SIM110  # kernels have no generators
         if now_ms + state.shortest_ms[number, k] <= latest_end_ms:
             return True

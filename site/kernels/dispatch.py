@@ -70,7 +70,7 @@ class SiteRules(Protocol):
         """Prepare for the removal of a running job; ``end_ms`` is its estimated end."""
 
     def resized(self, by: Int) -> None:
-        """Apply a change of the number of nodes, which may be negative."""
+        """Apply a change in the number of nodes; `by` is negative if nodes were removed."""
 
     def run_pass(self, state: SiteState, now_ms: Int) -> None:
         """Run the only scheduling pass at this time; afterwards, ``state.started`` lists the started jobs."""

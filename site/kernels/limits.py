@@ -56,7 +56,7 @@ class LimitArrays(NamedTuple):
     window_from_ms, window_to_ms : numpy.ndarray of int64, shape (windows,)
         Start and end of each window, since Monday 00:00 local time; ``0 <= from < to <= WEEK_MS``.
     cap_bit : numpy.ndarray of int64, shape (profiles,)
-        Bit mask of the limit to which each profile belongs; 0 for profile 0, the nodes.
+        Bit mask of the limit to which each profile belongs; 0 for profile 0, which counts all nodes.
     cap_counts_jobs : numpy.ndarray of bool, shape (profiles,)
         Whether each profile counts jobs; otherwise it counts nodes.
     week : WeekClock
@@ -118,7 +118,7 @@ def next_open(limits: LimitArrays, mask: Int, from_ms: Int) -> Int:
 
 @kernel_part
 def amount(limits: LimitArrays, profile: Int, width: Int, mask: Int) -> Int:
-    """Return how much of a profile a job uses: its width or 1, or 0 if the limit does not apply to the job."""
+    """Return how much of a profile a job uses: its width, 1 if jobs are counted, or 0 if the limit does not apply."""
     if limits.cap_bit[profile] & mask == 0:
         return 0
     return 1 if limits.cap_counts_jobs[profile] else width

@@ -68,7 +68,7 @@ def occupy_plan(
 
 @kernel
 def job_ended_early(state: SiteState, plan: Plan, limits: LimitArrays | None, place: Int, now_ms: Int) -> None:
-    """Free the rest of the estimated time of the running job at index `place`, which has ended early."""
+    """Free the nodes of the job at index `place`, which has ended early, for the rest of its estimated time."""
     job = state.jobs[state.running[place].slot]
     occupy_plan(plan, limits, now_ms, state.running[place].end_ms, job.width, job.limits, GIVE_BACK)
     state.counters[0].stale = max(state.counters[0].stale, COMPRESS)
@@ -82,7 +82,7 @@ def plan_pass(state: SiteState, plan: Plan, limits: LimitArrays, backfills: bool
     ----------
     state : SiteState
     plan : Plan
-        Both changed in place.
+        Changed in place, like `state`.
     limits : LimitArrays
     backfills : bool
         Whether a job may start before the job ahead of it.
@@ -205,7 +205,7 @@ def conservative_pass(state: SiteState, plan: Plan, limits: LimitArrays | None, 
     ----------
     state : SiteState
     plan : Plan
-        Both changed in place.
+        Changed in place, like `state`.
     limits : None
         A queue has no limits.
     now_ms : int
@@ -224,7 +224,7 @@ def keep_promises(state: SiteState, plan: Plan, limits: LimitArrays | None, now_
     ----------
     state : SiteState
     plan : Plan
-        Both changed in place.
+        Changed in place, like `state`.
     limits : None
         A queue has no limits.
     now_ms : int

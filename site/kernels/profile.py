@@ -67,7 +67,7 @@ def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, wid
 def occupy(step_ms: Ints, step_free: Ints, n_steps: Int, start_ms: Int, end_ms: Int, width: Int) -> Int:
     """Subtract ``width`` from the profile between start and end; return the new number of steps.
 
-    A negative width is added back. The time before the first step is ignored.
+    A negative width adds nodes back. The time before the first step is ignored.
     """
     first, n_steps = _split(step_ms, step_free, n_steps, start_ms)
     last, n_steps = _split(step_ms, step_free, n_steps, end_ms)

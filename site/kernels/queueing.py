@@ -203,7 +203,7 @@ def _backfill_first_fit_by_blocks(state: SiteState, head: Int, first: Int, now_m
 
 @kernel_part
 def _reach(state: SiteState) -> tuple[Int, Int]:
-    """Return the width classes of the widest job that may start, and of the widest that may run past the limit."""
+    """Return the width classes of the widest job that may start and the widest that may run past the head's limit."""
     counters = state.counters[0]
     return width_class(counters.free), width_class(min(counters.free, counters.extra))
 

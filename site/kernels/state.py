@@ -246,7 +246,7 @@ def enqueue_at(state: JobQueue, slot: Int, place: Int) -> None:
 
 @kernel_part
 def place_before(state: JobQueue, job: Record, first: Int, last: Int) -> Int:
-    """Return the first position from ``first`` on whose job belongs behind ``job``; ``last`` if none before it does."""
+    """Return the first position from ``first`` on whose job belongs behind ``job``, or else ``last``."""
     while first < last:
         middle = (first + last) >> 1
         if comes_before(job, state.jobs[state.waiting[middle]]):

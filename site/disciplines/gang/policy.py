@@ -21,7 +21,7 @@ PHASES = ("fill", "clean", "compact")
 all phases. Zhang's Figures 11 and 12 add the phases in this order."""
 
 MIGRATIONS = ("none", "fill", "all")
-"""When jobs migrate to other nodes: never; to let other jobs run in more rows; or also to empty rows."""
+"""When jobs migrate to other nodes: never; only to let other jobs run in more rows; or also to empty a row."""
 
 
 class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.migration != "none"
 
     def longest_stay_ms(self, estimate_ms: int) -> int:
-        """Return how long a job may hold its nodes at most: when it stays in one row of a full matrix."""
+        """Return the longest time that a job can hold its nodes: its run time in a single row of a full matrix."""
         turns = -(-estimate_ms // (self.slice_ms - self.switch_ms))
         return turns * self.slice_ms * self.mpl
 

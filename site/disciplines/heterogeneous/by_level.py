@@ -107,7 +107,7 @@ class AtWork:
         self.standing.add(run.was.job.job_id)
 
     def may_evict(self, level: int, run: JobOnMachines, its_level: int) -> bool:
-        """Whether jobs of a level may evict a running job, whose own level is `its_level`."""
+        """Whether jobs of `level` may evict a running job of level `its_level`."""
         return bool(self._may_evict[level, self._row_of(run, its_level)])
 
     def _row_of(self, run: JobOnMachines, level: int) -> int:
@@ -142,21 +142,21 @@ class AtWork:
         return set(jobs) - {_NOBODY}
 
     def held(self, level: int, protected: Collection[int] = ()) -> npt.NDArray[np.bool_]:
-        """Return for each machine whether a level may evict the job running on it; protected jobs are never evicted."""
+        """Return, for each machine, whether jobs of this level may evict its job; protected jobs are never evicted."""
         is_held: npt.NDArray[np.bool_] = self._may_evict[level, self._level]
         if protected:
             is_held &= ~np.isin(self._job, list(protected))
         return is_held
 
     def ready_ms(self, from_ms: npt.NDArray[np.int64], is_held: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Return when each machine is ready for a level; a machine whose job the level may evict counts as free.
+        """Return when each machine is ready for a level's jobs; a machine whose job they may evict counts as free.
 
         Parameters
         ----------
         from_ms : numpy.ndarray of int64, shape (nodes,)
             Earliest time at which each machine can be ready.
         is_held : numpy.ndarray of bool, shape (nodes,)
-            Whether the level may evict the job on each machine, as from `held`.
+            Whether the level's jobs may evict the job on each machine, as returned by `held`.
         """
         return np.where(is_held | self.is_free, from_ms, np.maximum(from_ms, self._expected_ms))
 

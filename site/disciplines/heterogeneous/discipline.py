@@ -1,6 +1,6 @@
 """The discipline of a site with different machines, run event by event (docs/heterogeneous.md).
 
-Every pass maps all waiting jobs again, level by level from the highest down. A job whose mapped start is now starts,
+Every pass maps all waiting jobs again, level by level from the highest down. A job whose mapped start is now starts
 on machines that are free or whose jobs may be evicted. All other jobs wait for the next pass.
 
 If no machine is ready for a level or any level below it, no job of these levels can start. Those levels are then mapped
@@ -223,7 +223,7 @@ class Heterogeneous(Discipline):
         return started
 
     def _may_start(self, now_ms: int, level: int, claimed: IntArray) -> bool:
-        """Whether this or a lower level has waiting jobs, and a machine that is ready or can be freed by eviction."""
+        """Whether this or a lower level has waiting jobs and a machine ready for them; true while any job is paused."""
         levels = [at for at in range(level, len(self._queues)) if self._queues[at]]
         ready = (self._at_work.ready_ms(claimed, self._at_work.held(at)) <= now_ms for at in levels)
         # The expected resumption of paused jobs depends on the mapping, so map every level while any job is paused.
@@ -251,7 +251,7 @@ class Heterogeneous(Discipline):
         return stand_in_order((self._runs[job_id] for job_id in self._at_work.standing), self._level_of)
 
     def _run_level(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> list[Job]:
-        """Map a level's jobs after the levels above it, start those whose mapped start is now, and return them."""
+        """Map a level's jobs after the higher levels' jobs; start and return the jobs whose mapped start is now."""
         if self._at_work.standing:
             expect_resumptions(now_ms, self._runs.values(), self._standing())
         mapped = self._best_mapping(now_ms, queue, claimed)
@@ -450,7 +450,7 @@ class Heterogeneous(Discipline):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return the earliest expected end of a running job: if it runs longer, waiting jobs may be mapped elsewhere.
+        """Return the earliest expected end of a running job; if the job overruns, waiting jobs can be mapped elsewhere.
 
         None if no job is waiting or no job is running.
         """
@@ -498,7 +498,7 @@ class Heterogeneous(Discipline):
         return None if self.why_never(job) is not None else self._run_behind_all(now_ms, job)
 
     def _run_behind_all(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return `expected_run` without checking access to the level; None if no machine can run the job."""
+        """Return how a job would run, without checking its user's access to levels; None if no machine can run it."""
         trial = self.copy()
         trial.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
         trial.run_pass(now_ms)
@@ -540,7 +540,7 @@ class Heterogeneous(Discipline):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return a job's level by priority, number of machines, whether it ran on a team, and number of evictions."""
+        """Return a job's priority level, number of machines, whether it ran on a team, and number of evictions."""
         run = self._runs[job_id]
         return (self._base_level(run.was.job), len(run.machines), run.is_team, run.was.evictions)
 
@@ -572,7 +572,7 @@ class Heterogeneous(Discipline):
 
     @override
     def edit(self, changes: Any) -> None:
-        """Replace the learned run times of the same class, user and resource; a change with 0 runs deletes them."""
+        """Replace the run times for each change's class, user and resource; a change with 0 runs deletes them."""
         self.experience.edit(read_times(changes))
 
     @override

@@ -51,7 +51,7 @@ class RunTimes(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> TimesKey:
-        """The class, user and resource; a number and the same number as text give the same key."""
+        """The class, user and resource as a key; the number 3 and the text '3' give the same key."""
         return name_text(self.job_class), name_text(self.user), self.resource
 
     @classmethod
@@ -180,7 +180,7 @@ class ExperienceDatabase:
                 yield Prediction(min(times.mean_ms * factor, limit_ms), deviation_ms, times.count, source)
 
     def changes_of(self, job: Job) -> tuple[int, int, int]:
-        """Return version numbers, which change whenever the predictions for a job may have changed."""
+        """Return version numbers; at least one of them changes whenever the predictions for this job may change."""
         job_class, user = class_of(job), name_text(_user_of(job))
         return self._edits, self._learned.get((job_class, None), 0), self._learned.get((None, user), 0)
 
@@ -196,7 +196,7 @@ class ExperienceDatabase:
         return tuple(in_order(times.times() for times in self._times.values()))
 
     def edit(self, changes: Iterable[KnownTimes]) -> None:
-        """Replace the run times of the same class, user and resource; a change with 0 runs deletes them."""
+        """Replace the run times for each change's class, user and resource; a change with 0 runs deletes them."""
         self._edits += 1
         for change in changes:
             self._times.pop(change.key, None)
@@ -223,11 +223,11 @@ def _user_of(job: Job) -> Name:
 
 
 _DIGITS = 6
-"""Decimal places of a millisecond that are kept; the rest is floating-point error and must not round a length up."""
+"""Decimal places of a millisecond to keep; later digits are floating-point error and must not round a run time up."""
 
 
 class JobKind:
-    """A kind of job: all its jobs take equally long on any given resource.
+    """A kind of job: all jobs of a kind take equally long on any given resource.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nodes : str
         Numbers of the cluster's machines, e.g. ``0-7`` or ``0-3,8``.
     minimum : int, optional
-        Machines that must be in service for a job to run on the cluster in parallel; None: all of them.
+        Number of machines that must be in service for a job to run on the cluster in parallel; None: all of them.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     on : tuple of str
         Names or labels of suitable machine classes; empty: all classes.
     width : int or "all"
-        Number of machines of one cluster, or ``all`` for its machines in service. 1: any single machine.
+        Number of machines, all in one cluster; ``all``: all of the cluster's machines in service; 1: any machine.
     speed : float
         Speed on machines of speed 1, relative to the speed in the workload.
     cores, memory_mb : int
@@ -91,7 +91,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 Team = tuple[int, int]
-"""A cluster's number, and how many of its machines the team has."""
+"""A cluster's number, and the number of the cluster's machines that form the team."""
 
 
 _FormsKey = tuple[str | None, int, tuple[JobForm, ...], bool]
@@ -252,7 +252,7 @@ class Inventory:
 
 
 def class_of(job: Job) -> str | None:
-    """Return the name of a job's class, or else the class number as text; None if the job has no class."""
+    """Return a job's class name, or its class number as text; None if the job has no class."""
     return job.class_name or name_text(job.job_class)
 
 

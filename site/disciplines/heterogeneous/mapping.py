@@ -40,17 +40,17 @@ class Mapped(NamedTuple):
 
     Attributes
     ----------
-    start_ms, end_ms : numpy.ndarray of int64, shape (n,)
+    start_ms, end_ms : numpy.ndarray of int64, shape (jobs,)
         `NEVER_MS` for a job that cannot run on any machine.
-    first : numpy.ndarray of int64, shape (n,)
+    first : numpy.ndarray of int64, shape (jobs,)
         The machine of each job, or the first of its machines of a class; -1 for jobs on teams and unmapped jobs.
-    team : numpy.ndarray of int64, shape (n,)
+    team : numpy.ndarray of int64, shape (jobs,)
         The team of each job that runs on a team; -1 for other jobs.
-    members : numpy.ndarray of int64, shape (n, widest)
+    members : numpy.ndarray of int64, shape (jobs, widest)
         The machines of each job that runs on a team, in the first columns.
-    ready_ms : numpy.ndarray of int64, shape (m,)
+    ready_ms : numpy.ndarray of int64, shape (machines,)
         When each machine finishes its last job.
-    is_given : numpy.ndarray of bool, shape (m,)
+    is_given : numpy.ndarray of bool, shape (machines,)
         Whether each machine was given a job with a run time above 0.
     team_width : numpy.ndarray of int64, shape (teams,)
         As in `MachineArrays`.
@@ -67,7 +67,7 @@ class Mapped(NamedTuple):
 
     @property
     def machines(self) -> tuple[tuple[int, ...], ...]:
-        """Each job's machines: all machines of a team, but only the first of several of a class; empty if unmapped."""
+        """Each job's machines: all machines of its team, or else only its first machine; empty if unmapped."""
         return tuple(self.machines_of(row) for row in range(len(self.team)))
 
     def machines_of(self, row: int) -> tuple[int, ...]:
@@ -134,9 +134,9 @@ def map_to(
     ----------
     machines : MachineArrays
         From `machine_arrays`.
-    ready_ms : array_like of int, shape (m,)
+    ready_ms : array_like of int, shape (machines,)
         When each machine finishes its current job, or the current time if it is idle.
-    kind : array_like of int, shape (n,)
+    kind : array_like of int, shape (jobs,)
         The kind of each job, in order of submission.
     alone_ms : array_like of int, shape (kinds, classes)
         Run time of each kind of job on a machine of each class; `NEVER_MS` if it cannot run on the class.
@@ -148,7 +148,7 @@ def map_to(
         One of `PROFITS`, for ``pjs`` and ``gsa``.
     rng : numpy.random.Generator, optional
         Source of random numbers; required for ``gsa``.
-    trouble : array_like of int, shape (m,), optional
+    trouble : array_like of int, shape (machines,), optional
         How much using each machine harms other jobs (0, 1 or 2). Ties between machines that are ready at the same time,
         and between teams with the same gain, go to the smaller value; a team has the largest value of its machines.
     taken : array_like of int, shape (kinds, classes), optional

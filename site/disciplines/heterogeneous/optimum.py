@@ -32,7 +32,7 @@ class BestMapping(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One way to run a job: its run time, and its width on any of these machines."""
+    """One way to run a job: for `length_ms`, on any `width` of these machines."""
 
     length_ms: int
     width: int

@@ -50,7 +50,7 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
     ----------
     was : WaitingJob
     start_ms, expected_ms, limit_ms : int
-        Start, expected end, and time limit, at which the job is killed. Resuming delays both ends by the pause.
+        Start; expected end; and time limit, at which the job is killed. A pause delays the last two by its length.
     machines : tuple of int
         Ascending.
     rate : int
@@ -117,7 +117,7 @@ def stand_in_order(runs: Iterable[JobOnMachines], level_of: Callable[[WaitingJob
 
 
 def expect_resumptions(now_ms: int, runs: Collection[JobOnMachines], standing: Sequence[JobOnMachines]) -> None:
-    """Set when each paused job is expected to resume: when all jobs ahead of it have left its machines.
+    """Set each paused job's expected resumption to the time when all jobs ahead of it have left its machines.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def those_that_may_stay(
     Parameters
     ----------
     holders : sequence of JobOnMachines
-        All jobs on those machines, in the order in which they are tried; a job may stay if it still fits into memory.
+        All jobs on those machines; they are tried in this order, and a job may stay if it still fits into memory.
     machines : collection of int
         The machines of the other job.
     memory_mb : int
@@ -176,5 +176,5 @@ def those_that_may_stay(
 
 
 def work_limit_ms(waiting_job: WaitingJob, rate: int) -> int:
-    """Return how long a job may run at a rate, in ms: the time for the rest of its estimate, at least 1 ms."""
+    """Return how long a job may run at this rate, in ms: the time for the rest of its estimate, at least 1 ms."""
     return max(1, -(-(waiting_job.job.estimate_ms - waiting_job.done_ms) * RATE_ONE // rate))

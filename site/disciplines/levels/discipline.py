@@ -75,7 +75,7 @@ class Levels(SiteQueue):
 
     @override
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Reserve nodes as a planning site does; None, without reserving, if any level may evict jobs."""
+        """Reserve nodes as a planning site does; if any level may evict jobs, reserve nothing and return None."""
         return None if self._by.evicts else super().reserve(now_ms, reservation_id, start_ms, length_ms, width)
 
     @override
@@ -153,7 +153,7 @@ class Levels(SiteQueue):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return a job's level by priority, and its number of evictions."""
+        """Return the level that a job's priority gives it, and the job's number of evictions."""
         slot = self._slots.of[job_id]
         return float(self.table.base[slot]), float(self.table.times[slot])
 

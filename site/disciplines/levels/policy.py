@@ -17,7 +17,7 @@ NAME = "levels"
 """Name of the discipline."""
 
 WAYS = {"restart": RESTARTS, "checkpoint": CHECKPOINTS, "never": STAYS}
-"""The kernel's code for each effect of an eviction, by its name in the options of a site or job."""
+"""The kernels' codes for what an eviction does to a job, keyed by the name used in site and job options."""
 
 
 class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):

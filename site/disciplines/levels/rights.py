@@ -22,7 +22,7 @@ EVICTED = ("restart", "checkpoint")
 """What can happen to an evicted job: it starts over, or resumes from its checkpoint."""
 
 PAUSE = "pause"
-"""For sites that choose machines: an evicted job pauses on its machines and resumes when they are free again."""
+"""The choice for sites that assign machines: an evicted job pauses, and resumes when its machines are free again."""
 
 
 MOST_EVICTIONS = 10**9
@@ -59,7 +59,7 @@ def level_of(levels: Sequence[Level], priority: float) -> int:
 
 
 def levels_text(levels: Sequence[Level]) -> str:
-    """Return the number of levels as text, followed by the levels' properties in brackets unless they are usual.
+    """Return the number of levels as text, followed by the levels' properties in brackets unless all are usual.
 
     Usual levels have priorities that count down by 1, are open to all users, and either evict no jobs or evict the jobs
     of all lower levels. The priority of the lowest level has no effect.

@@ -99,7 +99,7 @@ class Optimal(SiteQueue):
         self._state.counters["stale"] = REPLAN
 
     def _found(self, instance: Instance) -> IntArray:
-        """Return the solver's start times; the best policy's if too many jobs are waiting or all can start now."""
+        """Return the solver's start times, or the best policy's if too many jobs are waiting or all can start now."""
         policy = self._requested
         _, plan = instance.best_policy(policy.policies, policy.metric)
         if len(instance) > policy.most_jobs or (plan == instance.now_ms).all():

@@ -16,7 +16,7 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 METRICS = ("artww", "art", "artwa", "sld", "sldww")
-"""Those self-tuning metrics that are weighted sums of response times (docs/dynp.md)."""
+"""The self-tuning metrics that are weighted sums of response times (docs/dynp.md)."""
 
 
 def check_metric(metric: str) -> None:
@@ -49,7 +49,7 @@ class Instance:
         return len(self.job_id)
 
     def weights(self, metric: str) -> FloatArray:
-        """Return the weight in the metric of each job's response time (per ms), shape (n,).
+        """Return the metric's weight for each job's response time (per ms), shape (n,).
 
         Raises
         ------

@@ -16,10 +16,10 @@ THREE = ("fcfs", "sjf", "ljf")
 """The policies in Streit's thesis."""
 
 WORKERS = 8
-"""Number of parallel CP-SAT searches, even on fewer cores: they work differently, and one alone proves little."""
+"""Number of parallel CP-SAT searches, even on fewer cores: they work differently, and a single one proves little."""
 
 Progress = Callable[[float, float], None]
-"""Called with the value of the best plan so far and the bound, whenever either improves."""
+"""A function called with the value of the best plan so far and the bound, whenever either improves."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -177,7 +177,7 @@ def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: 
 
 
 def _order_equal_jobs(model: Any, instance: Instance, starts: list[Any]) -> None:
-    """Start jobs of equal width and estimate in order of submission; swapping such jobs changes no metric."""
+    """Make jobs of equal width and estimate start in order of submission; swapping such jobs changes no metric."""
     last_of_kind: dict[tuple[int, int], int] = {}
     for row, kind in enumerate(zip(instance.width.tolist(), instance.estimate_ms.tolist(), strict=True)):
         if kind in last_of_kind:

@@ -1,1 +1,1 @@
-"""Sites on whose nodes jobs that hardly slow each other down run together (docs/sharing.md)."""
+"""Sites whose jobs share nodes if they hardly slow each other down (docs/sharing.md)."""

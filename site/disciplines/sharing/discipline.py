@@ -104,7 +104,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         job_submitted(self._state, np.int64(slot))
 
     def _fill(self, slot: int, now_ms: int, job: Job) -> None:
-        """Fill in the row of a job with everything known at submission."""
+        """Fill in a job's row with everything known at submission."""
         needs = _resources(job, self._kinds)
         row = self._state.jobs[slot]
         row["submit_ms"], row["job_id"] = now_ms, job.job_id
@@ -274,7 +274,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
 
 def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
-    """Return a job's resource needs; if they are unknown, a node's whole memory, so that no other job joins it."""
+    """Return a job's resource needs; if unknown, assume a node's whole memory, so that no other job joins the job."""
     return job.resources or job.assumed or Resources(memory=max(kind.memory for kind in kinds))
 
 

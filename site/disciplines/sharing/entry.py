@@ -153,7 +153,7 @@ def idle_site(
     cores: npt.ArrayLike,
     rows: npt.ArrayLike | None,
 ) -> tuple[SharedSite, dict[int, str]]:
-    """Return an idle site's state with its table of jobs filled in, and why jobs are refused, by job id."""
+    """Return an idle site's state with its table of jobs filled in, and the reasons for refusing jobs, by job id."""
     columns = jobs.columns
     per_job = model.sorts_of(columns, rows)
     per_job["cores"] = np.broadcast_to(np.asarray(cores, np.int64), (len(jobs),))
@@ -196,7 +196,7 @@ def _usable(jobs: Jobs, kinds: Sequence[NodeKind], cores: Ints) -> Ints:
 
 
 def _check_alike(jobs: Jobs, kinds: Sequence[NodeKind], usable: Ints) -> None:
-    """Raise InputError if any job cannot use all nodes, because reservations only count nodes of any kind."""
+    """Raise InputError if any job cannot use every node, because reservations do not distinguish kinds of nodes."""
     wrong = usable < sum(kind.count for kind in kinds)
     if wrong.any():
         row = int(np.argmax(wrong))

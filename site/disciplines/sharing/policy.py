@@ -74,7 +74,7 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
         check_known("cpu", self.cpu, CPUS)
 
     def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return for each job whether it can use such a node, given the cores and memory that it needs."""
+        """Return, for each job, whether it can use a node of this kind, given the cores and memory that it needs."""
         return np.asarray((np.asarray(cores) <= self.cores) & (np.asarray(memory) <= self.memory + MEMORY_SLACK))
 
 

@@ -97,7 +97,7 @@ def parse_table(text: str, name: str = "table") -> SlowdownTable:
     Raises
     ------
     InputError
-        If the text is not such a table or a slowdown is below 1; the message names the line, or the row and column.
+        If the text is not in this format or a slowdown is below 1; the message names the line, or the row and column.
 
     Examples
     --------
@@ -151,7 +151,7 @@ _FLOAT_AND_INT = ((1.1, 1.0), (1.1, 1.0), (1.1, 1.0), (1.8, 1.4), (1.2, 1.1), (1
 
 
 def _table_1() -> SlowdownTable:
-    """Return Table 1. The paper measures pairs of equal programs, and float with int for equal operations and data.
+    """Return Table 1. The paper measured each program with itself, and float with int for equal operations and data.
 
     Every other pair gets the larger of the slowdowns of its two programs when each is paired with itself.
     """
@@ -165,7 +165,7 @@ def _table_1() -> SlowdownTable:
 def _from_upper(
     name: str, labels: tuple[str, ...], upper: Mapping[tuple[int, int], tuple[float, float]]
 ) -> SlowdownTable:
-    """Complete a table of which the paper prints the upper triangle; each cell has the row's and column's slowdowns."""
+    """Complete a table whose upper triangle is printed in the paper; each cell has the row's and column's slowdowns."""
     values = np.zeros((len(labels), len(labels)))
     for (row, column), (of_row, of_column) in upper.items():
         values[row, column], values[column, row] = of_row, of_column
@@ -206,7 +206,7 @@ BOUND_LABELS = ("cpu", "network", "disk")
 """Labels of a user's table whose job types are the limiting resources."""
 
 LARGE_MESSAGE = 18_000
-"""Assumed message size in bytes for a job that does not state its own."""
+"""Assumed message size in bytes for a job that does not state a message size."""
 
 
 def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) -> IntArray:
@@ -241,7 +241,7 @@ def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]
     Raises
     ------
     InputError
-        If the table has other labels, so that a job's row is not determined.
+        If the table has other labels, so that a job's row cannot be determined.
 
     Notes
     -----

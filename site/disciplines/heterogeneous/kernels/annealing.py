@@ -28,7 +28,7 @@ GSA = np.int64(6)
 PLANS, GENERATIONS = 16, 100
 
 DRAWS = 7
-"""Draws per child: two parents, a crossover point, two jobs to swap, a job to move, and its new class or team."""
+"""Random numbers per child: two parents, a crossover point, two jobs to swap, a job to move, its class or team."""
 
 _COOLING = 0.9
 _CHANGES = 0.5
@@ -42,10 +42,10 @@ class Plans(NamedTuple):
     order : numpy.ndarray of int64, shape (plans + 1, jobs)
         Rows of the jobs that can run, in the order in which they are mapped; the last plan is the child.
     way : numpy.ndarray of int64, shape (plans + 1, n)
-        The machine class of each row's job, or the number of classes plus its team.
+        The machine class of each row's job; for a job on a team, the number of classes plus the team's index.
     total_ms : numpy.ndarray of int64, shape (plans + 1,)
         The sum of the jobs' end times under each plan.
-    ready_ms : numpy.ndarray of int64, shape (m,)
+    ready_ms : numpy.ndarray of int64, shape (machines,)
         When each machine is ready before any job is mapped.
     is_taken : numpy.ndarray of bool, shape (n,)
         Scratch: the rows that the child already contains.
@@ -74,7 +74,7 @@ def anneal(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Pl
     plans : Plans
         On entry, every plan describes the mapping in ``work.best``; changed in place.
     best_ms : int
-        The sum of the end times in the mapping on entry.
+        The sum of the end times in the initial mapping.
 
     Returns
     -------

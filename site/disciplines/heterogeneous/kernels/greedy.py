@@ -43,14 +43,14 @@ class JobKinds(NamedTuple):
     team_ms : numpy.ndarray of int64, shape (kinds, teams)
         Expected run time of a job of each kind on each team; `NEVER_MS` if it cannot run on the team.
     taken : numpy.ndarray of int64, shape (kinds, classes)
-        Number of machines that a job of each kind uses on each class, at most all of the class.
+        Number of machines that a job of each kind uses on each class, at most the size of the class.
     from_ms : numpy.ndarray of int64, shape (kinds, classes)
         Earliest start of a job of each kind on each class, even if the machines are ready earlier.
-    kind : numpy.ndarray of int64, shape (n,)
+    kind : numpy.ndarray of int64, shape (jobs,)
         The kind of each job.
     first : numpy.ndarray of int64, shape (kinds + 1,)
         Index in ``rows`` of the first job of each kind, followed by the number of jobs.
-    rows : numpy.ndarray of int64, shape (n,)
+    rows : numpy.ndarray of int64, shape (jobs,)
         Rows of the jobs, grouped by kind, ascending within each kind.
     """
 
@@ -68,16 +68,16 @@ class MachineArrays(NamedTuple):
 
     Attributes
     ----------
-    class_of : numpy.ndarray of int64, shape (m,)
+    class_of : numpy.ndarray of int64, shape (machines,)
         The class of each machine.
     widest, largest : int
         Number of machines in the widest team, and in the largest class or cluster.
     first : numpy.ndarray of int64, shape (classes + 1,)
         Index in ``by_class`` of the first machine of each class, followed by the number of machines.
-    rank : numpy.ndarray of int64, shape (m,)
-        Tie-breaker between machines that are ready at the same time, lowest first: the machine's number, plus m times
-        the harm that its use does to other jobs (0, 1 or 2).
-    by_class : numpy.ndarray of int64, shape (m,)
+    rank : numpy.ndarray of int64, shape (machines,)
+        Tie-breaker between machines that are ready at the same time, lowest first: the machine's number, plus the harm
+        that its use does to other jobs (0, 1 or 2) times the total number of machines.
+    by_class : numpy.ndarray of int64, shape (machines,)
         The machines, grouped by class, ascending within each class.
     cluster_first : numpy.ndarray of int64, shape (clusters + 1,)
         Index in ``members`` of the first machine of each cluster, followed by the length of ``members``.
@@ -104,14 +104,14 @@ class Mapping(NamedTuple):
 
     Attributes
     ----------
-    ready_ms : numpy.ndarray of int64, shape (m,)
+    ready_ms : numpy.ndarray of int64, shape (machines,)
         When each machine finishes its last job.
-    end_ms : numpy.ndarray of int64, shape (n,)
+    end_ms : numpy.ndarray of int64, shape (jobs,)
         Expected end time of each job.
-    place : numpy.ndarray of int64, shape (n,)
+    place : numpy.ndarray of int64, shape (jobs,)
         The machine of each job (the first machine, if the job uses several), or the number of machines plus the job's
         team; `UNMAPPED` if the job is not mapped.
-    team : numpy.ndarray of int64, shape (n, widest)
+    team : numpy.ndarray of int64, shape (jobs, widest)
         The machines of each job that runs on a team, in the first columns.
     """
 
@@ -126,7 +126,7 @@ class Scratch(NamedTuple):
 
     Attributes
     ----------
-    heap : numpy.ndarray of int64, shape (m,)
+    heap : numpy.ndarray of int64, shape (machines,)
         One heap of machines per class, with the machine that is ready first on top.
     next_row : numpy.ndarray of int64, shape (kinds,)
         Index in ``JobKinds.rows`` of the next job of each kind.
@@ -184,7 +184,7 @@ def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
 
 @kernel
 def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
-    """Map jobs in row order: OLB uses the class that is ready first, best assignment the class with least run time."""
+    """Map jobs in row order: OLB uses the first ready class, best assignment the class with the shortest run time."""
     total: Int = 0
     for row in range(len(jobs.kind)):
         if plan.place[row] != UNMAPPED:
@@ -211,7 +211,7 @@ def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratc
 
 @kernel_part
 def _is_lower(machines: MachineArrays, scratch: Scratch, class_number: Int, other: Int) -> bool:
-    """Whether the machine of a class that is ready first has a lower rank than the one of another class."""
+    """Whether the first ready machine of one class has a lower rank than the first ready machine of another class."""
     first, second = scratch.heap[machines.first[class_number]], scratch.heap[machines.first[other]]
     lower: bool = machines.rank[first] < machines.rank[second]
     return lower
@@ -232,7 +232,7 @@ def _start_ms(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
 
 @kernel_part
 def _next_row(jobs: JobKinds, plan: Mapping, kind: Int, at: Int) -> Int:
-    """Return the index in ``rows``, from `at` on, of a kind's next unmapped job, or the kind's end if none is left."""
+    """Return the index in ``rows`` of a kind's next unmapped job at or after `at`; the kind's end if none is left."""
     while at < jobs.first[kind + 1] and plan.place[jobs.rows[at]] != UNMAPPED:
         at += 1
     return at
@@ -319,14 +319,14 @@ def _sink(machines: MachineArrays, heap: IntArray, first: Int, end: Int, place: 
 
 @kernel_part
 def goes_before(machines: MachineArrays, machine: Int, other: Int, ready_ms: IntArray) -> bool:
-    """Whether one machine is preferred to another: it is ready first, or at the same time with a lower rank.
+    """Whether one machine is preferred to another: it is ready earlier, or both are ready at once and it ranks lower.
 
     Parameters
     ----------
     machines : MachineArrays
     machine, other : int
         The machines to compare.
-    ready_ms : numpy.ndarray of int64, shape (m,)
+    ready_ms : numpy.ndarray of int64, shape (machines,)
         When each machine is ready.
     """
     before: bool = ready_ms[machine] < ready_ms[other]

@@ -30,7 +30,7 @@ from gridweave.site.kernels.state import NEVER_MS
 SJS, PJS = np.int64(4), np.int64(5)
 
 BY_END, BY_LENGTH = np.int64(0), np.int64(1)
-"""How profit is computed: the end time (or run time) on the best single machine, minus that on the team."""
+"""How profit is computed: end time (or run time) on the best single machine minus end time (run time) on the team."""
 
 
 class MappingWork(NamedTuple):
@@ -41,7 +41,7 @@ class MappingWork(NamedTuple):
     best : Mapping
         On entry, an empty mapping that says when each machine is ready; on return, the best mapping.
     base, trial, other : Mapping
-        The mapping with only the jobs on teams; the better of its two completions; and the other completion.
+        The mapping of only the jobs on teams; the better of two ways to complete it; and the other way.
     scratch : Scratch
     reach : numpy.ndarray of int64
         Scratch, as long as the largest cluster or class: first the machines that a team or job uses, in the order in
@@ -155,7 +155,7 @@ def _most_profitable(jobs: JobKinds, machines: MachineArrays, work: MappingWork,
 
 @kernel_part
 def _end_alone(jobs: JobKinds, machines: MachineArrays, work: MappingWork, kind: Int, profit: Int) -> Int:
-    """Return a job's earliest end on a single class after ``work.base``, or with `BY_LENGTH` its shortest run time."""
+    """Return a job's earliest end without a team, given ``work.base``; if `BY_LENGTH`, its shortest run time."""
     best = NEVER_MS
     for c in range(len(machines.first) - 1):
         length_ms = jobs.alone_ms[kind, c]

@@ -13,7 +13,7 @@ from gridweave.site.kernels.dispatch import Evictions, evict
 from gridweave.site.kernels.state import HEAD, NO_PLACE, SiteState, comes_before, enqueue_at, place_before
 
 RESTARTS, CHECKPOINTS, STAYS = np.int64(0), np.int64(1), np.int64(2)
-"""What happens to a job on eviction: it starts over, or resumes from its checkpoint; or it is never evicted."""
+"""What happens to a job on eviction: it starts over, resumes from its checkpoint, or (`STAYS`) is never evicted."""
 
 
 class LevelTable(NamedTuple):
@@ -196,7 +196,7 @@ def _is_worth_it(state: SiteState, levels: LevelTable, head: Int, lacking: Int, 
 
 @kernel_part
 def _may_evict(state: SiteState, levels: LevelTable, head: Int, place: Int, now_ms: Int) -> bool:
-    """Whether a running job may be evicted for the waiting job `head`; it must then queue behind `head`."""
+    """Whether a running job may be evicted for the waiting job `head`; once evicted, it must queue behind `head`."""
     slot = state.running[place].slot
     level = _level(levels, head)
     if not levels.evicts[level, _level(levels, slot)] or levels.way[slot] == STAYS:
@@ -209,7 +209,7 @@ def _may_evict(state: SiteState, levels: LevelTable, head: Int, place: Int, now_
 
 @kernel_part
 def _next_victim(state: SiteState, levels: LevelTable, head: Int, last: Int, now_ms: Int) -> Int:
-    """Return the index of the next running job to evict after the job at ``last``; the first if that is `NO_PLACE`."""
+    """Return the index of the running job to evict after the one at ``last``; the first if ``last`` is `NO_PLACE`."""
     best = NO_PLACE
     for i in range(state.counters[0].n_running):
         is_left = last == NO_PLACE or _goes_first(state, levels, last, i)

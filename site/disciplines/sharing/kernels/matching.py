@@ -40,7 +40,7 @@ NO_HOST = np.int64(-1)
 """Result of a search among the running jobs if there is no match."""
 
 FREELY, BEHIND = np.int64(0), np.int64(1)
-"""Whether a job starts from the front of the queue, or from behind the head, where it must keep all reservations."""
+"""Where a job starts from: the front of the queue, or behind the head, where it must not violate reservations."""
 
 
 class CandidatesLeft(NamedTuple):
@@ -164,7 +164,7 @@ def _keeps_word(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, ba
 
 @kernel_part
 def may_join(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> bool:
-    """Whether there is a running job that a waiting job may join and has not been tested with in its current state."""
+    """Whether any running job that a waiting job may join has changed since the waiting job was last tested with it."""
     if mode == BEHIND and not codes.joins_behind:
         return False
     return searches_running(codes) and may_share(codes, job) and newest_open(state, codes) > job.tested
@@ -254,7 +254,7 @@ def running_work(state: SharedSite, now_ms: Int) -> float:
 
 @kernel
 def sum_up(state: SharedSite, base_ms: float) -> None:
-    """Compute R and the sums of 1/R, along the queue and for predicted jobs, starting from R_0 = `base_ms`."""
+    """Compute response times R and the sums of 1/R for queued and predicted jobs, starting from R_0 = `base_ms`."""
     counters = state.counters[0]
     response_ms, relief, waiting = base_ms, 0.0, 0
     for place in range(counters.n_queue):
@@ -293,7 +293,7 @@ def _predict(state: SharedSite, response_ms: float) -> None:
 
 @kernel_part
 def _relief_of(response_ms: float, count: Int, mean_ms: float) -> float:
-    """Return the sum of 1/R over successive jobs of one size; where R exceeds `BOUND_MS`, integrate instead."""
+    """Return the sum of 1/R (R: response time) over successive equal jobs; integrate where R exceeds `BOUND_MS`."""
     bounded = min(count, max(0.0, math.floor((BOUND_MS - response_ms) / mean_ms)))
     from_ms = response_ms + (bounded + 0.5) * mean_ms
     return bounded / BOUND_MS + math.log((from_ms + (count - bounded) * mean_ms) / from_ms) / mean_ms

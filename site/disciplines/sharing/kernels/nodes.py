@@ -90,7 +90,7 @@ def core_load(state: SharedSite, node: Int, core: Int) -> tuple[Int, Int]:
 
 @kernel
 def has_capacity(state: SharedSite, node: Int, job: Record, partners: Int, counts_memory: bool) -> bool:
-    """Whether a node has enough threads and memory for another job, and none of its jobs has all its partners."""
+    """Whether a node has enough threads and memory for another job, and its jobs may all get another partner."""
     if not is_usable(state, node, job):
         return False
     kind = state.kinds[state.node_kind[node]]
@@ -112,7 +112,7 @@ def has_capacity(state: SharedSite, node: Int, job: Record, partners: Int, count
 
 @kernel
 def put(state: SharedSite, node: Int, slot: Int) -> None:
-    """Assign a node's cells to a job, on the cores with the fewest jobs, ties by core number; there must be enough."""
+    """Assign a node's cells to a job, on the cores with the fewest jobs, ties by core number; enough must be free."""
     kind = state.kinds[state.node_kind[node]]
     missing = state.jobs[slot].cores
     if state.used[node] == 0:

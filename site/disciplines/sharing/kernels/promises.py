@@ -19,7 +19,7 @@ _TAKEN, _SEEN = 1, 2
 
 @kernel
 def nodes_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int) -> Int:
-    """Return how many nodes would be late for the head after a match that has just passed `try_match`."""
+    """Return how many nodes the head would get late because of a match that has just passed `try_match`."""
     counters = state.counters[0]
     job = state.jobs[slot]
     _note_ends(state, slot, now_ms)
@@ -47,7 +47,7 @@ def _note_ends(state: SharedSite, slot: Int, now_ms: Int) -> None:
 
 @kernel
 def _count_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Return how many nodes would be late for the head, by checking each node of the affected jobs."""
+    """Return how many nodes the head would get late, by checking each node of the affected jobs."""
     counters = state.counters[0]
     _mark_taken(state, codes, host, slot)
     late = 0
@@ -88,7 +88,7 @@ def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
 
 @kernel_part
 def _becomes_late(state: SharedSite, node: Int, job: Record, taken: bool) -> bool:
-    """Whether a match would keep a node that the head can use busy beyond the shadow time, unlike now."""
+    """Whether a node that the head can use would be busy beyond the shadow time with a match, but not without it."""
     counters = state.counters[0]
     if state.closed[node] or not is_usable(state, node, state.jobs[counters.head]):
         return False
@@ -98,7 +98,7 @@ def _becomes_late(state: SharedSite, node: Int, job: Record, taken: bool) -> boo
 
 @kernel_part
 def _free_times(state: SharedSite, node: Int, job: Record, taken: bool) -> tuple[Int, Int]:
-    """Return when a node becomes free according to estimates, without the match and with it."""
+    """Return the estimated times at which a node becomes free, without the match and with it."""
     before_ms = np.int64(0)
     after_ms = job.trial_end_ms if taken else before_ms
     for lane in range(state.counters[0].lanes):
@@ -166,7 +166,7 @@ def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
 
 @kernel
 def take_back(state: SharedSite, slot: Int) -> bool:
-    """Remove a waiting job's reservation from the profile; return whether the job had been planned."""
+    """Remove a waiting job's reservation from the profile; return whether its start had been planned."""
     job = state.jobs[slot]
     if job.promised_ms == UNPLACED_MS:
         return False

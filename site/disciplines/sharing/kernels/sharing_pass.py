@@ -94,7 +94,7 @@ def _is_passed_over(state: SharedSite, codes: SharingCodes, job: Record, mode: I
 
 @kernel
 def _may_start_alone(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, now_ms: Int) -> bool:
-    """Whether a job may start on idle nodes now; if so, subtract it from the extra nodes or the profile."""
+    """Whether a job may start on idle nodes now; if so, subtract its nodes from the extra nodes or the profile."""
     counters = state.counters[0]
     job = state.jobs[slot]
     if count_idle(state, job) < job.width:
@@ -141,7 +141,7 @@ def _is_weakly_loaded(state: SharedSite, codes: SharingCodes) -> bool:
 def _start_with_matches(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
 ) -> None:
-    """Start a job on idle nodes, then let its best matches among the waiting jobs join it; the nodes must suffice."""
+    """Start a job on idle nodes (enough must be idle), then let its best matches among the waiting jobs join it."""
     shares = may_share(codes, state.jobs[state.queue[place]]) and not _is_weakly_loaded(state, codes)
     host = start_idle(state, model, place, now_ms)
     while shares and state.jobs[host].n_partners < codes.partners:
@@ -169,7 +169,7 @@ def _join_running(
 def _join(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, place: Int, backfills: Int, now_ms: Int
 ) -> None:
-    """Start a waiting job on its host's nodes; when backfilling, subtract it from the extra nodes or the profile."""
+    """Start a waiting job on its host's nodes; when backfilling, update the extra nodes or the profile."""
     slot = state.queue[place]
     if backfills == BEHIND:
         try_match(state, model, codes, host, slot)
@@ -183,7 +183,7 @@ def _join(
 
 @kernel
 def _late_alone(state: SharedSite, job: Record, now_ms: Int) -> Int:
-    """Return how many nodes would be late for the head if a job started on idle nodes."""
+    """Return how many nodes the head would get late if a job started on idle nodes."""
     counters = state.counters[0]
     if now_ms + job.estimate_ms <= counters.limit_ms:
         return 0

@@ -29,7 +29,7 @@ from gridweave.site.disciplines.sharing.kernels.state import (
 from gridweave.site.kernels.work import rate_of, set_rate
 
 WHOLE, PRINTED, MEASURED = 0, 1, 2
-"""The slowdown formula: with the unshared part, as printed in the paper, or a table of measured slowdowns."""
+"""The slowdown formula: including the unshared part, as printed in the paper, or a table of measured slowdowns."""
 
 SERIAL = 2.0
 """Factor by which two jobs slow each other on a resource that serves one job at a time: network, disk, plain CPU."""

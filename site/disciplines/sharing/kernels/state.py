@@ -25,7 +25,7 @@ CPU, NETWORK, DISK = 0, 1, 2
 """The resource that limits a job's speed."""
 
 EMPTY, NO_CELL = np.int64(-1), np.int64(-1)
-"""Mark a hardware thread without a job, and the end of a chain of cells."""
+"""Values that mark a hardware thread without a job, and the end of a chain of cells."""
 
 BLOCKED = np.int64(-2)
 """Marks a cell that nodes of this kind do not have."""
@@ -65,7 +65,7 @@ join a running job whose version is at most the waiting job's ``tested``.
 KIND = np.dtype(
     [("cores", np.int64), ("threads", np.int64), ("hyperthreaded", np.int64), ("memory", np.float64)], align=True
 )
-"""A kind of nodes."""
+"""A kind of node."""
 
 COUNTERS = np.dtype(
     [
