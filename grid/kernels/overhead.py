@@ -61,7 +61,7 @@ def _split_length_ms(state: GridState, codes: GridCodes, net: GridLinks | None, 
 
 @kernel_part
 def shortest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
-    """Return a lower bound on the length of any split of a job, so that hopeless searches can be skipped."""
+    """Return a lower bound on the length of any split of a job, so that searches that cannot succeed are skipped."""
     return _shortest_split_ms(state, codes, codes.net, slot, length_ms)
 
 

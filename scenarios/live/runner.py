@@ -269,7 +269,7 @@ def as_live(built: Built, live: LiveTimes, speed: float) -> Built:
 
 
 def live_remarks(built: Built, live: LiveTimes) -> list[str]:
-    """Return remarks that tell the user which live delays the simulation uses."""
+    """Return remarks on the live delays that the simulation uses."""
     if built.live != LiveTimes():
         return ["simulated with the times of the table [live]"]
     start, end, margin = (span_text(ms) for ms in (live.start_ms, live.end_ms, live.margin_ms))

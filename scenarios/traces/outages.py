@@ -1,6 +1,6 @@
 """Read node events for a simulation, from our own file format or from a machine's log (docs/traces.md).
 
-The header tells which of two kinds of log a file is: the output of Slurm's ``sacctmgr --parsable2 show event``, or the
+The header shows which of two kinds of log a file is: the output of Slurm's ``sacctmgr --parsable2 show event``, or the
 Los Alamos failure data (LA-UR-05-7318, 1996 to 2005), with one line per node failure.
 """
 

@@ -106,7 +106,7 @@ class Workload(MadeAnew):
 
     Notes
     -----
-    If a policy ranks jobs equally, they are taken in the order of the table, i.e. by submit time and then by job id.
+    If a policy ranks jobs equally, the order of the table decides, i.e. by submit time and then by job id.
     """
 
     job_id: IntArray

@@ -105,7 +105,7 @@ class History:
         self._cancelled.add(job_id)
 
     def refused(self, job_id: int) -> None:
-        """Record that the user was told that the job can never run."""
+        """Record that the user was notified that the job can never run."""
         self._refused.add(job_id)
 
     def occupied(
@@ -309,7 +309,7 @@ class History:
             del self.leases[key]
 
     def reported(self, now_ms: int, job_id: int, outcome: str) -> None:
-        """Record that the user was told that the job is done, and with which outcome."""
+        """Record that the user was notified that the job is done, and with which outcome."""
         if job_id in self._done:
             raise ViolationError(f"{now_ms} ms: job {job_id} is reported as done twice")
         if outcome == "cancelled":

@@ -83,7 +83,7 @@ class Served(NamedTuple):
 
 @dataclass(slots=True)
 class _Sender:
-    """A running job, the links used to place it, and what its sites were last told about its transfer."""
+    """A running job, the links used to place it, and the last report to its sites about its transfer."""
 
     row: int
     attempt: int
