@@ -44,7 +44,7 @@ class HasState(Protocol):
         """Return the state, which may share objects with the core; encode it before the core changes."""
 
     def restore(self, state: Any) -> None:
-        """Restore this new core from the state of a core with equal settings; it may keep the state's objects."""
+        """Restore this new core from the state of a core with equal settings; the state's objects may be kept."""
 
 
 def with_parts(kind: Any, *parts: HasState) -> Any:

@@ -24,7 +24,7 @@ FIRST_PAUSE_MS = 10_000
 """Pause before the next request for a job whose nodes were lost before it began [ms]; the pause doubles each time."""
 
 LATER_MS = 60_000
-"""Minimum delay [ms] of an expected start for which the new start is reported, because forecasts change often."""
+"""A new expected start is reported only if it is more than this much later [ms], because forecasts change often."""
 
 MOST_LOST = 10
 """A job that loses its nodes this often before it begins is rejected, after about 40 min (a guess)."""
@@ -54,7 +54,7 @@ class AskedJob(msgspec.Struct):
         self.is_put_off = True
 
     def delay(self, start_ms: int | None) -> bool:
-        """Record the expected start; return whether to report it, i.e. if it is the first or is later than before."""
+        """Record the expected start; return whether to report it, as the first one or as later than the last report."""
         is_later = start_ms is not None and (self.reported_ms is None or start_ms > self.reported_ms + LATER_MS)
         is_news = is_later or not self.was_reported
         if is_news:
@@ -313,7 +313,7 @@ class AskedJobs(Discipline):
     @property
     @override
     def free(self) -> int:
-        """Number of nodes within the site's maximum that its jobs do not have."""
+        """Number of nodes that the site's jobs can still get within the site's maximum."""
         return self.nodes - sum(asked_job.job.width for asked_job in self._started())
 
     def _in_order(self) -> list[AskedJob]:

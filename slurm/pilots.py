@@ -296,7 +296,7 @@ class Pilots(NodeSource):
         return [(job.job_id, why) for job in waiting if (why := self.why_never(job))]
 
     def _put_off(self, now_ms: int, nothing: list[Pilot]) -> None:
-        """Delay the next request after pilots have failed; several failures in one report count as one."""
+        """Delay the next request after pilots failed; one report's failures count once, as they often share a cause."""
         lasted_ms = [0 if pilot.until_ms is None else now_ms - (pilot.start_ms or 0) for pilot in nothing]
         if max(lasted_ms) >= LONGEST_PAUSE_MS:
             self._lost = 0

@@ -30,8 +30,8 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     policy : Policy
-        Schedules jobs on the pilots' nodes. The policy's discipline must accept nodes that come and go; it promises new
-        starts when nodes do so.
+        Schedules jobs on the pilots' nodes. Its discipline must accept nodes that come and go, and promise new starts
+        when nodes do so.
     size : int
         Maximum number of nodes per pilot, >= 1.
     length_ms : int

@@ -164,7 +164,7 @@ class BatchSystem(Protocol):
         """
 
     def script(self, command: tuple[str, ...], stdin: str = "") -> str:
-        """Return a script that runs a command once on each node of an allocation, and ends after all these commands.
+        """Return a script that runs a command once on each node of an allocation, and waits for all commands to end.
 
         The command gets its node number, counted from 0, in ``GRIDWEAVE_NODE``, and the allocation's number in
         ``GRIDWEAVE_ALLOCATION``. On standard input it gets ``stdin``, a line that nobody else may read.
@@ -240,8 +240,8 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     poll_s : float
         Time between two queries of the batch system while a change is expected.
     lease_s : float
-        Time without contact to the site after which an idle node gives itself back, and time without contact to one of
-        its nodes after which the site cancels an allocation.
+        Time without contact with the site after which an idle node gives itself back, and time without contact with one
+        of its nodes after which the site cancels an allocation.
     rules : MachineRules
         Rules for which jobs the nodes start.
     users : dict of str to BatchUser

@@ -1,7 +1,7 @@
 """Calls to the actors of a grid: actor names, encoding, deadlines and errors.
 
 Every call inside a Ray cluster is a Ray call to a named actor. Questions that arrive during a call are batched into
-the next call, so that many small messages cost little more than a few large ones.
+the next call, so sending many small messages costs little more than sending a few.
 """
 
 from __future__ import annotations

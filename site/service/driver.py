@@ -78,7 +78,7 @@ OnNotes = Callable[[list[NumberedNote], dict[int, JobRecord]], None]
 """Called after a turn with the new history notes, and the records of the jobs that ended in that turn, by job id."""
 
 Send = Callable[[str, bytes], Awaitable[str | None]]
-"""Sends a packet to a peer; returns why the peer refused the packet, or None. Packets can get lost or duplicated."""
+"""Sends a packet to a peer; returns why it was refused, or None. Can fail, and can lose or duplicate packets."""
 
 RESEND_MS = 1_000
 SNAPSHOT_EVERY = 1_000

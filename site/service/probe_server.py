@@ -63,7 +63,7 @@ class ProbeServer(ProbeEnd):
         self._known: dict[asyncio.Task[None], bool] = {}
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Listen on `host`, which must be reachable from other sites; return the port, chosen by the system for 0."""
+        """Listen on `host`, which must be reachable from other sites; return the port (0: the system chooses)."""
         if self._server is not None:
             raise InputError("this probe server is already listening")
         try:

@@ -182,9 +182,9 @@ class Queries(Generic[D]):
     ) -> list[int]:
         """Apply a user's action to jobs; return the affected jobs once the action is durable.
 
-        ``cancel`` and ``kill`` affect jobs that have not ended; ``signal`` affects running jobs; ``requeue``, running
-        jobs that can run again; ``hold``, jobs that are held now or will be unless they start first; ``release``,
-        jobs held by users.
+        ``cancel`` and ``kill`` affect jobs that have not ended, and ``signal`` affects running jobs. ``requeue``
+        affects running jobs that can run again. ``hold`` affects jobs that are held now, or will be unless they start
+        first, and ``release`` affects jobs that users hold.
         """
         asked = list(dict.fromkeys(job_ids))
         if len(asked) <= ACTIONS_AT_ONCE:

@@ -139,7 +139,7 @@ class GridShare:
         return self.closed or (self.why_outside if nodes > self.cap else None)
 
     def why_not_ever(self, width: int) -> str | None:
-        """Return why the grid can never use `width` nodes, even if it waits, or None."""
+        """Return why the grid could not use or wait for `width` nodes even without its current jobs, or None."""
         return self.closed or (self.why_outside if width > self.cap else None)
 
     @property

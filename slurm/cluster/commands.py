@@ -84,7 +84,7 @@ class Slurm(BatchSystem):
         return submits if self.settings.access == "rest" else ("sbatch", "squeue", "sinfo", "scancel")
 
     async def _check_sight(self) -> tuple[str, ...]:
-        """Return a note if Slurm hides other users' jobs from the site; raise InputError if the site needs them."""
+        """Return a note if Slurm hides other users' jobs from the site; raise InputError if it must see them."""
         sight = await self._look.sight()
         if sight == "all":
             return ()

@@ -82,7 +82,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     poll_s : float
         Time between two queries of the cluster; longer while the cluster does not answer.
     lease_s : float
-        Time without contact to the site after which an idle node gives itself back.
+        Time without contact with the site after which an idle node gives itself back.
     pilots : PilotTable, optional
         The rules for pilots; None: no pilots, so Slurm decides when each job starts.
     """

@@ -79,8 +79,8 @@ def read_number(text: str) -> str:
     Raises
     ------
     UnavailableError
-        If no line has a number, or lines have different numbers. It is then unknown whether Slurm has accepted the job,
-        and under which number.
+        If no line is a job number, or several lines are different numbers. It is then unknown whether Slurm has
+        accepted the job, and under which number.
 
     Examples
     --------

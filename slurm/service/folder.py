@@ -1,7 +1,7 @@
 """The folder that a site shares with its batch system's nodes: the layout and the ownership of files.
 
-Any user of the cluster may have written to an account's folder. The site therefore reads jobs and output there only
-from files that belong to that account, and follows no links.
+A user can write anything to the folder of the user's account. The site therefore reads jobs and output there only from
+files that belong to that account, and follows no links.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class Hub:
     # -- calls of nodes -----------------------------------------------------------------------------------------------
 
     def _knows(self, key: bytes, name: str) -> bool:
-        """Whether an allocation is needed; raise InputError for a wrong key, UnavailableError until the site is ready."""
+        """Whether an allocation is needed; raise InputError for a wrong key, UnavailableError during start-up."""
         if self._needed is None:
             raise UnavailableError("the site is starting")
         if name not in self._kept:

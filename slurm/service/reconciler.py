@@ -175,7 +175,7 @@ class BatchReconciler:
         )
 
     def _there(self) -> set[str]:
-        """Return the names of allocations that have not ended in the last snapshot or were requested since then."""
+        """Return the names of allocations that had not ended at the last snapshot, or were requested since then."""
         view = () if self._view is None else self._view.allocations
         return {*self._asked, *(allocation.name for allocation in view if allocation.state != "ended")}
 

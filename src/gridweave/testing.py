@@ -48,7 +48,7 @@ NEEDED_BY: dict[str, tuple[str, ...]] = {
 """Maps a trait to the methods that a discipline with this trait must override."""
 
 ONLY_WITH = ("learns", "counts_work", "forms", "columns")
-"""Traits whose methods must be overridden only if the trait is declared, as the methods are never called otherwise."""
+"""Traits whose methods a discipline must not override without declaring the trait, as they would never be called."""
 
 
 def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: int = 6, seeds: int = 3) -> None:
