@@ -2,7 +2,7 @@
 
 Every core has ``state()``, which returns the core's own type of `CoreState`, and ``restore(state)``, for a new core
 with the same settings. A state consists of numbers, strings, structs, tuples, dicts and the states of parts; arrays are
-stored as named columns (`arrays_state`), and random number generators as numbers (`generator_state`). Decoding never
+saved as named columns (`arrays_state`), and random number generators as numbers (`generator_state`). Decoding never
 imports anything named in the bytes. docs/journal.md, "Versions", says how a release may change a state.
 """
 
@@ -20,13 +20,13 @@ from numpy.random import Generator
 
 from gridweave.errors import InputError
 
-_LEVEL = 1  # compression level: most of a state is zeros, which the fastest level compresses as well
+_LEVEL = 1  # compression level: most of a state is zeros, which even the fastest level compresses well
 
 A = TypeVar("A", bound=NamedTuple)
 
 
 class CoreState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="state"):
-    """Base class of states; a subclass's tag has its owner and version, e.g. ``tag="SiteCore 1"``."""
+    """Base class of states; a subclass's tag names the owner and the version, e.g. ``tag="SiteCore 1"``."""
 
 
 class HasState(Protocol):
@@ -36,15 +36,15 @@ class HasState(Protocol):
     def state_type(self) -> Any:
         """The `CoreState` type that `state` returns and `restore` accepts.
 
-        The type can be a union, whose last member is the current type; older releases wrote the other members. For a
-        core with replaceable parts, the type is the result of `with_parts`.
+        The type can be a union: the last member is the current type, and older releases wrote the other members. For
+        a core with replaceable parts, the type is the result of `with_parts`.
         """
 
     def state(self) -> Any:
         """Return the state, which may share objects with the core; encode it before the core changes."""
 
     def restore(self, state: Any) -> None:
-        """Restore this new core from a state of a core with the same settings; the new core may keep its objects."""
+        """Restore this new core from the state of a core with equal settings; the state's objects may be kept."""
 
 
 def with_parts(kind: Any, *parts: HasState) -> Any:
@@ -94,7 +94,7 @@ def _columns(arrays: NamedTuple, prefix: str) -> Iterator[tuple[str, npt.NDArray
 
 
 def restored_arrays(fresh: A, kept: Arrays) -> A:
-    """Restore arrays from `arrays_state`, with their stored sizes; arrays that were not stored come from ``fresh``."""
+    """Restore arrays from the result of `arrays_state`, with their saved sizes; take missing arrays from ``fresh``."""
     left = dict(kept)
     try:
         arrays = _filled(fresh, left, "")
@@ -106,7 +106,7 @@ def restored_arrays(fresh: A, kept: Arrays) -> A:
 
 
 def _filled(fresh: A, left: Arrays, prefix: str) -> A:
-    """Build a named tuple from stored arrays; remove the arrays used from ``left``."""
+    """Build a named tuple from saved arrays; remove each array that is used from ``left``."""
     values: dict[str, Any] = {}
     for name, value in zip(fresh._fields, fresh, strict=True):
         if hasattr(value, "_fields"):

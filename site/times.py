@@ -87,9 +87,9 @@ _SHOWN_UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000}
 
 
 def span_text(span_ms: float) -> str:
-    """Format a time span for people, in its largest unit and the next smaller unit, rounded to the latter.
+    """Format a time span for people, in its largest unit and the next smaller unit, rounded to the smaller unit.
 
-    `span` in ``grid/gateway/web/text.js`` is the same function for the web pages.
+    The function `span` in ``grid/gateway/web/text.js`` does the same for the web pages.
 
     Examples
     --------
@@ -135,9 +135,9 @@ def when_text(when_ms: int, now_ms: int) -> str:
 
 
 def end_of_processes_ms(start_ms: int, ran_ms: Ran, heard_ms: int) -> int:
-    """Return when processes ended by their machines' clocks, or the report's time ``heard_ms`` if that is implausible.
+    """Return when processes ended by their machines' clocks; if that is implausible, return ``heard_ms``.
 
-    The report is late if part of the grid was unreachable when the job ended; the outage does not count as run time.
+    The report, received at ``heard_ms``, can be late because of an outage, which must not count as run time.
     """
     return ran_ms[1] if ran_ms is not None and start_ms <= ran_ms[1] <= heard_ms else heard_ms
 
@@ -150,6 +150,6 @@ def processes_ended_ms(record: JobRecord) -> int | None:
 
 
 def run_time_ms(record: JobRecord, now_ms: int | None = None) -> int | None:
-    """Return the run time of a job's last attempt, until `now_ms` if it is running; None if it has not started."""
+    """Return the run time of a job's last attempt, up to `now_ms` if it is running; None if it has not started."""
     until_ms = now_ms if record.end_ms is None else processes_ended_ms(record)
     return None if record.start_ms is None or until_ms is None else until_ms - record.start_ms

@@ -1,4 +1,4 @@
-"""Forecast a batch system's free nodes as a step function of time, and query that forecast. Pure."""
+"""Forecast a batch system's free nodes as a step function of time, and query the forecast. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from gridweave.slurm.system import BatchView
 
 Steps = tuple[tuple[int, int], ...]
-"""Steps of (instant [ms], number of free nodes from then on), in order of time; the last step has no end."""
+"""Steps (instant [ms], number of free nodes from that instant), in order of time; the last step has no end."""
 
 MOST_STEPS = 64
-"""Maximum number of steps, which bounds the journal's size; the last step has the minimum of all later steps."""
+"""Maximum number of steps, to bound the journal's size; the last step has the minimum of all remaining steps."""
 
 UNKNOWN_MS = 86_400_000
 """How long nodes count as taken if it is unknown when they become free and there is no time limit [ms] (a guess)."""
 
 SOON_MS = 60_000
-"""How much longer nodes count as taken if their job's time limit has passed [ms] (a guess)."""
+"""How much longer nodes count as taken once their job's time limit has passed [ms] (a guess)."""
 
 
 def free_steps(view: BatchView, now_ms: int) -> Steps:
-    """Forecast the number of free nodes from now on, if every running or waiting job uses its whole time limit.
+    """Forecast the number of free nodes from now on, assuming that every job runs until its time limit.
 
     Nodes that are neither idle nor in ``view.busy`` count as taken for the longest time limit. Waiting jobs without an
     expected start are ignored, so the forecast may be too high. The first step has the batch system's ``idle``.

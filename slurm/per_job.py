@@ -1,4 +1,4 @@
-"""A site that requests nodes for each of its jobs, and starts the job once the batch system has allocated them."""
+"""A site that requests nodes for each of its jobs, and starts a job once the batch system has allocated its nodes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gridweave.slurm.outlook import Steps, earliest_start, free_throughout, occu
 from gridweave.slurm.policy import BatchPolicy
 
 FIRST_PAUSE_MS = 10_000
-"""Pause before the next request for a job whose nodes were lost before it began [ms]; it doubles each time."""
+"""Pause before the next request for a job whose nodes were lost before it began [ms]; the pause doubles each time."""
 
 LATER_MS = 60_000
-"""A new expected start is reported only if it is later by more than this [ms], because forecasts change often."""
+"""A new expected start is reported only if it is more than this much later [ms], because forecasts change often."""
 
 MOST_LOST = 10
-"""A job is rejected once its nodes were lost this often before it began, after some forty minutes (a guess)."""
+"""A job that loses its nodes this often before it begins is rejected, after about 40 min (a guess)."""
 
 
 class AskedJob(msgspec.Struct):
@@ -38,12 +38,12 @@ class AskedJob(msgspec.Struct):
     lost: int = 0  # how often its nodes were lost before it began
     why_lost: str = ""  # why its nodes were lost the last time
     is_ready: bool = False  # whether all its nodes are available
-    start_ms: int | None = None  # its expected start, or its actual one
+    start_ms: int | None = None  # its expected or actual start
     end_ms: int | None = None  # its expected end, once it has started
     not_before_ms: int = 0
     reason: str = ""
     is_put_off: bool = False  # whether the batch system has considered the request and made it wait
-    was_reported: bool = False  # whether its wait was reported
+    was_reported: bool = False  # whether it was reported as waiting
     reported_ms: int | None = None  # the last reported start
     is_counted: bool = False  # whether the snapshot of the batch system counts its nodes as taken
 
@@ -54,7 +54,7 @@ class AskedJob(msgspec.Struct):
         self.is_put_off = True
 
     def delay(self, start_ms: int | None) -> bool:
-        """Record the expected start; return whether to report it, as the first report or because it is later."""
+        """Record the expected start; return whether to report it, as the first one or as later than the last report."""
         is_later = start_ms is not None and (self.reported_ms is None or start_ms > self.reported_ms + LATER_MS)
         is_news = is_later or not self.was_reported
         if is_news:
@@ -172,7 +172,7 @@ class AskedJobs(Discipline):
                 continue
             asked.is_ready, asked.start_ms, asked.reason = ask.state == "ready", ask.start_ms, ask.reason
             asked.is_put_off = ask.is_put_off
-            # The snapshot counts the nodes of all jobs that run or have an expected start.
+            # The snapshot counts the nodes of all jobs that are running or have an expected start.
             asked.is_counted = ask.start_ms is not None
             if ask.state in ("refused", "cancelled"):
                 refused[ask.job_id] = ask.reason
@@ -185,13 +185,13 @@ class AskedJobs(Discipline):
 
     @property
     def idle(self) -> int:
-        """Number of the batch system's free nodes that the site may use; 0 if it has not answered."""
+        """Number of the batch system's free nodes that the site may use; 0 if the batch system has not answered."""
         if self._snapshot is None or self._snapshot.problem or not self._snapshot.free_from:
             return 0
         return min(self.free, self._snapshot.free_from[0][1])
 
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
-        """Return the delays to report, new or longer than reported before, as job ids and expected starts or None."""
+        """Return the delays to report, i.e. new or longer delays, each as a job id and the expected start or None."""
         is_away = self._snapshot is None or bool(self._snapshot.problem)
         asked = {request.job.job_id for request in self.requests(now_ms)}
         waits = [
@@ -223,23 +223,23 @@ class AskedJobs(Discipline):
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length could get at once, by forecast; 0 if any job is waiting."""
+        """Return how many nodes a job of this length is forecast to get at once; 0 if any job is waiting."""
         if self._snapshot is None or self._snapshot.problem or self._in_order():
             return 0
         return min(self.nodes, max(0, free_throughout(self._free_steps(now_ms), now_ms, now_ms + length_ms)))
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start, by forecast; None if never or unknown."""
+        """Return when a job submitted now is forecast to start; None if never or unknown."""
         if width > self.nodes or self._snapshot is None:
             return None
         start_ms = earliest_start(self._free_steps(now_ms), now_ms, width, length_ms)
         expected = [asked_job.start_ms for asked_job in self._in_order() if asked_job.start_ms is not None]
-        # Assume that it starts after all of the site's waiting jobs; with backfilling it may start earlier.
+        # Assume that the job starts after all of the site's waiting jobs; with backfilling, it may start earlier.
         return None if start_ms is None else max([start_ms, *expected])
 
     def _free_steps(self, now_ms: int) -> Steps:
-        """Return how many nodes are free from now on, less those of the site's jobs that the last snapshot misses.
+        """Return how many nodes are free from now on, minus the nodes of site jobs that the last snapshot misses.
 
         The snapshot misses jobs that have started since it was taken, and waiting jobs without an expected start. Each
         such waiting job is assumed to start as soon as it fits after the jobs ahead of it.
@@ -313,7 +313,7 @@ class AskedJobs(Discipline):
     @property
     @override
     def free(self) -> int:
-        """Number of nodes that the site may have and its jobs do not have."""
+        """Number of nodes that the site's jobs can still get within the site's maximum."""
         return self.nodes - sum(asked_job.job.width for asked_job in self._started())
 
     def _in_order(self) -> list[AskedJob]:
@@ -342,7 +342,7 @@ class AskedJobs(Discipline):
 
 
 class OneAllocationPerJob(NodeSource):
-    """The node source of a site that requests an allocation for each job, so the batch system decides when it starts.
+    """The node source of a site that requests an allocation for each job; the batch system decides when jobs start.
 
     Parameters
     ----------

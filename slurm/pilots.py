@@ -27,9 +27,9 @@ from gridweave.slurm.outlook import earliest_start
 from gridweave.slurm.policy import BatchPolicy
 
 FIRST_PAUSE_MS = 10_000
-"""Pause before the next request after a pilot has failed [ms]; it doubles with each consecutive failure.
+"""Pause before the next request after a pilot has failed [ms]; doubles with each consecutive failure.
 
-The count restarts once a pilot has lasted for the longest pause, or was given back because it was idle or at its end.
+The count restarts once a pilot has lasted as long as the longest pause, or was given back when idle or at its end.
 """
 
 D = TypeVar("D")
@@ -41,7 +41,7 @@ class Pilot(msgspec.Struct):
     number: int  # unique among all pilots that the site ever requests
     node_indices: tuple[int, ...]  # the site's nodes that it provides
     length_ms: int
-    until_ms: int | None = None  # when all its jobs must have ended; None until its nodes are allocated
+    until_ms: int | None = None  # when all its jobs must have ended; None if its nodes are not allocated yet
     last_start_ms: int = 0  # the last instant at which a job may start in it
     start_ms: int | None = None  # when its nodes are expected to be allocated, or were allocated
     reason: str = ""  # why its nodes are not allocated yet
@@ -158,7 +158,7 @@ class Pilots(NodeSource):
 
     @property
     def _in_service(self) -> int:
-        """The nodes that accept jobs or are still running some, as a bit set."""
+        """The nodes that accept jobs or are still running jobs, as a bit set."""
         return self._open | self._in_use
 
     @property
@@ -196,7 +196,7 @@ class Pilots(NodeSource):
 
     @property
     def _job_ms(self) -> int:
-        """Maximum estimate of a job [ms]; scaled down if the batch system's time limit is below twice `stay_ms`."""
+        """Maximum estimate of a job [ms]; scaled down if a pilot's time limit is below twice `stay_ms`."""
         stay_ms, most_ms = self._rules.stay_ms, self._longest_ms // 2
         return self._rules.job_ms if stay_ms <= most_ms else self._rules.job_ms * most_ms // stay_ms
 
@@ -209,19 +209,19 @@ class Pilots(NodeSource):
 
     @override
     def overdue(self, now_ms: int) -> list[int]:
-        """Return the jobs that are still running in pilots past their end, because they took longer than usual."""
+        """Return the jobs that took longer than usual and are still running in pilots whose end has passed."""
         over = sum(pilot.bits for pilot in self._pilots.values() if self._is_up(pilot, now_ms))
         if not over:
             return []
         return [run.job.job_id for run in self.discipline.running() if self.nodes_of[run.job.job_id] & over]
 
     def _is_up(self, pilot: Pilot, now_ms: int) -> bool:
-        """Whether jobs in a pilot must save their work now; half of the margin remains for that."""
+        """Whether jobs in a pilot must save their work now, while half of the margin remains."""
         return pilot.until_ms is not None and now_ms >= pilot.until_ms + self._margin_ms // 2
 
     @override
     def request_nodes(self, now_ms: int, width: int) -> None:
-        """Request up to `width` nodes for a fragment of a multi-site job; keep them for `idle_ms` if none comes."""
+        """Request up to `width` nodes for a multi-site job's fragment; keep them for `idle_ms` if no fragment comes."""
         self._wished = min(width, self.nodes), now_ms + self._rules.idle_ms
 
     @override
@@ -296,7 +296,7 @@ class Pilots(NodeSource):
         return [(job.job_id, why) for job in waiting if (why := self.why_never(job))]
 
     def _put_off(self, now_ms: int, nothing: list[Pilot]) -> None:
-        """Delay the next request after pilots failed; failures in one report usually share a cause and count once."""
+        """Delay the next request after pilots failed; one report's failures count once, as they often share a cause."""
         lasted_ms = [0 if pilot.until_ms is None else now_ms - (pilot.start_ms or 0) for pilot in nothing]
         if max(lasted_ms) >= LONGEST_PAUSE_MS:
             self._lost = 0
@@ -317,7 +317,7 @@ class Pilots(NodeSource):
         self._ask(now_ms)
 
     def _note_free(self, now_ms: int) -> None:
-        """Record since when each free node in service has been free."""
+        """Record when each free node in service became free."""
         free = _places(self._open & ~self._in_use)
         self._free_since_ms = {place: self._free_since_ms.get(place, now_ms) for place in free}
 
@@ -326,7 +326,7 @@ class Pilots(NodeSource):
         return sum(pilot.bits for pilot in self._pilots.values() if pilot.takes_jobs(now_ms))
 
     def _give_back(self, now_ms: int) -> None:
-        """Give back pilots that accept no more jobs and run none, and idle pilots that no job needs."""
+        """Give back pilots that no longer accept or run jobs, and idle pilots that no job needs."""
         spare = self._accepting(now_ms).bit_count() - self._needed(now_ms)
         given_back, in_use = [], self._in_use
         for pilot in self._pilots.values():
@@ -343,7 +343,7 @@ class Pilots(NodeSource):
             del self._pilots[number]
 
     def _idle_at(self, pilot: Pilot) -> int | None:
-        """Return when a pilot reaches its idle limit; None if it is running a job, or its nodes are not allocated.
+        """Return when a pilot reaches its idle limit; None if the pilot is running a job or has no nodes yet.
 
         `_free_since_ms` has entries only for free nodes.
         """
@@ -412,7 +412,7 @@ class Pilots(NodeSource):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return the next time when pilots must be updated, or the discipline must be called."""
+        """Return the next time at which pilots must be updated or the discipline must be called."""
         instants = [self.discipline.next_wakeup_ms(), self._wished[1], self._not_before_ms]
         for pilot in self._pilots.values():
             instants += [self._idle_at(pilot), pilot.last_start_ms + 1]
@@ -423,7 +423,7 @@ class Pilots(NodeSource):
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and whether it is waiting for other jobs or for pilots."""
-        # No promised start is binding, because pilots and their nodes may be gone before it.
+        # No promised start is binding, because pilots and their nodes may be gone by then.
         answer = msgspec.structs.replace(self.discipline.explain(now_ms, job_id), is_bound=False)
         width = next(job.width for job, _ in self.discipline.waiting() if job.job_id == job_id)
         lacks = width > self._in_service.bit_count()

@@ -1,4 +1,4 @@
-"""The policy by which a site requests nodes from a batch system, as configured by its operator (docs/slurm.md)."""
+"""How a site requests nodes from a batch system, as configured by the site's operator (docs/slurm.md)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     policy : Policy
-        Schedules jobs on the pilots' nodes. Its discipline must accept nodes that come and go, and it promises new
-        starts when they do.
+        Schedules jobs on the pilots' nodes. Its discipline must accept nodes that come and go, and promise new starts
+        when nodes do so.
     size : int
         Maximum number of nodes per pilot, >= 1.
     length_ms : int
@@ -116,7 +116,7 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def inside(self) -> Policy:
-        """The policy by which jobs get nodes: the pilots' policy, or this policy if there are no pilots."""
+        """The policy that assigns nodes to jobs: the pilots' policy, or this policy if there are no pilots."""
         return self if self.pilots is None else self.pilots.policy
 
     @property

@@ -28,11 +28,11 @@ failed, or the batch system preempted it. Empty: it has not ended.
 
 
 class RequestRejectedError(UnavailableError):
-    """The batch system rejected a request as too large or as too many for the account; it does not say which."""
+    """The batch system rejected a request, as too large or as one too many, without saying which of the two."""
 
 
 class LimitError(UnavailableError):
-    """The batch system accepts no more requests from this account with these options for now."""
+    """For now, the batch system accepts no more requests from this account with these options."""
 
 
 class BatchUser(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name : str
-        Unique forever, so that the site can find the allocation even if the answer to the request was lost.
+        Never reused, so that the site can find the allocation even if the answer to the request was lost.
     nodes : int
         Number of nodes, >= 1.
     length_ms : int
@@ -94,7 +94,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     start_ms : int, optional
         Expected start of a waiting allocation, otherwise the actual start; None if unknown.
     reason : str
-        Why it is waiting or how it ended, for people to read; empty while it is running.
+        Why the allocation is waiting or how it ended, for people to read; empty while it is running.
     end : AllocationEnd
         How it ended; empty before that.
     runs_as : str
@@ -119,7 +119,7 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     nodes : int
-        Number of nodes that are running jobs or are able to.
+        Number of nodes that are running jobs or could run jobs.
     idle : int
         Number of nodes that no user's job has.
     longest_ms : int, optional
@@ -143,7 +143,7 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
 class BatchSystem(Protocol):
     """The interface through which a site uses a batch system.
 
-    Every call may raise `gridweave.errors.UnavailableError` if the batch system does not answer; then it is unknown
+    Every call can raise `gridweave.errors.UnavailableError` if the batch system does not answer; it is then unknown
     whether the call has taken effect.
     """
 
@@ -160,31 +160,31 @@ class BatchSystem(Protocol):
         """Request nodes; return the number of the allocation.
 
         Raise InputError if the batch system will never accept the request, `LimitError` if for now it accepts no
-        requests from this account with these options, and `RequestRejectedError` if it may be either of the two.
+        requests from this account with these options, and `RequestRejectedError` if it is unknown which applies.
         """
 
     def script(self, command: tuple[str, ...], stdin: str = "") -> str:
-        """Return a script that runs a command once on each node of an allocation, and ends once all of them have ended.
+        """Return a script that runs a command once on each node of an allocation, and waits for all commands to end.
 
-        The command gets its node number, counted from 0, in ``GRIDWEAVE_NODE``, the number of the allocation in
-        ``GRIDWEAVE_ALLOCATION``, and ``stdin``, a line that nobody else may read, on its standard input.
+        The command gets its node number, counted from 0, in ``GRIDWEAVE_NODE``, and the allocation's number in
+        ``GRIDWEAVE_ALLOCATION``. On standard input it gets ``stdin``, a line that nobody else may read.
         """
 
     async def ended(self, names: Collection[str]) -> Sequence[Allocation]:
-        """Return how allocations that views no longer show have ended, from the batch system's records.
+        """Return how allocations that `view` no longer shows have ended, from the batch system's records.
 
         Raise UnavailableError if the batch system keeps no such records or does not answer.
         """
 
     def end_from_output(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how an allocation with a failed script ended, judging by the script's output; None if unclear."""
+        """Return how an allocation whose script failed has ended, judging by the script's output; None if unclear."""
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Cancel running or waiting allocations; allocations that have ended are skipped."""
 
 
 def size_problem(nodes: int, view: BatchView) -> str | None:
-    """Return a one-line warning if a site is configured with more nodes than its batch system has up, or None.
+    """Return a one-line warning if a site is configured with more nodes than are up in its batch system, or None.
 
     Examples
     --------
@@ -240,8 +240,8 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     poll_s : float
         Time between two queries of the batch system while a change is expected.
     lease_s : float
-        Time without contact to the site after which an idle node gives itself back, and time without contact to one of
-        its nodes after which the site cancels an allocation.
+        Time without contact with the site after which an idle node gives itself back, and time without contact with one
+        of its nodes after which the site cancels an allocation.
     rules : MachineRules
         Rules for which jobs the nodes start.
     users : dict of str to BatchUser

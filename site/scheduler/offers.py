@@ -12,7 +12,7 @@ from gridweave.site.users.owner import GridJob
 
 
 def offered(site: SiteCore, now_ms: int, job: Job, capacity: int) -> SharedOffer | None:
-    """Return an offer of shared nodes for a job; None if its needs are unknown or no running job can share with it."""
+    """Return an offer of shared nodes for a job; None if the job's needs are unknown or no running job can share."""
     is_known = job.resources is not None or job.assumed is not None
     if not is_known or job.width > capacity or why_impossible(job) is not None:
         return None
@@ -38,8 +38,8 @@ def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, capacity: 
 def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[ToGrid]:
     """Return the message that reports a job's new rate on shared nodes to the grid.
 
-    Only a grid that placed the job itself needs the message, to plan with the job's new end. The list is empty for
-    delegated jobs, and at sites that do not assign hardware threads.
+    Only a grid that placed the job itself needs the message, because it plans with the job's new end. The list is
+    empty for delegated jobs, and at sites that do not assign hardware threads.
     """
     is_placed = part.lease_until_ms == 0 and not part.shared
     if not is_placed or not site.traits.assigns_threads:
@@ -49,9 +49,9 @@ def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[To
 
 
 def why_not_placed(site: SiteCore, now_ms: int, job: Job, beside: float | None) -> str | None:
-    """Return why a job cannot start as the grid has placed it, on free or on shared nodes, or None.
+    """Return why a job cannot start on the kind of nodes that the grid chose, i.e. free or shared nodes, or None.
 
-    The site might be able to start the job on the other kind of nodes, but the grid has not considered that cost.
+    Even if the other kind of nodes is available, the site does not use it, as the grid has not considered its cost.
     `beside` is the largest accepted slowdown on shared nodes, or None if the grid wants free nodes.
     """
     if beside is None:

@@ -1,1 +1,1 @@
-"""The live shell around a site's core: clock, actors, link to the grid, and answers to users."""
+"""The live parts around a site's core: the clock, the actors, the link to the grid, and the answers to users."""

@@ -51,11 +51,11 @@ K = TypeVar("K", bound="Queries[Any]")
 class DrivenActor(LiveActor, ABC, Generic[K]):
     """Base class of actors that run a driver.
 
-    Ray does not restart an actor whose constructor has failed. So the journal is opened after construction, with
-    retries while another process holds its lock or its server is unreachable.
+    Ray does not restart an actor whose constructor has failed. The journal is therefore opened after construction,
+    and opening is retried while another process holds the journal's lock or the database server is unreachable.
 
-    Any process that looks up an actor in Ray imports the module of the actor's class. So actor modules import cores
-    and journals only in `make_queries`, which saves every other process a second and a hundred megabytes.
+    Any process that looks up an actor in Ray imports the module of the actor's class. Actor modules therefore import
+    cores and journals only in `make_queries`, which saves every other process a second and 100 MB.
     """
 
     def __init__(self, name: str, **own: str) -> None:
@@ -90,7 +90,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
                 self._opened.set()
                 return
         self._problem = None
-        # The objects loaded so far are permanent; exclude them from garbage collection, which would double the work.
+        # The objects loaded so far are permanent, and scanning them in each garbage collection would double the work.
         gc.collect()
         gc.freeze()
         self._queries, self._door = queries, Door(queries, queries.methods)
@@ -205,7 +205,7 @@ class SiteActor(DrivenActor["SiteQueries"]):
 
     @property
     def uplink_status(self) -> Callable[[], LinkStatus] | None:
-        """A function that returns the status of the uplink; None if the grid is in the same Ray cluster."""
+        """A function that returns the uplink's status, or None if the grid is in the same Ray cluster."""
         uplink = self._uplink
         return None if uplink is None else lambda: uplink.status
 

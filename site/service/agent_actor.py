@@ -34,7 +34,7 @@ class AgentActor(LiveActor):
     virtual : bool
         Whether the nodes are virtual: only counted, with no hardware threads of their own.
     probes : ProbePlan, optional
-        Given to one machine per site, which answers probes and measures the paths to other sites.
+        Set for one machine per site, which answers probes and measures the paths to other sites.
     peers : tuple of (str, str)
         The sites to measure, each with the name of the machine that answers probes there.
     host : str
@@ -110,7 +110,7 @@ class AgentActor(LiveActor):
         await self._calls.call(GRID_ACTOR, "probed", encode(probe))
 
     async def probe_address(self) -> Address:
-        """Return the host and port at which this machine answers probes; the port is 0 if it answers none."""
+        """Return the host and port at which this machine answers probes; the port is 0 if the machine answers none."""
         return self._host, self._probe_port
 
     async def _report(self, data: bytes) -> None:
@@ -139,7 +139,7 @@ class AgentActor(LiveActor):
         return await self._door.ask_all(method, questions)
 
     async def stop(self, end_jobs: bool = True) -> None:
-        """Close the agent; end the machine's tasks first if ``end_jobs``, otherwise leave them running."""
+        """Close the agent. If ``end_jobs``, first end the machine's tasks; otherwise, leave the tasks running."""
         if end_jobs:
             await self._driver.end_all()
         for task in self._tasks:

@@ -1,7 +1,7 @@
 """Calls to the actors of a grid: actor names, encoding, deadlines and errors.
 
 Every call inside a Ray cluster is a Ray call to a named actor. Questions that arrive during a call are batched into
-the next call, so that many small messages cost little more than a few.
+the next call, so sending many small messages costs little more than sending a few.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Calls(Protocol):
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Send a question to an actor's `Door`; set ``alone`` for a slow question, so that it shares no call."""
+        """Send a question to an actor's `Door`; set ``alone`` to send a slow question in a call of its own."""
 
 
 class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +79,8 @@ class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str  # version of gridweave
     host: str
     pid: int
-    since_ms: int  # Unix time at which it was created
-    problem: str = ""  # why it is not working; empty if it is
+    since_ms: int  # Unix time at which the actor was created
+    problem: str = ""  # why the actor is not working; empty if it is working
     fault: LoggedFault | None = None  # the last fault, if logged within the past day
 
 
@@ -145,7 +145,7 @@ _LOG_BYTES, _OLD_LOGS = 4 << 20, 2
 def log_to(path: Path) -> None:
     """Also write this process's warnings and errors to a log file.
 
-    `LAST_FAULT` keeps the last of them. It starts with the last fault that an earlier process logged to the file.
+    `LAST_FAULT` keeps the latest fault; at first, this is the last fault that an earlier process logged to the file.
     """
     if LAST_FAULT.fault is None:
         LAST_FAULT.fault = fault_in(path)
@@ -162,7 +162,7 @@ def log_to(path: Path) -> None:
 
 
 def run_forever(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Run an actor's coroutines in the background; if one fails, exit the process, so that Ray restarts the actor.
+    """Run an actor's coroutines in the background; if a coroutine fails, exit so that Ray restarts the actor.
 
     The restarted actor continues from the state in the journal.
     """
@@ -173,7 +173,7 @@ def run_forever(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Tas
 
 
 RESTART_PAUSE_S = 1.0
-"""Pause before a failed actor exits [s], so that an actor that always fails does not restart in a tight loop."""
+"""Pause before a failed actor exits [s]; keeps an actor that always fails from restarting in a tight loop."""
 
 
 def _ended(name: str, task: asyncio.Task[Any]) -> None:
@@ -185,7 +185,7 @@ def _ended(name: str, task: asyncio.Task[Any]) -> None:
 
 
 def journal_place(place: str, password_file: str = "") -> str:
-    """Return a journal's location: a path whose folder is created, or a database URL with its password filled in."""
+    """Return a journal's location: a file path, whose folder is created if missing, or a database URL with password."""
     if "://" not in place:
         try:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
@@ -265,7 +265,7 @@ class ActorCalls(Calls):
 
     @override
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call an actor's method. The method may have run even if UnavailableError is raised."""
+        """Call an actor's method. After an UnavailableError, the method may have run."""
         import ray
 
         if not ray.is_initialized():  # otherwise Ray would start a cluster of its own
@@ -283,7 +283,7 @@ class ActorCalls(Calls):
             raise UnavailableError(f"actor {actor} does not answer within {span_text(timeout_s * 1000)}") from error
         except (ray.exceptions.RayError, ValueError) as error:
             if not isinstance(error, ray.exceptions.RayTaskError):
-                self._handles.pop(actor, None)  # the name may belong to a new actor by now
+                self._handles.pop(actor, None)  # by now, the name may belong to a new actor
             raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
 
     @override

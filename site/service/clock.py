@@ -1,4 +1,4 @@
-"""The clock of a live grid: Unix time in ms, possibly sped up so that hours of a workload run in seconds."""
+"""The clock of a live grid: Unix time in ms, optionally sped up so that hours of a workload run in seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HISTORY_DAYS = 90
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """The clock by which the cores run.
+    """The clock that the cores use.
 
     Examples
     --------

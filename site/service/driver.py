@@ -1,4 +1,4 @@
-"""Drive a core with a journal, in turns: receive input, decide, write to the journal, and only then act.
+"""Drive a core with a journal. Each turn receives input, decides, writes to the journal, and only then acts.
 
 Only one turn runs at a time. Input that arrives while the journal is being written waits for the next turn, so a busy
 driver handles more input per transaction. No decision becomes visible before it is durable (docs/live.md).
@@ -78,7 +78,7 @@ OnNotes = Callable[[list[NumberedNote], dict[int, JobRecord]], None]
 """Called after a turn with the new history notes, and the records of the jobs that ended in that turn, by job id."""
 
 Send = Callable[[str, bytes], Awaitable[str | None]]
-"""Sends a packet to a peer; returns why the peer refused it, or None. It may fail, or lose or duplicate packets."""
+"""Sends a packet to a peer; returns why it was refused, or None. Can fail, and can lose or duplicate packets."""
 
 RESEND_MS = 1_000
 SNAPSHOT_EVERY = 1_000
@@ -94,14 +94,14 @@ MOST_KEY = 1_000
 
 _MOST_BYTES = 2**63 - 1
 MOST_IN_SNAPSHOT = 100_000
-"""Maximum number of open jobs for a snapshot; with more, leases would expire while it is being taken."""
+"""Maximum number of open jobs for a snapshot; with more jobs, leases would expire while it is being taken."""
 
 REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.02, 0.1
 """Pause after a turn: `REST` times (its duration - `LEAST_REST_S`), clamped to the two bounds [s]."""
 
 _MOST_EVENTS = 2_000
 MOST_SUBMISSIONS = 1_000
-"""Maximum number of submissions per turn, divided about equally among the users; the others wait."""
+"""Maximum number of submissions per turn, divided about equally among users; further submissions wait."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _STUCK_PAUSE_S = 0.8
@@ -112,8 +112,8 @@ class _Peers:
     """The state of the connections to the peers."""
 
     def __init__(self) -> None:
-        # Why no messages are exchanged with a peer: this end has an old copy of its journal (lost), one of the two ends
-        # has a different journal than before (strangers), or the peer refuses the messages (refusals).
+        # Reasons why no messages are exchanged with a peer: this end has an old copy of its journal (lost), one of the
+        # two ends has a different journal than before (strangers), or the peer refuses the messages (refusals).
         self.lost, self.strangers, self.refusals = dict[str, str](), dict[str, str](), dict[str, str]()
         self.linked = set[str]()  # peers that have sent a valid packet
         self.met: dict[str, str] = {}  # journal ids of peers that are not recorded yet
@@ -171,7 +171,7 @@ class Driver(ABC, Generic[Incoming]):
         # Counted from the start of the replay, so that a driver that restarts often also takes snapshots.
         self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
         self._received: dict[str, int] = {}
-        # Set unless a turn is being written, or the write has failed for long; then `_stuck` has the reason.
+        # Cleared while a turn is being written; set again if the write keeps failing, with the reason in `_stuck`.
         self._settled, self._stuck = asyncio.Event(), ""
         self._settled.set()
         self._peers = _Peers()
@@ -196,7 +196,7 @@ class Driver(ABC, Generic[Incoming]):
         self._news.set()
 
     async def apply(self, *events: Any) -> None:
-        """Pass events to the core; return once they are durable. If this raises, the events may still be durable."""
+        """Pass events to the core; return once they are durable. Even if this raises, the events may be durable."""
         self._check_alive()
         self.post(*events)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -236,8 +236,8 @@ class Driver(ABC, Generic[Incoming]):
     async def submit(self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = "") -> list[Answer]:
         """Submit jobs, each with an idempotency key; return their answers, in order, once they are durable.
 
-        A repeated key gets its original answer again. An invalid key or a request that cannot be stored is declined. If
-        the driver fails, the outcome is unknown: submit the jobs again with the same keys. The job histories show the
+        A repeated key gets its original answer again. Invalid keys and requests that cannot be stored are declined. If
+        the driver fails, the outcome is unknown: submit the jobs again with the same keys. Job histories show the
         ``origin``, i.e. the user and the request id. Raise UnavailableError if there is a `problem`.
         """
         self._check_alive()
@@ -286,7 +286,7 @@ class Driver(ABC, Generic[Incoming]):
         return None
 
     def _strange(self, peer: str, problem: str) -> str:
-        """Record or clear the problem that an end has a different journal than before; return the problem, or ''."""
+        """Record or clear the problem that one end's journal has been replaced; return the problem, or ''."""
         previous = self._peers.strangers.pop(peer, "")
         if problem:
             message = f"the packet {problem}"
@@ -300,7 +300,7 @@ class Driver(ABC, Generic[Incoming]):
         return f"the {peer}"
 
     def _other_journal(self, peer: str, whose: str) -> str:
-        """Return an error message that says which end has a different journal than before, and how to repair that."""
+        """Return an error message that says which end's journal has been replaced, and how to repair that."""
         if whose == "mine":
             return f"is for another journal of {self.name}: {self.name} lost its journal, or was started over; {_RIGHT}"
         return (
@@ -371,7 +371,7 @@ class Driver(ABC, Generic[Incoming]):
             raise
 
     def _next_submissions(self) -> _Submissions:
-        """Take a turn's submissions, round-robin by user, so that one user's many jobs do not delay other users."""
+        """Return a turn's submissions, round-robin by user, so that a user with many jobs does not delay others."""
         waiting, self._submissions = self._submissions, {}
         if len(waiting) <= MOST_SUBMISSIONS:
             return waiting
@@ -542,7 +542,7 @@ class Driver(ABC, Generic[Incoming]):
                 self._channels[peer].send(message)
 
     async def _flush(self) -> None:
-        """Write the pending decisions, however long that takes; they must not become visible earlier."""
+        """Write the pending decisions, with retries; decisions must not become visible before they are durable."""
         while self._journal.pending:
             await self._insist("written", self._write)
 
@@ -560,7 +560,7 @@ class Driver(ABC, Generic[Incoming]):
                 self.spawn(self._carry(peer, _encoded(channel, packet)))
 
     async def _carry(self, peer: str, data: bytes) -> None:
-        """Send a packet, and record why the peer refuses it, if it does."""
+        """Send a packet; if the peer refuses it, record the reason."""
         refusal = await self._send(peer, data)
         before, self._peers.refusals[peer] = self._peers.refusals.get(peer, ""), refusal or ""
         if self._peers.refusals[peer] != before:
@@ -587,7 +587,7 @@ class Driver(ABC, Generic[Incoming]):
                 self.spawn(self._keep(snap))
 
     async def _keep(self, snap: Snap) -> None:
-        """Compress and store a snapshot; many jobs take a while to compress, so turns continue in the meantime."""
+        """Compress and store a snapshot. Turns continue meanwhile, because compressing many jobs takes a while."""
         state = await asyncio.to_thread(compressed, snap.state)
         self._journal.keep(snap, state)
 
@@ -639,7 +639,7 @@ class Driver(ABC, Generic[Incoming]):
 
 
 def as_begun(settings: S, journal: Journal, unsaid: Mapping[str, Any] = MappingProxyType({})) -> S:
-    """Return the current settings, with the changeable ones as recorded at the start of the journal.
+    """Return the current settings, with the changeable settings as recorded at the start of the journal.
 
     `unsaid` supplies settings that older releases did not record. If settings do not match, the replay reports why.
     """

@@ -20,7 +20,7 @@ _TAIL_BYTES, _MOST_CHARS = 16_384, 500
 
 
 class LastFault(logging.Handler):
-    """Keeps the last warning or error of this process."""
+    """Log handler that keeps the last warning or error of this process."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -25,7 +25,7 @@ NUMBERS_AT_ONCE = 20_000
 """Number of jobs looked up per chunk, and number of job ids searched per chunk."""
 
 LOOK_S = 8.0
-"""Time limit for a job search [s]; below the limit of a call between actors, so that the error reaches the caller."""
+"""Time limit for a job search [s]; shorter than that of a call between actors, so that the error reaches the caller."""
 
 T = TypeVar("T")
 P = ParamSpec("P")

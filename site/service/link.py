@@ -1,6 +1,6 @@
 """The sending end of the link between a site and the grid: MessagePack over HTTP (docs/link.md).
 
-Each end posts to the other end's gateway, so each direction may fail separately. Messages may be lost or arrive twice;
+Each end posts to the other end's gateway, so each direction can fail separately. Messages can be lost or arrive twice;
 channels and callers handle both cases. The receiving end is `gridweave.grid.gateway.link`.
 """
 
@@ -44,7 +44,7 @@ LEAST_SECRET = 32
 
 _MOST_SECRETS = 1 << 16
 _FIRST_WORD_S, _BYTES_PER_S = 5.0, 20_000
-"""Time limit of a packet [s]: a base time, plus the packet's size divided by the rate of a very slow line."""
+"""Time limit for sending a packet: a base time [s], plus the packet's size divided by a slow line's rate [bytes/s]."""
 
 _CONNECT_S, _IDLE_S = 3.0, 15.0
 BEAT_S = 1.5
@@ -54,7 +54,7 @@ _BEAT_ANSWER_S = 2.0
 """Time limit for the answer to a heartbeat [s]; the failure of an idle link is thus detected within 3.5 s."""
 
 _MOST_PACKETS, _MOST_CALLS = 4, 64
-"""Maximum packets and calls in transit to one end; excess packets are dropped and resent later, excess calls wait."""
+"""Maximum packets and calls in transit to one end. Excess packets are dropped and resent later; excess calls wait."""
 
 _LOG_EVERY_S = 60.0
 _LONG_BYTES = 1 << 20
@@ -164,7 +164,7 @@ class Link:
         return msgspec.structs.replace(self._status, problem=self._status.problem or self._way_back)
 
     async def packet(self, data: bytes) -> str | None:
-        """Send a packet; return why it was refused, or None. It may arrive even if UnavailableError is raised."""
+        """Send a packet; return why it was refused, or None. After an UnavailableError, the packet may still arrive."""
         if self._packets >= _MOST_PACKETS:
             raise UnavailableError(f"{self.end.url}: {_MOST_PACKETS} packets are already in transit")
         self._packets += 1
@@ -192,7 +192,7 @@ class Link:
     async def ask(self, machine: str, method: str, data: bytes, timeout_s: float = CALL_S) -> bytes:
         """Send a question, encoded for `Door.ask`, to the other end or to one of its machines; return the answer.
 
-        The request may have been executed even if UnavailableError is raised.
+        After an UnavailableError, the request may have been executed.
         """
         path = "/".join(part for part in (CALL_PATH, machine, method) if part)
         async with self._calls:
@@ -291,13 +291,13 @@ class PacketRefusedError(UnavailableError):
 
 
 class _Problem(msgspec.Struct):
-    """A problem document, of which only the detail is used."""
+    """A problem document; only its detail is used."""
 
     detail: str = ""
 
 
 def client_context(end: LinkEnd) -> ssl.SSLContext | bool:
-    """Return a link's TLS settings, i.e. the trusted certificates and this end's certificate; True for the defaults."""
+    """Return a link's TLS settings: the trusted certificates and this end's certificate, or True for the defaults."""
     if end.ca is None and end.cert is None:
         return True
     try:

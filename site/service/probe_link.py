@@ -73,7 +73,7 @@ def probe_tag(key: bytes) -> str:
 
 
 class LinkProber(Prober):
-    """Executes one order to measure the path to another site through that site's gateway."""
+    """Executes an order to measure the path to another site, through the other site's gateway."""
 
     def __init__(self, site: str, order: ProbeOrder, **options: Any) -> None:
         super().__init__(order.key, **options)
@@ -213,7 +213,7 @@ class WebSocketStreams:
                 await self._stop_tasks()
                 with contextlib.suppress(ConnectionError, RuntimeError):
                     await self._socket.close()
-        finally:  # also if this task is cancelled: by `abort`, or because its event loop ends
+        finally:  # also if this task is cancelled, either by `abort` or because its event loop ends
             await self._stop_tasks()
             await self._cut()
 

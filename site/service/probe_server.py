@@ -59,11 +59,11 @@ class ProbeServer(ProbeEnd):
         self._longest_s = 10 * self._wait_s + self._limits.duration_ms / 1000
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        # The open connections, oldest first, and whether the peer has proved that it knows the secret.
+        # The open connections, oldest first, each with whether the peer has proved that it knows the secret.
         self._known: dict[asyncio.Task[None], bool] = {}
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Listen on an address that other sites can reach; return the port, which the system chooses if `port` is 0."""
+        """Listen on `host`, which must be reachable from other sites; return the port (0: the system chooses)."""
         if self._server is not None:
             raise InputError("this probe server is already listening")
         try:
@@ -121,14 +121,14 @@ class ProbeServer(ProbeEnd):
         except (OSError, asyncio.IncompleteReadError, ProtocolError):  # a TimeoutError is an OSError
             self.counts.broken += 1
         except asyncio.CancelledError:
-            pass  # from `close` or `_end_oldest`; nothing else waits for this task
+            pass  # cancelled by `close` or `_end_oldest`; nothing else waits for this task
         finally:
             self._tasks.discard(task)
             self._known.pop(task, None)
             writer.transport.abort()
 
     def _end_oldest(self) -> bool:
-        """Close the oldest connection without proof of the secret; return whether there was one."""
+        """Close the oldest connection whose peer has not proved that it knows the secret; return False without one."""
         for task, is_known in self._known.items():
             if not is_known:
                 self.counts.turned_away += 1

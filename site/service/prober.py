@@ -123,7 +123,7 @@ async def receive(
 def throughput_bps(samples: Sequence[tuple[int, int]]) -> int:
     """Return the rate at which data was received [bits/s]; 0 if all data arrived at once.
 
-    Only the second half of the time counts, because a TCP stream starts slowly.
+    Only the second half of the measurement counts, because a TCP stream starts slowly.
 
     Examples
     --------
@@ -194,7 +194,7 @@ class Prober(ProbeEnd):
     """
 
     async def measure(self, host: str, port: int, *, with_bandwidth: bool) -> tuple[tuple[float, ...], float, float]:
-        """Return the round-trip times [ms] and both directions' rates [bits/s], which are 0 unless measured."""
+        """Return the round-trip times [ms] and the rate in each direction [bits/s]; the rates are 0 unless measured."""
         round_trips_ms = await self.round_trips(host, port)
         if not with_bandwidth:
             return round_trips_ms, 0.0, 0.0
@@ -217,7 +217,7 @@ class Prober(ProbeEnd):
         return tuple(samples_ms)
 
     async def bandwidth(self, host: str, port: int, *, back: bool = False) -> int:
-        """Return the bandwidth of one TCP stream to a site, or ``back`` from it, after its slow start [bits/s]."""
+        """Return one TCP stream's bandwidth after slow start [bits/s], to a site or, if ``back``, from the site."""
         async with self._turn, self._connection(host, port) as (reader, writer):
             limits = self._limits
             writer.write(frame(DOWNLOAD if back else UPLOAD, limits.bytes, limits.duration_ms))
@@ -236,7 +236,7 @@ class Prober(ProbeEnd):
         return rate_bps
 
     async def _sent(self, streams: Streams, count: int, longest_ms: int) -> int:
-        """Send data until the other end reports its rate of arrival; return that rate [bits/s]."""
+        """Send data until the other end reports the rate at which the data arrived; return this rate [bits/s]."""
         reader, writer = streams
         sending = asyncio.ensure_future(send(writer, count))
         try:

@@ -118,7 +118,7 @@ class WaitReasons:
         self._by_job: dict[int, tuple[str, deque[Note]]] = {}
 
     def heard(self, forecast: Forecast, where: str = "") -> None:
-        """Record why a job is waiting, prefixed by `where`, unless its cause is the same as before."""
+        """Record why a job is waiting, prefixed by `where`, unless the cause has not changed."""
         job_id, cause = forecast.job_id, forecast.cause
         if job_id is None or not cause:
             return
@@ -139,11 +139,11 @@ FEW_JOBS = 50
 """Submissions of up to this many jobs never wait for larger submissions."""
 
 JOBS_AT_ONCE, ROWS_IN_A_TURN = 500, 4
-"""Number of jobs per batch of a larger submission, and number of batches in progress at a time."""
+"""Number of jobs per batch of a large submission, and number of batches in progress at a time."""
 
 ACTIONS_AT_ONCE = 500
 RECORDS_AT_ONCE = 1_000
-"""Number of jobs that a call changes, or reads, before it lets other calls run."""
+"""Number of jobs that a call changes or reads before it lets other calls run."""
 
 MOST_EVENTS = 1_000
 """Maximum number of events in an answer."""
@@ -182,9 +182,9 @@ class Queries(Generic[D]):
     ) -> list[int]:
         """Apply a user's action to jobs; return the affected jobs once the action is durable.
 
-        ``cancel`` and ``kill`` affect jobs that have not ended, ``signal`` running jobs, ``requeue`` running jobs that
-        can run again, ``hold`` jobs that are held now or will be unless they start first, and ``release`` jobs that
-        users hold.
+        ``cancel`` and ``kill`` affect jobs that have not ended, and ``signal`` affects running jobs. ``requeue``
+        affects running jobs that can run again. ``hold`` affects jobs that are held now, or will be unless they start
+        first, and ``release`` affects jobs that users hold.
         """
         asked = list(dict.fromkeys(job_ids))
         if len(asked) <= ACTIONS_AT_ONCE:
@@ -227,7 +227,7 @@ class Queries(Generic[D]):
         return page_of(records, query)
 
     async def _known(self, query: JobQuery) -> dict[int, JobRecord]:
-        """Return copies of the newest matching records in memory, at most one more than the query's limit."""
+        """Return copies of the newest matching records in memory, up to one more than the query's limit."""
         records: dict[int, JobRecord] = {}
         async with self._many:
             # Ids are ascending, so the newest jobs are the last.
@@ -241,7 +241,7 @@ class Queries(Generic[D]):
         return records
 
     async def history(self, job_id: int) -> list[Note]:
-        """Return a job's history, including the reasons for waiting that its forecasts gave, oldest event first."""
+        """Return a job's history, oldest event first, including the reasons for waiting from the job's forecasts."""
         await self.driver.durable()
         notes = await self._history.history(job_id)
         return sorted([*notes, *self._waits.of(job_id)], key=lambda note: note.at_ms)
@@ -258,7 +258,7 @@ class Queries(Generic[D]):
     async def events(self, after: int, timeout_s: float) -> JobEvents:
         """Return the job events after event number `after`; if there are none yet, wait up to `timeout_s`.
 
-        If `after` is -1 or does not exist yet, return no events at once, with the number of the last event.
+        If `after` is -1 or does not exist yet, immediately return only the number of the last event.
         """
         if not 0 <= after <= self._events.last:
             return JobEvents(events=[], last=self._events.last)
@@ -313,8 +313,8 @@ def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
 class SiteQueries(Queries[SiteDriver]):
     """Answers queries about a site and its own users' jobs.
 
-    ``uplink`` returns the status of the link to the grid. ``read`` reads output for which no machine is needed, with
-    the arguments of `AgentDriver.part`. `away` has the machines that are not responding.
+    ``uplink`` returns the status of the link to the grid. ``read`` reads output that the site can access without a
+    machine; it takes the arguments of `AgentDriver.part`. `away` has the machines that are not responding.
     """
 
     methods = (
@@ -415,7 +415,7 @@ class SiteQueries(Queries[SiteDriver]):
         )
 
     async def _explained(self, records: list[JobRecord]) -> dict[int, Forecast | None]:
-        """Return as many forecasts as can be computed within `EXPLAIN_S`; other calls can run in between."""
+        """Return as many forecasts as can be computed within `EXPLAIN_S`; other calls can run between them."""
         forecasts: dict[int, Forecast | None] = {}
         until_s = time.monotonic() + EXPLAIN_S
         async with self._many:
@@ -433,7 +433,7 @@ class SiteQueries(Queries[SiteDriver]):
     async def give_up(self, machine: str) -> GivenUp:
         """Give up an unresponsive machine, so that its jobs run again.
 
-        A responsive machine is not given up: its jobs are still running, and would run twice.
+        A machine that responds is not given up, because its jobs are still running and would run twice.
         """
         name = self.driver.settings.name
         if (
@@ -477,7 +477,7 @@ class SiteQueries(Queries[SiteDriver]):
         return await asyncio.to_thread(self._read, job_id, attempt, rank, stream, offset, limit)
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Return a job's forecast at this site; None if the job is unknown."""
+        """Return a job's forecast at this site, or None if the job is unknown."""
         await self.driver.durable()
         forecast = self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
         if forecast is not None:
@@ -485,7 +485,7 @@ class SiteQueries(Queries[SiteDriver]):
         return forecast
 
     async def quote(self, request: JobRequest, for_grid: bool) -> Forecast:
-        """Return the forecast for a job if it were submitted now, or delegated now by the grid if `for_grid`."""
+        """Return a job's forecast if it were submitted now or, with `for_grid`, if the grid delegated it now."""
         return self.driver.site.quote(self.driver.clock.now_ms(), request, for_grid=for_grid)
 
     async def offer(self, request: JobRequest, question: RequestQuote) -> Quoted:

@@ -97,13 +97,13 @@ class SiteDriver(Driver[Any]):
         return message
 
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
-        """Return the grid and the message for it, if the command sends a message."""
+        """Return the grid and the message to send to it, or None if the command sends no message."""
         return (GRID, command.message) if isinstance(command, SendToGrid) else None
 
     def act(self, commands: Sequence[Any]) -> None:
         """Send orders to the machines."""
         orders: dict[str, list[Order]] = {}
-        # Collect the orders to repeat here, where the site's whole state is durable.
+        # Collect the orders to repeat at this point, because the site's whole state is durable now.
         for order in self.site.runs.orders(*self._due):
             orders.setdefault(order.machine, []).append(order)
         for command in commands:
@@ -206,7 +206,7 @@ def warm_up(settings: SiteSettings) -> LiveSite:
 
 
 def _of_the_grid(request: JobRequest) -> list[LiveSiteEvent]:
-    """Return events that reserve nodes for two grid jobs: one starts at once, the other at a later, committed start."""
+    """Return events that reserve nodes for two grid jobs: one starts at once, the other at a committed later time."""
     events: list[LiveSiteEvent] = []
     for job_id, start_ms in ((1, None), (2, 10_000)):
         events.append(DescribeJob(job_id, 1, request, 1_000, 0, 1, ("here",)))

@@ -25,7 +25,7 @@ def load_zone(timezone: str | None) -> ZoneInfo:
 
 
 def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
-    """Return the time of the week in a zone, for a live site, whose clock shows Unix time in ms.
+    """Return how a live site converts its clock (Unix time in ms) to the time of the week in a zone.
 
     Clock changes from 2020 to 2080 are included. The zone is an IANA name, or None for this machine's zone.
 
@@ -39,7 +39,7 @@ def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
 
 
 def weeks_of(zone: ZoneInfo | None, zero_s: int, from_s: int, until_s: int) -> tuple[tuple[int, int], ...]:
-    """Return the time of the week in a zone, for a clock that shows 0 at the Unix time ``zero_s``.
+    """Return how to convert a clock that shows 0 at the Unix time ``zero_s`` to the time of the week in a zone.
 
     Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included. Without a zone, this machine's zone
     is used.
@@ -47,7 +47,7 @@ def weeks_of(zone: ZoneInfo | None, zero_s: int, from_s: int, until_s: int) -> t
     Returns
     -------
     tuple of (int, int)
-        Times on that clock (ms), ascending, each with the offset (ms) to add from then on to get the time of the week.
+        Times on the clock (ms), ascending, each with the offset (ms) to add from then on to get the time of the week.
     """
     since_monday_s = 3 * DAY_S + zero_s  # 1970-01-01 was a Thursday
     spans = [(from_s, _ahead_s(from_s, zone)), *_moves(from_s, until_s, zone)]

@@ -1,1 +1,1 @@
-"""The registry of users' jobs, their admission, and the share that the owner gives to the grid."""
+"""The registry of users' jobs, the admission of jobs, and the share of a site that its owner gives to the grid."""

@@ -24,7 +24,7 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     grid_share: float = 1.0  # largest fraction of the nodes that grid jobs can use at one time, within [0, 1]
-    own_users_first: bool = False  # whether jobs of the site's own users precede delegated jobs in the queue
+    own_users_first: bool = False  # whether jobs of the site's own users come before delegated jobs in the queue
 
     def __post_init__(self) -> None:
         if not 0 <= self.grid_share <= 1:
@@ -35,12 +35,12 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return math.floor(nodes * self.grid_share + 1e-9)
 
     def as_delegated(self, job: Job) -> Job:
-        """Return a delegated job for the site's queue, marked as behind the site's own jobs if these come first."""
+        """Return a delegated job for the site's queue, marked to come after the site's own jobs if those come first."""
         return msgspec.structs.replace(job, behind=self.own_users_first)
 
 
 def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
-    """Return a label for a site's scheduling; sites that schedule differently get different labels.
+    """Return a label for how a site schedules; sites that schedule differently get different labels.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class GridShare:
         return self.cap if self.overlaps else max(0, self.cap - self.held)
 
     def others(self, free: int) -> int:
-        """Return how many nodes of the share grid jobs are not using and could not use now.
+        """Return the number of nodes in the grid's share that grid jobs are not using and could not use now.
 
         `free` is the site's number of free nodes. The result can be negative if jobs share nodes, because grid jobs
         then occupy fewer nodes than their total width.
@@ -134,12 +134,12 @@ class GridShare:
         return others if self.overlaps else max(0, others - (self._site_nodes - self.cap))
 
     def why_not(self, width: int) -> str | None:
-        """Return why the grid cannot use or wait for `width` more nodes, or None."""
+        """Return why the grid cannot use or wait for `width` additional nodes, or None."""
         nodes = width if self.is_whole else self.nodes + width
         return self.closed or (self.why_outside if nodes > self.cap else None)
 
     def why_not_ever(self, width: int) -> str | None:
-        """Return why the grid cannot even wait for `width` nodes, or None."""
+        """Return why the grid could not use or wait for `width` nodes even without its current jobs, or None."""
         return self.closed or (self.why_outside if width > self.cap else None)
 
     @property
@@ -148,7 +148,7 @@ class GridShare:
         return f"the grid's share is {self.cap} nodes, and its jobs use or wait for {self.nodes}"
 
     def wait(self, job: Job) -> None:
-        """Add a delegated job, which waits to enter the site's queue."""
+        """Add a delegated job that waits to enter the site's queue."""
         self.nodes += job.width
         self.waiting += job.width
         self.outside[job.job_id] = job
@@ -183,10 +183,10 @@ class SlowedFragment(msgspec.Struct, gc=False):
     work at the current rate. From then on, the site reports each new rate to the grid (docs/grid.md, "Late ends").
     """
 
-    left: int  # remaining work at ``since_ms``, by its estimate
+    left: int  # remaining work at ``since_ms``, according to the job's estimate
     rate: int  # rate since ``since_ms``
     since_ms: int
-    limit_ms: int  # when the fragment is killed unless work remains
+    limit_ms: int  # when the fragment is killed, unless work remains
     is_late: bool = False  # whether the limit has moved and the grid was notified
 
     def left_at(self, now_ms: int) -> int:
@@ -225,8 +225,8 @@ class GridJob(msgspec.Struct, gc=False):
     outcome: str = "finished"
     slowed: SlowedFragment | None = None
     opened_ms: int | None = None
-    evicted: str = ""  # which job took its nodes, and why; empty if it was not evicted
-    ahead: bool = False  # whether its nodes are reserved in advance, with no agreed start yet
+    evicted: str = ""  # which job took the fragment's nodes, and why; empty if it was not evicted
+    ahead: bool = False  # whether nodes are reserved in advance, with no agreed start yet
 
     @property
     def has_lease(self) -> bool:

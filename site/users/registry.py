@@ -41,8 +41,8 @@ KEEP_ENDED = 5_000
 def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Resources | None = None) -> Job:
     """Convert a request to the scheduler's job.
 
-    `users` maps user names to numbers; a new user is added to it. `assumed` has the default needs, which apply if the
-    request specifies no resources.
+    `users` maps user names to numbers; a new user is added. `assumed` is the default need for resources, which
+    applies if the request specifies none.
     """
     return Job(
         job_id=job_id,
@@ -142,7 +142,7 @@ class JobRegistry:
         self.eligibility.begin(now_ms)
 
     def accept(self) -> list[int]:
-        """Confirm to the submitters the jobs submitted at this instant; return the jobs' ids."""
+        """Confirm the jobs submitted at this instant to their submitters; return the jobs' ids."""
         self.out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
         return list(self._fresh)
 
@@ -151,7 +151,7 @@ class JobRegistry:
         self.out.append(Noted(job_id, kind, detail, at_ms))
 
     def change(self, record: JobRecord, cause: JobCause) -> bool:
-        """Change a job's state according to the table `JOB`; return whether the new state differs."""
+        """Change a job's state according to the table `JOB`; return whether the state has changed."""
         return self._life.change(record.job_id, record, cause)
 
     # -- submissions and actions of users -----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class JobRegistry:
         return job if is_eligible else None
 
     def apply_action(self, action: JobAction) -> Iterator[JobRecord]:
-        """Apply a user's action to jobs; yield the jobs in the queue or running, for which the caller must act."""
+        """Apply a user's action to jobs; yield the queued and running jobs, on which the caller must act."""
         for job_id in action.job_ids:
             record = self.records.get(job_id)
             # No user can know the id of a job that was submitted at this instant, so the id was guessed.
@@ -226,12 +226,12 @@ class JobRegistry:
         return request_problem(request) or self.eligibility.admission.refusal(request)
 
     def why_it_would_wait(self, request: JobRequest, now_ms: int) -> str:
-        """Return a description of the quotas for which a job submitted now would wait; empty if there are none."""
+        """Return a description of the quotas that would make a job submitted now wait; empty if there are none."""
         bounds = self.eligibility.admission.bound(now_ms, *group_set_of(request))
         return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
 
     def _until(self, bound: Bound, now_ms: int) -> str:
-        """Describe when a quota will have capacity again at the latest, judging by the running jobs' time limits."""
+        """Describe when a quota will have capacity again at the latest, according to running jobs' time limits."""
         if bound.until_ms is not None:
             return f"older use leaves the window, {when_text(bound.until_ms, now_ms)} at the latest"
         if bound.what == "node-hours":
@@ -312,9 +312,9 @@ class JobRegistry:
         self._keep(record)
 
     def end_attempt(self, record: JobRecord, *, is_retried: bool = True) -> None:
-        """Record that a job's attempt has ended but not the job; count the attempt's use towards the quotas.
+        """Record that an attempt has ended, but not its job; count the attempt's resource use towards the quotas.
 
-        If the job is being ended (`is_retried` is False), its state stays the same until all fragments have ended.
+        If the job will not be retried (`is_retried` is False), its state stays the same until all fragments have ended.
         """
         self.eligibility.used(record.request, _used_s(record, self._now_ms))
         record.start_ms = None
@@ -413,10 +413,10 @@ def _processes_ran_ms(record: JobRecord) -> int:
 
 
 def _nodes_of(record: JobRecord) -> int:
-    """Return the number of nodes that a job has; for a job with forms it can differ from the request."""
+    """Return a job's number of nodes, which can differ from the request if the job has several forms."""
     return sum(nodes for _, nodes in record.places) or record.request.nodes
 
 
 def _by_whom(origin: str) -> str:
-    """Return the end of a history note that says who requested an action; empty if unknown."""
+    """Return the last words of a history note, which say who requested an action; empty if unknown."""
     return f", by {origin}" if origin else ""

@@ -1,1 +1,1 @@
-"""Everything specific to Slurm: its commands, its REST interface, and the meaning of its states and reasons."""
+"""The Slurm-specific code: commands, the REST interface, and the meaning of states and reasons."""

@@ -20,7 +20,7 @@ REFUSED = 1007
 """Error number for a token that slurmctld rejects."""
 
 UNCLEAR = -1
-"""Error number in Slurm 22.05 both for a rejected token and for a slurmctld that does not answer."""
+"""Slurm 22.05's error number both for a rejected token and for a slurmctld that does not answer."""
 
 _FIRST = (
     "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "REQUEUE_FED", "REQUEUE_HOLD", "REQUEUED", "RESIZING",
@@ -30,7 +30,7 @@ _FIRST = (
 
 
 class _Number(msgspec.Struct):
-    """The form of a number since v0.0.40."""
+    """A number as encoded since v0.0.40."""
 
     set: bool = False
     infinite: bool = False

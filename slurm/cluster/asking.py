@@ -33,7 +33,7 @@ _AWAY = (
     "slurm backup controller",
     "munge",
 )
-"""Parts of error messages, in lower case, of commands that did not reach slurmctld or got no answer."""
+"""Parts of the error messages, in lower case, of commands that did not reach slurmctld or got no answer."""
 
 _PASSING = (
     "required partition not available",
@@ -41,13 +41,13 @@ _PASSING = (
     "unable to create job record",
     "invalid user id",
 )
-"""Parts of temporary errors, in lower case: a drained partition, a full disk, a user directory (LDAP) that is down."""
+"""Parts of temporary errors' messages, in lower case: a drained partition, a full disk, an LDAP server that is down."""
 
 _FULL = ("queue is full", "queue full")
-"""Parts of the error of ``sbatch`` 26.05 for a full queue; other versions report a temporary failure (`_AWAY`)."""
+"""Parts of the error message of ``sbatch`` 26.05 for a full queue; other versions report a failure in `_AWAY`."""
 
 _MANY = "submitjob"
-"""Part of the names of limits on the number of jobs, e.g. QOSMaxSubmitJobPerUserLimit, which pass as jobs end."""
+"""Part of the names of limits on the number of jobs, e.g. QOSMaxSubmitJobPerUserLimit; these errors are temporary."""
 
 _POLICY = "violates accounting/qos policy"
 
@@ -90,7 +90,7 @@ class Commands:
         return shutil.which(command, path=self.environment.get("PATH", os.defpath))
 
     async def run(self, command: str, *arguments: str) -> str:
-        """Run a Slurm command; return its output, with times in Unix seconds. Raise UnavailableError if it fails."""
+        """Run a Slurm command; return its output, with times in Unix seconds, or raise UnavailableError."""
         program = self.find(command)
         if program is None:
             raise UnavailableError(f"{command} is not on the path")
@@ -105,8 +105,8 @@ class Commands:
     ) -> tuple[int, str, str]:
         """Run a command; return its exit code, standard output and standard error.
 
-        A command that exceeds `COMMAND_S` is stopped. If it runs as another account, only ``sudo`` can be signalled,
-        which may not pass the signal on. Until such a command ends, no further command is run as that account.
+        A command that exceeds `COMMAND_S` is stopped. If it runs as another account, this process can signal only
+        ``sudo``, which may not pass the signal on. Until that command ends, no other command is run as that account.
         """
         left, name = self._left.get(runs_as), os.path.basename(command[0])
         if left is not None and left.returncode is None:
@@ -176,7 +176,7 @@ def error_text(err: str) -> str:
 
 
 async def _read(process: Process, data: bytes) -> tuple[bytes, bytes]:
-    """Return a command's standard output and error, or only the errors as soon as they report that it is retrying."""
+    """Return a command's standard output and error, or only the errors once they say that the command is retrying."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -198,7 +198,7 @@ async def _read(process: Process, data: bytes) -> tuple[bytes, bytes]:
 
 
 async def _errors(stream: StreamReader) -> bytes:
-    """Return a command's error messages up to its end, or up to a report that it is retrying."""
+    """Return a command's error messages, up to its end or up to a message that the command is retrying."""
     lines = []
     async for line in stream:
         lines.append(line)

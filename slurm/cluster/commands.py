@@ -1,4 +1,4 @@
-"""The batch system Slurm: queries a cluster, and submits and cancels jobs there."""
+"""The Slurm batch system: query a cluster, and submit and cancel jobs there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ON_NODE = (
 )
 """Shell code that starts the agent on a node, without the variables of the job step in which the agents run.
 
-Otherwise ``srun`` and MPI libraries in a job would use the options, tasks and ranks of that step.
+With these variables, ``srun`` and MPI libraries in a job would use the options, tasks and ranks of that step.
 """
 
 
@@ -84,7 +84,7 @@ class Slurm(BatchSystem):
         return submits if self.settings.access == "rest" else ("sbatch", "squeue", "sinfo", "scancel")
 
     async def _check_sight(self) -> tuple[str, ...]:
-        """Return a note if Slurm hides other users' jobs from the site; raise InputError if the site must see them."""
+        """Return a note if Slurm hides other users' jobs from the site; raise InputError if it must see them."""
         sight = await self._look.sight()
         if sight == "all":
             return ()
@@ -127,7 +127,7 @@ class Slurm(BatchSystem):
 
     @override
     async def ended(self, names: Collection[str]) -> list[Allocation]:
-        """Return how jobs ended, from Slurm's accounting database, for jobs that the queue no longer shows."""
+        """Return how jobs that the queue no longer shows have ended, from Slurm's accounting database."""
         return read_sacct(await self._commands.run("sacct", *SACCT, SINCE, f"--name={','.join(names)}"), self._own)
 
     @override

@@ -82,7 +82,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     poll_s : float
         Time between two queries of the cluster; longer while the cluster does not answer.
     lease_s : float
-        Time without contact to the site after which an idle node gives itself back.
+        Time without contact with the site after which an idle node gives itself back.
     pilots : PilotTable, optional
         The rules for pilots; None: no pilots, so Slurm decides when each job starts.
     """
@@ -125,7 +125,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return {user: BatchUser(account=to.account, runs_as=to.runs_as) for user, to in tables.items()}
 
     def rules(self, others: MachineRules) -> MachineRules:
-        """Return the rules for which jobs nodes start: `others`, with this table's options, and its users if any."""
+        """Return the rules for the jobs that nodes start: `others`, with the options and any users of this table."""
         rules = msgspec.structs.replace(others, options=tuple(self.user_options))
         return msgspec.structs.replace(rules, owner="", mapped=tuple(self.users)) if self.users else rules
 
@@ -203,7 +203,7 @@ def read_pilots(table: PilotTable, nodes: int, site_options: Options, usual: Opt
 
 
 def make_source(nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> NodeSource:
-    """Create the source of a site's nodes, which requests either an allocation for each job or pilots."""
+    """Create a site's node source, which requests either an allocation for each job or pilots."""
     return (OneAllocationPerJob if policy.pilots is None else Pilots)(nodes, policy, week)
 
 

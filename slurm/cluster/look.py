@@ -82,7 +82,7 @@ class LookByCommands(Look):
             return "unsure"
         asked = (sacctmgr, "--noheader", "--parsable2", "show", "user", self._own, "withcoord", "format=admin,coord")
         status, out, _ = await self._commands.ask(asked)
-        # Without slurmdbd, sacctmgr fails, and nobody is an operator.
+        # Without slurmdbd, sacctmgr fails and nobody is an operator.
         return sight_of(out if status == 0 else "")
 
 
@@ -115,7 +115,7 @@ class LookOverRest(Look):
     async def sight(self) -> Sight:
         """Return ``unsure`` if jobs seem to be hidden, else ``all``; slurmrestd does not show the configuration."""
         for _ in range(2):
-            # On the first try, a job may have started between the queries for jobs and for nodes.
+            # At the first attempt, a job may have started between the query for jobs and the query for nodes.
             await self.look()
             if not self._is_blind:
                 return "all"

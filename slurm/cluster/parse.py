@@ -23,8 +23,7 @@ OLDEST = (22, 5)
 """The oldest tested version of Slurm."""
 
 SQUEUE_FORMAT = "|%P|%N|%i|%T|%S|%e|%D|%u|%r|%j"
-"""A job's partition, node names, number, state, start, end, node count, user, reason and name, after a mark.
-
+"""A job's partition, node names, number, state, start, end, node count, user, reason and name; follows a random mark.
 Fields that may contain a bar come last; the names of the site's own jobs contain no bar.
 """
 
@@ -38,7 +37,7 @@ _MARKS = {
     "*": "not_responding", "~": "powered_down", "#": "powering_up", "%": "powering_down", "!": "power_down",
     "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued", "-": "planned",
 }  # fmt: skip
-"""Suffixes that ``sinfo`` appends to a node's state, with the corresponding flags of slurmrestd."""
+"""Maps the suffixes that ``sinfo`` appends to a node's state to slurmrestd's flags."""
 _RUNNING = (
     "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
     "RESIZING",
@@ -48,8 +47,8 @@ _RUNNING = (
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """The usable nodes of a partition, and its time limit (None: no limit).
 
-    ``nodes`` is the number of nodes that are up, and ``idle`` the number of those that are free; ``taken`` has the
-    names of the nodes that are up but not free.
+    ``nodes`` is the number of nodes that are up, and ``idle`` is the number of free nodes among them; ``taken`` has
+    the names of the nodes that are up but not free.
     """
 
     nodes: int
@@ -59,7 +58,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_version(text: str) -> tuple[int, int]:
-    """Parse the version in the output of ``sinfo --version`` or an answer of slurmrestd; raise InputError without one.
+    """Parse the Slurm version from ``sinfo --version`` or slurmrestd; raise InputError if the text has no version.
 
     Examples
     --------
@@ -80,8 +79,8 @@ def read_number(text: str) -> str:
     Raises
     ------
     UnavailableError
-        If there is no such line, or there are several lines with different numbers; then it is unknown whether Slurm
-        has accepted the job, and under which number.
+        If no line is a job number, or several lines are different numbers. It is then unknown whether Slurm has
+        accepted the job, and under which number.
 
     Examples
     --------
@@ -243,8 +242,8 @@ def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[st
     ----------
     text : str
     mark : str
-        Random text at the start of every job, because a job name may have several lines, and no line of it must be
-        mistaken for another job.
+        Random text that starts every job in the output, so that a line of a job name with several lines is not mistaken
+        for another job.
 
     Raises
     ------
@@ -262,7 +261,7 @@ def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[st
 
 
 def _queued(line: str) -> QueuedInSlurm | None:
-    """Parse a line, without its mark; return None if it cannot be parsed."""
+    """Parse a job in `SQUEUE_FORMAT`, without the random mark before it; return None if it cannot be parsed."""
     fields = line.rstrip("\n").split("|", 9)
     if len(fields) != 10 or not re.match(r"\d", fields[2]):
         return None
@@ -283,7 +282,7 @@ def _queued(line: str) -> QueuedInSlurm | None:
 
 
 def _first_number(text: str) -> int:
-    """Return the number at the start of a text, e.g. 71 for the job array ``71_[1-9]``; 0 without one."""
+    """Return the number at the start of a text, e.g. 71 for the job array ``71_[1-9]``, or 0 if there is none."""
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
 
@@ -304,9 +303,9 @@ def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str,
 
 
 def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[int, int, int]]:
-    """Return when running jobs in any partition occupy the partition's nodes, as (start, end, number of nodes).
+    """Return when running jobs of any partition occupy this partition's nodes, as (start, end, number of nodes).
 
-    Each node counts with the job on it that ends last. Nodes with a job whose end is unknown are omitted.
+    For each node, only the job that ends last counts. Nodes with a job whose end is unknown are omitted.
     """
     spans: dict[str, list[tuple[int, int] | None]] = {}
     for job in queue:
@@ -318,7 +317,7 @@ def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[i
 
 
 def _busy_jobs(queue: Iterable[QueuedInSlurm], partition: str) -> list[tuple[int, int, int]]:
-    """Return (start, end, width) of a partition's jobs that are waiting, or running on nodes with unknown names."""
+    """Return (start, end, width) of a partition's jobs that are waiting, or are running on nodes with unknown names."""
     return [
         (job.start_ms, job.end_ms, job.nodes)
         for job in queue

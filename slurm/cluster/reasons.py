@@ -1,4 +1,4 @@
-"""Plain explanations of Slurm's reasons and states: why a job is waiting, and how a job ended."""
+"""Plain explanations of Slurm's reasons for waiting and of the states in which jobs end."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ INSTEAD = {
     "clusters": "conf selects the cluster",
     "partition": "partition selects the nodes",
 }
-"""Options of ``sbatch`` for the cluster, partition and account, with the keys to use instead."""
+"""Maps ``sbatch`` options for the cluster, partition and account to the settings that replace them."""
 
 SUBMITS = ("self", "sudo", "uid", "rest")
 """Who submits jobs.

@@ -73,7 +73,7 @@ class Slurmrestd:
         return answer
 
     async def get(self, what: str, runs_as: str, kind: type[A], passed_over: tuple[int, ...] = ()) -> A:
-        """Get an answer; raise UnavailableError if it reports errors with numbers other than `passed_over`."""
+        """Get an answer; raise UnavailableError if the answer reports errors with numbers not in `passed_over`."""
         answer = await self.ask("GET", what, runs_as, kind)
         numbers = {error.number for error in answer.errors} - set(passed_over)
         if not numbers:
@@ -90,7 +90,7 @@ class Slurmrestd:
         return await self.get(f"/partition/{name}", runs_as, PartitionsAnswer, NO_PARTITION)
 
     async def version(self, runs_as: str) -> str:
-        """Return the interface version in use; it is chosen once, and again if it is no longer offered."""
+        """Return the interface version in use, which is chosen once, and again if slurmrestd no longer offers it."""
         if not self._version:
             answer = await self._call("GET", "/openapi/v3", runs_as, InterfaceAnswer)
             offered = {path.split("/")[2] for path in answer.paths if path.startswith("/slurm/")}
@@ -113,7 +113,7 @@ class Slurmrestd:
             self._context()
 
     async def _call(self, method: str, path: str, runs_as: str, kind: type[A], body: Any = None) -> A:
-        """Send a request; raise UnavailableError if there is no answer, or it is not the expected JSON."""
+        """Send a request; raise UnavailableError if there is no answer, or if the answer is not the expected JSON."""
         import aiohttp
 
         token = await self._token(runs_as)
@@ -151,7 +151,7 @@ class Slurmrestd:
         return aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
     def _context(self) -> ssl.SSLContext:
-        """Return TLS settings that trust the authority in ``ca`` or, without one, the system's authorities."""
+        """Return TLS settings that trust the certificate authority in ``ca``, by default the system's authorities."""
         if self._tls is None:
             ca = self._settings.ca
             try:
@@ -200,7 +200,7 @@ class Slurmrestd:
 
 
 def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
-    """Return what is wrong with an account's token, as far as its claims show; None if it seems valid.
+    """Return what is wrong with an account's token, judging by the token's claims; None if the token seems valid.
 
     Examples
     --------

@@ -93,7 +93,7 @@ class ByCommands(Submitter):
 
     async def _submit(self, options: tuple[str, ...], script: str, runs_as: str) -> str:
         status, out, err = await self._as("sbatch", options, runs_as, script)
-        # If only some lines are from sudo, it has run sbatch: sudo warns of a host name that it cannot resolve.
+        # If only some lines are from sudo, sudo has run sbatch; it warns about a host name that it cannot resolve.
         if status != 0 and err and all(line.startswith("sudo: ") for line in err.splitlines()):
             right = "add the line of docs/slurm.md to /etc/sudoers.d"
             raise InputError(f"sudo does not allow the site to run sbatch as {runs_as}: {error_text(err)}; {right}")
@@ -123,14 +123,14 @@ class ByCommands(Submitter):
 
 
 _FLAT = ("v0.0.37", "v0.0.38")
-"""Interface versions whose job fields have plain values, like ``sbatch`` options; later ones follow slurmctld."""
+"""Interface versions whose job fields have plain values, like ``sbatch`` options; later versions follow slurmctld."""
 
 _OVER = (2017, 2021)
 """Error numbers for a job that Slurm has forgotten, or that has ended."""
 
 
 class ByRest(Submitter):
-    """Uses slurmrestd with each account's own token, by which slurmctld recognizes a job's owner.
+    """Uses slurmrestd with each account's own token, from which slurmctld knows who owns a job.
 
     Parameters
     ----------
@@ -146,18 +146,18 @@ class ByRest(Submitter):
 
     @override
     async def check(self, user: BatchUser) -> None:
-        """Raise InputError if the user has no valid token, slurmctld rejects it, or slurmrestd does not answer."""
+        """Raise InputError if the user's token is missing, invalid or rejected, or slurmrestd does not answer."""
         whose = user.runs_as or self._own
         self._restd.check()
         try:
-            # A ping would not do, because Slurm does not check its token.
+            # A ping would not be enough, because Slurm does not check the token of a ping.
             await self._restd.partition(self._settings.partition, whose)
         except UnavailableError as error:
             raise InputError(f"rest: {error}") from None
 
     @override
     async def submit(self, request: AllocationRequest) -> str:
-        """Submit a job as its account; return its job number.
+        """Submit a job as the request's account; return the job number.
 
         Raise UnavailableError if there is no valid token or no answer. For rejected jobs, see `refusal`.
         """
@@ -177,7 +177,7 @@ class ByRest(Submitter):
 
     @override
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
-        """Cancel jobs as the account that owns them; the site's own jobs by ``scancel`` if `access` is ``commands``."""
+        """Cancel jobs as their owner; if `access` is ``commands``, cancel the site's own jobs with ``scancel``."""
         if not runs_as and self._settings.access == "commands":
             await self._commands.run("scancel", "--quiet", *numbers)
             return

@@ -12,7 +12,7 @@ from gridweave.slurm.system import BatchPlan, BatchSystem
 SYSTEMS: dict[str, Callable[[Any], BatchSystem]] = {
     "slurm": Slurm,
 }
-"""Factories of batch systems by name; each takes the settings of a plan (`BatchPlan.settings`)."""
+"""Factories of batch systems by name; each takes the settings in `BatchPlan.settings`."""
 
 
 def system_of(plan: BatchPlan) -> BatchSystem:

@@ -1,6 +1,6 @@
-"""The folder that a site shares with the nodes of its batch system: its layout, and who owns its files.
+"""The folder that a site shares with its batch system's nodes: the layout and the ownership of files.
 
-A user of the cluster may have written to an account's folder. So the site reads jobs and their output there only from
+A user can write anything to the folder of the user's account. The site therefore reads jobs and output there only from
 files that belong to that account, and follows no links.
 """
 
@@ -46,7 +46,7 @@ SECRET_BYTES = 32
 """Length of a site's secret, in bytes."""
 
 MOST_ATTEMPTS = 1_000
-"""Maximum job attempts read per node of a user's account, since the user may have created more folders."""
+"""Maximum number of job attempts read per node of a user's account, since the user may have created extra folders."""
 
 NODES = "nodes"
 """Subfolder of an account's folder, with a folder per node."""
@@ -65,7 +65,7 @@ class SiteAddress(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The user whose job an allocation is for, and the Unix account that requested it; empty: the site's account."""
+    """The user whose job has an allocation, and the Unix account that requested the allocation; empty: the site's."""
 
     user: str = ""
     runs_as: str = ""
@@ -91,7 +91,7 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class NodeLeft(NamedTuple):
-    """A node's folder: its account, its name, and when it was last changed (Unix time)."""
+    """A node's folder: the account, the folder's name, and when it was last changed (Unix time)."""
 
     runs_as: str
     name: str
@@ -104,7 +104,7 @@ class NodeLeft(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of the node within its allocation."""
+        """The node's index in its allocation, counting from 0."""
         return int(self.name.rpartition(".")[2])
 
     @property
@@ -114,7 +114,7 @@ class NodeLeft(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Files that allocations have left behind: node folders, and the names of the notes on allocations' owners."""
+    """Files left behind by allocations: node folders, and the names of the notes that record allocations' owners."""
 
     nodes: tuple[NodeLeft, ...]
     notes: tuple[str, ...]
@@ -166,11 +166,11 @@ class SharedFolder:
 
     @property
     def door(self) -> bytes:
-        """The secret without which the site does not answer a process on a node at all."""
+        """The secret that a process on a node must present, or else the site does not answer it."""
         return hmac.digest(self.secret(), b"door", "sha256")
 
     def key(self, name: str) -> bytes:
-        """Return the key of an allocation, which is valid only under the account that requested the allocation."""
+        """Return the key of an allocation; the key is valid only for the account that requested the allocation."""
         return hmac.digest(self.secret(), f"key {name} {self.owner(name).runs_as}".encode(), "sha256")
 
     def ticket(self, name: str) -> Ticket:
@@ -199,11 +199,11 @@ class SharedFolder:
         return int(name.removeprefix(self.prefix).partition("-")[0])
 
     def base(self, runs_as: str) -> Path:
-        """Return an account's folder, in which its nodes work; for an empty `runs_as`, the site's folder."""
+        """Return the folder in which an account's nodes work; for an empty `runs_as`, the site's folder."""
         return self.path / _USERS / runs_as if runs_as else self.path
 
     def problem_of(self, runs_as: str) -> str | None:
-        """Return the one-line reason why no job can run as an account, or None; if run by root, create its folder."""
+        """Return the one-line reason why no job can run as an account, or None; as root, create a missing folder."""
         try:
             account = ordinary_account(runs_as, f"runs_as {runs_as}", os.geteuid())
         except DeniedError as error:
@@ -273,9 +273,9 @@ class SharedFolder:
     def left(self) -> Left:
         """Return the node folders and owner notes that exist, including those from earlier journals.
 
-        Unreadable notes are omitted, as are all notes and nodes of an account whose folder cannot be read.
+        Unreadable notes are omitted, and so are all notes and nodes of an account whose folder cannot be read.
         """
-        self._known.clear()  # owners are read again when needed
+        self._known.clear()  # owners are read again when they are needed
         owners: dict[str, list[str]] = defaultdict(list, {"": []})
         for note in sorted((self.path / _OWNERS).iterdir()):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
@@ -304,7 +304,7 @@ class SharedFolder:
         return nodes
 
     def keys_of(self, node: NodeLeft) -> tuple[Key, ...]:
-        """Return the job attempts on a node, ignoring links; under a user's account, only those of its own job."""
+        """Return the job attempts on a node, ignoring links; under a user's account, only those of the node's job."""
         jobs = self.base(node.runs_as) / node.folder / JOBS
         if jobs.is_symlink():
             return ()
@@ -331,7 +331,7 @@ def _read_owner(note: Path) -> Owner:
 
 
 def _base_problem(base: Path, uid: int, group: int) -> str:
-    """Return what is wrong with an account's folder, as text to follow its path; empty if it is valid."""
+    """Return what is wrong with an account's folder, as text to print after the path; empty if the folder is valid."""
     try:
         status = base.lstat()
     except OSError as error:
@@ -448,7 +448,7 @@ class OwnedNodeTask(msgspec.Struct, frozen=True):
 
 
 _OUTCOMES: dict[AllocationEnd, Outcome] = {"cancelled": "failed", "limit": "limit", "memory": "failed"}
-"""Outcomes of jobs, by how the allocation ended; after any other end a job is lost and may run again."""
+"""Outcomes of jobs, by how their allocation ended; after any other end, a job is lost and may run again."""
 
 
 def end_of(node_task: OwnedNodeTask, machine: str, key: Key, end: AllocationEnd, reason: str) -> RunEnded:

@@ -28,7 +28,7 @@ from gridweave.slurm.service.folder import SharedFolder, SiteAddress
 from gridweave.slurm.service.node_http import NodeServer
 
 WAIT_S = 20.0
-"""How long a call for orders waits for them [s]; then the node calls again."""
+"""How long a node's call waits for orders [s]; afterwards the node calls again."""
 
 SILENT_S = 60.0
 """A node counts as silent if it has not asked for orders for this long [s]."""
@@ -46,7 +46,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """The answer to a node that may stay: rules for the jobs it starts, and the account's folders to remove."""
+    """The answer to a node that may stay: the rules for the jobs it starts, and the account's folders to remove."""
 
     rules: MachineRules
     gone: tuple[str, ...] = ()
@@ -69,8 +69,8 @@ class Hub:
     from the beginning; a node of a job's own allocation gets a machine with its first node task, until the allocation
     ends. ``report`` receives the machines' reports; ``rules`` say which jobs machines start.
 
-    A node may run as an untrusted user. The node's key is valid only for its own allocation, so it gets orders only for
-    that allocation, and cannot report on other jobs.
+    A node may run as an untrusted user. The node's key is valid only for its own allocation, so the node gets orders
+    only for that allocation and cannot report on other jobs.
     """
 
     def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]], rules: MachineRules) -> None:
@@ -78,9 +78,9 @@ class Hub:
         self.clock: Callable[[], float] = time.monotonic
         self._nodes: dict[Place, NodeOfSite] = {}
         self._machines: dict[str, Place] = {}
-        # The batch system's number for each allocation, by name; a second allocation with the name is a mistake.
+        # The batch system's number for each allocation, by name; a second allocation with the same name is an error.
         self._numbers: dict[str, str] = {}
-        self._needed: dict[int, str] | None = None  # names of needed allocations by job; None until the site has set it
+        self._needed: dict[int, str] | None = None  # needed allocations' names by job; None until the site has set them
         self._pilots: Mapping[str, Place] = {}
         self._places: Mapping[str, Place] = {}  # nodes of the machines that run jobs or belong to pilots
         self._kept: Mapping[str, int] = {}  # number of nodes by needed allocation
@@ -107,7 +107,7 @@ class Hub:
         runs: Mapping[str, Place],
         present: Collection[str] = (),
     ) -> None:
-        """Set the needed allocations with their numbers of nodes, and the nodes of pilots by machine.
+        """Set the needed allocations with the number of nodes in each, and the nodes of pilots by machine.
 
         Nodes of all other allocations must give themselves back. ``runs`` has the nodes of jobs with their own
         allocations, by machine. The hub keeps the numbers of ``present`` allocations, which the batch system may still
@@ -136,8 +136,8 @@ class Hub:
     def silent_node(self, name: str, nodes: int) -> int | None:
         """Return the number of the first silent node in an allocation, or None.
 
-        Also return None if no node of the allocation has ever called, or if all of the site's nodes are silent, because
-        then the site itself is probably cut off.
+        Also return None if no node of the allocation has ever called. The same applies if all of the site's nodes are
+        silent, because the site itself is then probably cut off.
         """
         heard = self._heard()
         if not heard or all((name, number) not in self._nodes for number in range(nodes)):
@@ -165,7 +165,7 @@ class Hub:
             node.news.set()
 
     def _place_for(self, machine: str, order: Order) -> Place | None:
-        """Return the node for an order: the task's node, or any unused node of the job if its task never started."""
+        """Return the node for an order: the task's node, or any unused node of the job if the task never started."""
         if machine in self._pilots:
             return self._pilots[machine]
         if isinstance(order, CheckCapacity):
@@ -181,7 +181,7 @@ class Hub:
         return next((place for place, node in self._nodes.items() if place[0] == name and not node.machine), None)
 
     def _meeting_here(self, order: Order, name: str) -> Order:
-        """Return an order, with a one-site job's rendezvous moved to the first node of its allocation."""
+        """Return an order; if it starts a one-site job, move the rendezvous to the allocation's first node."""
         first = self._nodes.get((name, 0))
         if not isinstance(order, StartRun) or first is None or len(order.launch.sites) > 1:
             return order
@@ -195,7 +195,7 @@ class Hub:
     # -- calls of nodes -----------------------------------------------------------------------------------------------
 
     def _knows(self, key: bytes, name: str) -> bool:
-        """Whether an allocation is needed; raise InputError for a wrong key, UnavailableError while the site starts."""
+        """Whether an allocation is needed; raise InputError for a wrong key, UnavailableError during start-up."""
         if self._needed is None:
             raise UnavailableError("the site is starting")
         if name not in self._kept:
@@ -225,7 +225,7 @@ class Hub:
         return self._welcome(name)
 
     def _welcome(self, name: str) -> Welcome:
-        """Return the answer to a node; under a user's account, it reveals nothing about other users."""
+        """Return the answer to a node; if the node runs as a user, the answer reveals nothing about other users."""
         owner, rules = self._folder.owner(name), self._rules
         if not owner.runs_as:
             return Welcome(rules)
@@ -233,7 +233,7 @@ class Hub:
         return Welcome(msgspec.structs.replace(rules, mapped=mapped), self.gone.get(owner.runs_as, ()))
 
     async def ask(self, key: bytes, name: str, number: int) -> Orders:
-        """Return a node's orders as soon as there are any, or no orders after `WAIT_S`."""
+        """Return a node's orders as soon as there are any; after `WAIT_S`, return no orders."""
         node = self._nodes.get((name, number)) if self._knows(key, name) else None
         if node is None:
             return Orders(leaves=name not in self._kept)
@@ -254,7 +254,7 @@ class Hub:
             await self._report(ENCODER.encode([self._checked(report, name) for report in REPORTS.decode(data)]))
 
     def _checked(self, report: Report, name: str) -> Report:
-        """Return a report with the site's accepted users filled in; raise InputError if the node may not send it."""
+        """Return a report, with the site's accepted users filled in; raise InputError if the node must not send it."""
         job_id = self._folder.job_of(name)
         place = self._machines.get(report.machine)
         if place is None or place[0] != name:

@@ -1,6 +1,6 @@
 """The process on each node of an allocation: a machine's agent, which connects to its site over HTTP.
 
-The allocation's script runs ``python -m gridweave.slurm.service.node FOLDER NAME LEASE_S``, with the allocation's
+The allocation's script runs ``python -m gridweave.slurm.service.node FOLDER NAME LEASE_S`` and passes the allocation's
 ticket on standard input.
 """
 
@@ -33,7 +33,7 @@ AGAIN_S = 0.5
 """Pause before a node retries its connection to the site [s]."""
 
 END_S = 20.0
-"""Time that ranks have to end when the batch system takes the node away [s]."""
+"""Time in which ranks must end when the batch system takes the node away [s]."""
 
 TAKEN = "the batch system has taken its node"
 
@@ -42,8 +42,8 @@ class Node:
     """A node of an allocation, from its start until it is given back.
 
     The node gives itself back when the site orders it to, or when it is idle and has not heard from the site for the
-    length of its lease. When the batch system takes the node away (SIGTERM), it ends its ranks and reports nothing: the
-    site gets the reason from the batch system, and the state of the ranks from the folder.
+    length of its lease. When the batch system takes the node away (SIGTERM), the node ends its ranks without a report,
+    because the site gets the reason from the batch system, and the state of the ranks from the folder.
     """
 
     def __init__(self, folder: Path, ticket: Ticket, name: str, number: int, allocation: str, lease_s: float) -> None:
@@ -126,7 +126,7 @@ class Node:
         return False
 
     async def _enter(self, welcome: Welcome) -> None:
-        """Record the site's rules; remove old folders of the user's account, which no other account can remove."""
+        """Record the site's rules; remove old folders of the user's account, as only this account can remove them."""
         self._welcome = welcome
         if self._ticket.runs_as and self._number == 0:
             await asyncio.to_thread(remove_left, Path(self._ticket.base), welcome.gone)
@@ -140,7 +140,7 @@ class Node:
             await self._agent.order(data)
 
     async def _opened(self, machine: str) -> AgentDriver:
-        """Create an agent and open its folder; if that fails, the site resends the orders, for another attempt."""
+        """Create an agent and open its folder; if that fails, try again when the site resends the orders."""
         root = node_folder(Path(self._ticket.base), self._name, self._number)
         rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
         cores = node_cores(1)

@@ -31,7 +31,7 @@ class NodeServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
 
     async def open(self, host: str) -> int:
-        """Listen on an address, at a free port; return the port."""
+        """Listen on a free port of `host`; return the port."""
         await self._runner.setup()
         await web.TCPSite(self._runner, host, 0).start()
         return int(self._runner.addresses[0][1])
@@ -59,7 +59,7 @@ class SiteConnection:
         host = f"[{address.host}]" if ":" in address.host else address.host
         self._url = f"http://{host}:{address.port}"
         headers = {"Authorization": f"Bearer {secret.hex()}", "Content-Type": _FORM}
-        # The caller sets the time limit. Proxies in the user's environment are ignored.
+        # The caller sets the time limit. Ignore proxies in the user's environment.
         self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(), trust_env=False)
 
     async def call(self, method: str, kind: Any, *arguments: object) -> Any:
@@ -70,7 +70,7 @@ class SiteConnection:
         InputError
             If the site rejects the call.
         UnavailableError
-            If there is no answer, or the site cannot answer now.
+            If there is no answer, or the site is unable to answer now.
         """
         if self._session.closed:
             raise UnavailableError(f"the connection to {self._url} has ended")

@@ -1,7 +1,7 @@
-"""Reconcile a batch system with a site: request the nodes that the site needs, cancel others, and report changes.
+"""Reconcile a batch system with a site: request needed nodes, cancel unneeded allocations, and report changes.
 
-The reconciler keeps no state that must survive. The needed allocations follow from the site's state, which is in the
-journal, and the existing allocations from the names in the batch system's queue.
+The reconciler has no state that must survive a restart. It derives the needed allocations from the site's state, which
+is in the journal, and the existing allocations from the names in the batch system's queue.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ LONGEST_PAUSE_S = 60.0
 """Maximum time between two queries of a batch system that is not responding [s]."""
 
 IDLE = 5
-"""Factor by which the time between two queries grows while no change is expected."""
+"""Factor by which the time between two queries is multiplied while no change is expected."""
 
 REPORT_S = 30.0
 """Minimum time between two reports in which only the forecast of free nodes has changed [s]."""
 
 LEAVE_S = 10.0
-"""Time that unneeded nodes have to give themselves back before their allocation is cancelled [s]."""
+"""Time in which unneeded nodes can give themselves back before their allocation is cancelled [s]."""
 
 TIDY_EVERY = 100
 """Number of queries after which output that exceeds the limits is removed."""
 
 MOST_SHORT = 3
-"""A job fails once this many of its pilots ran out of memory, because the job itself may be the cause (a guess)."""
+"""A job fails once this many of its pilots have run out of memory, because the job may be the cause (a guess)."""
 
 GONE = "it is no longer in the queue of the batch system"
 PUT_BACK = "the batch system has requeued it"
@@ -97,11 +97,11 @@ class BatchReconciler:
         # Numbers of the allocations requested since the last query began, and errors of unanswered requests, by name.
         self._asked: dict[str, str] = {}
         self._unsure: dict[str, str] = {}
-        # Accounts and options for which a limit is reached, until the next query, by name of the rejected request.
+        # Accounts and options that have reached a limit, by name of the rejected request; cleared by the next query.
         self._limited: dict[str, tuple[BatchUser, tuple[str, ...]]] = {}
         # Accounts for which a cancellation has failed; no other cancellation is tried until the next query.
         self._deaf: set[str] = set()
-        # Jobs rejected while no similar request had an allocation; and rejected requests, with status and reason.
+        # Jobs that were rejected while no similar request had an allocation; rejected requests' statuses and reasons.
         self._at_fault: set[int] = set()
         self._refused: dict[str, tuple[Literal["refused", "over"], str]] = {}
         self._reported: dict[str, RequestStatus] = {}
@@ -140,7 +140,7 @@ class BatchReconciler:
         """Request and cancel allocations whenever the site changes, until the next query is due."""
         begin_s = time.monotonic()
         while True:
-            # Changes from here on are handled in the next iteration.
+            # The next iteration handles any changes from this point on.
             self._hub.news.clear()
             await self.follow()
             left_s = begin_s + pause_s * (IDLE if self._is_quiet() else 1) - time.monotonic()
@@ -175,7 +175,7 @@ class BatchReconciler:
         )
 
     def _there(self) -> set[str]:
-        """Return the names of the allocations that are in the last snapshot and not ended, or were requested since."""
+        """Return the names of allocations that had not ended at the last snapshot, or were requested since then."""
         view = () if self._view is None else self._view.allocations
         return {*self._asked, *(allocation.name for allocation in view if allocation.state != "ended")}
 
@@ -188,7 +188,7 @@ class BatchReconciler:
         return all(request.has_started and seen.get(self.name_of(request)) == "running" for request in self._requests())
 
     def name_of(self, asked: NodeRequest) -> str:
-        """Return the name of an allocation, which has the job id (0 for a pilot) and a number that is never reused."""
+        """Return an allocation's name, which contains the job id (0 for a pilot) and a number that is never reused."""
         return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
 
     def _requests(self) -> list[NodeRequest]:
@@ -204,7 +204,7 @@ class BatchReconciler:
         ours += await self._past({batch_job.name for batch_job in ours})
         view = msgspec.structs.replace(view, allocations=tuple(map(self._as_given_up, ours)))
         there = {allocation.name for allocation in view.allocations}
-        # Allocations that are missing now never arrived or were forgotten; their names cannot be reused.
+        # Allocations that are missing now never arrived or were forgotten; their names must not be reused.
         reported = {self.name_of(request): request.was_reported for request in self._requests()}
         seen = {name: "" for name in reported if reported[name]}
         if self._view is not None:
@@ -223,20 +223,20 @@ class BatchReconciler:
         self._unsure.clear()
         self._limited.clear()
         self._deaf.clear()
-        # Drop jobs that are gone, and pilots, since the next pilot may differ from the rejected one.
+        # Drop jobs that are gone. Also drop pilots, because the next pilot may differ from the rejected pilot.
         self._at_fault = {job_id for job_id in self._at_fault if self._driver.site.request_of(job_id) is not None}
         self._looks += 1
         if self._looks % TIDY_EVERY == 0:
             await self._tidy()
         # Report everything in one turn of the site, so that nothing starts on nodes that are gone.
         over = self._over(self._view)
-        # Report only pilots as over; for a job that has started, the site gets a report of the job's end instead.
+        # Report only pilots as over; if a job has started, the site gets a report of the job's end instead.
         pilots = [(request, batch_job) for request, batch_job in over if request.job.job_id == PILOT]
         ended = [RequestStatus(PILOT, request.ask, "over", None, batch_job.reason) for request, batch_job in pilots]
         await self._report(self._view, self._ends(over), ended)
 
     def _note_size(self, view: BatchView) -> None:
-        """Log a warning if the site is configured with more nodes than its batch system has up."""
+        """Log a warning if the site is configured with more nodes than are up in its batch system."""
         problem = size_problem(self._driver.site.core.nodes, view)
         if problem is not None:
             logger.warning("site %s: %s", self._driver.settings.name, problem)
@@ -252,7 +252,7 @@ class BatchReconciler:
     async def _past(self, there: Collection[str]) -> tuple[Allocation, ...]:
         """Return how the allocations of started requests ended if they are not in the snapshot (`there`).
 
-        The batch system lists ended allocations for some minutes; only a site that was down longer needs its records.
+        The batch system lists ended allocations for some minutes; its records are needed if the site was down longer.
         """
         names = [self.name_of(request) for request in self._requests() if request.has_started]
         names = [name for name in names if name not in there]
@@ -275,7 +275,7 @@ class BatchReconciler:
             logger.warning("%s: old output cannot be removed: %s", self._folder.path, error)
 
     async def _away(self, problem: str) -> None:
-        """Report to the site that the batch system does not answer, which holds until a query succeeds."""
+        """Report to the site that the batch system is not answering; the report applies until a query succeeds."""
         self._problem = problem
         logger.warning("%s: %s", self._driver.settings.name, problem)
         last = self._reported_snapshot or BatchSnapshot(0, None, ())
@@ -284,18 +284,18 @@ class BatchReconciler:
             await self._driver.apply(self._reported_snapshot)
 
     def _as_given_up(self, allocation: Allocation) -> Allocation:
-        """Mark an ended allocation as lost if the site itself cancelled it because of a silent node."""
+        """Mark an ended allocation as lost if the site itself cancelled the allocation because of a silent node."""
         why = self._given_up.get(allocation.name)
         if why is None or allocation.state != "ended":
             return allocation
         return msgspec.structs.replace(allocation, end="lost", reason=why)
 
     def _over(self, view: BatchView) -> list[tuple[NodeRequest, Allocation]]:
-        """Return the started requests whose allocations have ended or were requeued, with these allocations."""
+        """Return the started requests whose allocations have ended or were requeued, each with its allocation."""
         by_name = self._by_name(view)
         started = [request for request in self._requests() if request.has_started]
         pairs = [(request, by_name.get(name, _gone(name))) for request in started for name in [self.name_of(request)]]
-        # A requeued allocation must not run again, so count it as ended; it is cancelled once it is not needed.
+        # A requeued allocation must not run again, so count it as ended; it is cancelled once it is no longer needed.
         back = [
             (request, _put_back(allocation) if allocation.state == "waiting" else allocation)
             for request, allocation in pairs
@@ -322,7 +322,7 @@ class BatchReconciler:
     def _ends_with_pilot(
         self, jobs: Collection[int], end: AllocationEnd, reason: str
     ) -> dict[int, tuple[AllocationEnd, str]]:
-        """Return how jobs in an ended pilot end: as lost, or as out of memory after `MOST_SHORT` such pilots."""
+        """Return how jobs in an ended pilot end: as lost, or out of memory after `MOST_SHORT` such pilots of a job."""
         ends: dict[int, tuple[AllocationEnd, str]] = dict.fromkeys(jobs, ("lost", reason))
         for job_id in jobs if end == "memory" else ():
             self._short[job_id] += 1
@@ -369,7 +369,7 @@ class BatchReconciler:
             self._reported = {name: seen for name, seen in self._reported.items() if name in waiting}
 
     def _joined(self, asked: NodeRequest) -> list[Report]:
-        """Return reports that a pilot's machines have joined, as jobs need their hosts before the agents report."""
+        """Return reports that a pilot's machines have joined, because jobs need the hosts before the agents report."""
         machines = [self._driver.settings.machines[place].name for place in asked.node_indices]
         hosts = self._hub.hosts(self.name_of(asked), len(machines))
         users = self._driver.site.runs.users
@@ -398,9 +398,9 @@ class BatchReconciler:
         return RequestStatus(job.job_id, asked.ask, "waiting", allocation.start_ms, *details)
 
     def _by_name(self, view: BatchView) -> dict[str, Allocation]:
-        """Return the allocation that counts for each name: preferably a running, then a waiting, then an ended one.
+        """Return one allocation per name: running if possible, otherwise waiting, otherwise ended.
 
-        Of two allocations in the same state, the one whose nodes have called counts.
+        Of two allocations in the same state, prefer the allocation whose nodes have called.
         """
 
         def rank(candidate: Allocation) -> tuple[int, bool]:
@@ -429,7 +429,7 @@ class BatchReconciler:
         gone = [
             allocation for name, allocation in counts.items() if name not in requests and allocation.state != "ended"
         ]
-        # Connected nodes give themselves back, so that the batch system's accounting does not show a cancellation.
+        # Let connected nodes give themselves back, so that the batch system's accounting does not show a cancellation.
         # An allocation that was waiting at the last query may have its nodes by now.
         now_s = time.monotonic()
         self._unwanted = {allocation.number: self._unwanted.get(allocation.number, now_s) for allocation in gone}
@@ -445,7 +445,7 @@ class BatchReconciler:
         await self._give_up(requests, counts)
         for name, request in requests.items():
             is_requested = name in counts or name in self._asked or name in self._unsure or name in self._refused
-            # After an unanswered request, the other requests of its account wait for the next query.
+            # After an unanswered request, the other requests of the same account wait for the next query.
             if not request.has_started and not is_requested and not self._is_stuck(request):
                 await self._ask(name, request)
         self._refused = {name: why for name, why in self._refused.items() if name in requests}
@@ -458,7 +458,7 @@ class BatchReconciler:
     def _is_stuck(self, asked: NodeRequest) -> bool:
         """Whether a request must wait for the next query, because an earlier request got no answer or hit a limit.
 
-        An unanswered request delays all requests of its Unix account, a limit only those with its accounts and options.
+        An unanswered request delays all requests of its Unix account; a limit delays only requests with equal `_kind`.
         """
         runs_as = self._submitted_as(asked).runs_as
         unheard = self._unsure.keys() - self._limited.keys()
@@ -467,7 +467,7 @@ class BatchReconciler:
         return self._kind(asked) in self._limited.values()
 
     def _is_at_fault(self, asked: NodeRequest) -> bool:
-        """Whether a rejected job is itself to blame, as it was rejected while no similar request had an allocation."""
+        """Whether a job itself caused its rejection, i.e. was rejected while no similar request had an allocation."""
         assert self._view is not None, "acting before the first query"
         there = self._there()
         if not any(
@@ -477,7 +477,7 @@ class BatchReconciler:
         return asked.job.job_id in self._at_fault
 
     def _kind(self, asked: NodeRequest) -> tuple[BatchUser, tuple[str, ...]]:
-        """Return a request's accounts and its batch system options, which limits depend on."""
+        """Return a request's accounts and batch system options, on which limits depend."""
         action = self._driver.site.request_of(asked.job.job_id)
         return self._submitted_as(asked), () if action is None else action.batch_options
 
@@ -550,7 +550,7 @@ class BatchReconciler:
         user = "" if action is None else action.user
         refusal = None if action is None else self._driver.site.runs.users.refusal(user, action.batch_options)
         if refusal is not None:
-            # The operator has removed the user or the option from the table since the job was submitted.
+            # Since the job was submitted, the operator has removed the user or the option from the table.
             raise InputError(refusal)
         as_whom = self._submitted_as(asked)
         if as_whom.runs_as:
@@ -583,7 +583,7 @@ class BatchReconciler:
 
 
 def _gist(seen: BatchSnapshot) -> tuple[int, int | None, int, str]:
-    """Return the values whose changes are reported at once: nodes, time limit, free nodes, and the problem."""
+    """Return the values of which any change is reported at once: nodes, time limit, free nodes, and the problem."""
     free = seen.free_from[0][1] if seen.free_from else 0
     return seen.nodes, seen.longest_ms, free, seen.problem
 

@@ -1,7 +1,7 @@
-"""Keep job output at a site on a batch system, within limits on its age and its size per user.
+"""Keep job output at a site with a batch system, within limits on the output's age and its size per user.
 
-The site keeps a register like a machine's (`gridweave.site.machine.kept`), and removes folders of its own account. The
-folders of a user's account are removed by that user's next node.
+The site keeps a register like a machine's register (`gridweave.site.machine.kept`), and removes folders of its own
+account. The folders of a user's account are removed by that user's next node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KeptOutput:
                 self._opened = None
 
     def read(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a range of a rank's output, like `AgentDriver.part`, or when and why the output was removed."""
+        """Return a range of a rank's output, like `AgentDriver.part`, or say when and why the output was removed."""
         removal = None
         with contextlib.suppress(OSError):  # e.g. a full disk; the output can still be read
             removal = self._register().removal((job_id, attempt))
@@ -55,7 +55,7 @@ class KeptOutput:
         Parameters
         ----------
         left : Left
-            The result of `SharedFolder.left`, called before `needed` was computed so that it has no newer nodes.
+            The result of `SharedFolder.left`, called before `needed` was computed so that it contains no newer nodes.
         needed : collection of str
             The allocations that the site needs, or that the batch system may have.
         now_ms : int
@@ -69,7 +69,7 @@ class KeptOutput:
         Raises
         ------
         OSError
-            If the folder cannot be read or the register cannot be written; then nothing was removed.
+            If the folder cannot be read or the register cannot be written; nothing has been removed in this case.
         """
         keys = {node: self._keys_of(node) for node in left.nodes if node.name.startswith(self._folder.prefix)}
         given_back = {node: node_keys for node, node_keys in keys.items() if node.allocation not in needed}
@@ -110,7 +110,7 @@ class KeptOutput:
         return self._folder.keys_of(node) if keys is None else keys
 
     def _entry(self, key: Key, nodes: Collection[NodeLeft], now_ms: int) -> KeptNodeTask:
-        """Return a job's register entry for all its nodes; its user is taken from the site's own notes first."""
+        """Return a job's register entry for all its nodes; the user comes from the site's own notes if possible."""
         node_tasks = [self._folder.node_task(node.allocation, node.number, key) for node in nodes]
         users = [self._folder.owner(node.allocation).user for node in nodes]
         users += [launch.user for node_task in node_tasks if (launch := node_task.launch()) is not None]

@@ -32,7 +32,7 @@ class BatchSiteDriver(SiteDriver):
 
 
 def shared_folder(driver: SiteDriver, plan: BatchPlan) -> SharedFolder:
-    """Return the folder that a site shares with its nodes; it ignores allocations requested under another journal."""
+    """Return the folder that a site shares with its nodes, which ignores allocations requested under other journals."""
     return _folder_of(plan, driver.journal.journal_id[:8])
 
 
@@ -63,7 +63,7 @@ async def check_plan(plan: BatchPlan, nodes: int) -> tuple[str, ...]:
 def make_reconciler(
     driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan, system: BatchSystem | None = None
 ) -> tuple[Hub, BatchReconciler]:
-    """Create a site's hub and reconciler, for `system` or by default the batch system of the plan."""
+    """Create a site's hub and reconciler, for `system` or by default for the plan's batch system."""
     if driver.site.runs.users != plan.rules.users:
         for machine in driver.settings.machines:
             driver.post(MachineTakes(machine.name, plan.rules.users))

@@ -41,7 +41,7 @@ class GridweaveError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Let `copy` and `pickle` recreate the error without calling its constructor.
 
-        By default they call the constructor with only the message, which fails for constructors with other parameters.
+        By default, `copy` and `pickle` pass only the message, which fails for constructors with other parameters.
         """
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
@@ -94,7 +94,7 @@ class OptionError(InputError):
 
 
 def not_known(name: str, valid_names: Iterable[str]) -> str:
-    """Return the error message for an unknown name, which lists the valid names."""
+    """Return the error message for an unknown name; the message lists the valid names."""
     return f"{name!r} is not known; one of {', '.join(valid_names)}"
 
 
@@ -120,17 +120,17 @@ class ProblemsError(InputError):
 
 
 class ScenarioError(ProblemsError):
-    """A scenario is invalid; lists all its problems."""
+    """A scenario is invalid; the error lists all of the scenario's problems."""
 
 
 class UnavailableError(GridweaveError):
-    """Something that is needed is not available now, e.g. a trace file is missing or a network does not respond."""
+    """A resource is not available now, e.g. a trace file is missing or a network does not respond."""
 
     exit_status = 3
 
 
 def not_installed(module: str | None, part: str = "live") -> UnavailableError:
-    """Return the error for a library that is not installed; `part` is the extra of gridweave that installs it."""
+    """Return the error for a library that is not installed; gridweave's extra `part` installs it."""
     return UnavailableError(f"{module} is not installed; in a checkout of gridweave run: pip install '.[{part}]'")
 
 

@@ -48,14 +48,14 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Records = npt.NDArray[np.void]
-"""Types of kernels' array arguments. A kernel's docstring gives the shapes and, for records, the row type."""
+"""Types of kernels' array arguments; a kernel's docstring gives the shapes and, for records, the row type."""
 
 Record = Any
 """A row of a record array; mypy does not know the types of the row's fields."""
 
-# Kernels allocate nothing, so `_nrt` switches off numba's reference counting, which would take half of their run time,
-# because a site's state is a tuple of arrays, and each call would count references to all of them. Wrappers for calls
-# from C, and for private kernels also from Python, are left out, which saves a tenth of the compile time.
+# Kernels allocate nothing, so `_nrt` switches off numba's reference counting. It would take half of the run time,
+# because a site's state is a tuple of arrays, and each call would count references to all arrays. Leaving out wrappers
+# for calls from C and, for private kernels, also from Python saves a tenth of the compile time.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 
 
@@ -110,7 +110,7 @@ class _Apart(_Part):
 
     def _finalize_final_module(self) -> None:
         for function in self._final_module.functions:
-            # Mark only the part's own function; the functions that it calls are no longer external.
+            # Mark only the part's own function, because the functions that it calls are no longer external.
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
                 function.add_function_attribute("noinline")
         super()._finalize_final_module()
@@ -121,8 +121,8 @@ class _Whole(JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         for function in self._final_module.functions:
-            # Only this kernel calls the linked parts. Make them internal, so that LLVM can drop the unused arguments
-            # among their hundreds of arguments.
+            # Only this kernel calls the linked parts. Make the parts internal, so that LLVM can drop the unused ones
+            # of their hundreds of arguments.
             if not function.is_declaration and function.linkage == llvm.Linkage.linkonce_odr:
                 function.linkage = "internal"
         super()._optimize_final_module()
@@ -220,8 +220,8 @@ class _PromptCache(FunctionCache):
     Numba's cache first registers numba's implementations of numpy and scipy, which takes a second. Loading machine code
     takes only 20 ms and needs none of these. A compilation registers them itself.
 
-    Numba keeps one index per function for all argument types. Reading the index imports the classes of every
-    discipline, and concurrent writes by two processes lose an entry. Here each set of argument classes has its own.
+    Numba keeps one index per function for all argument types. Reading that index imports the classes of every
+    discipline, and concurrent writes by two processes lose an entry. Here each set of argument classes has an index.
     """
 
     _impl_class = _WholeCacheImpl
@@ -326,7 +326,7 @@ def kernel_part(function: Callable[P, R]) -> Callable[P, R]:
 def kernel_apart(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a large function like `kernel`, but never inline it.
 
-    The compiler inlines functions, with the functions they call, where it expects a benefit. With the search for sites
+    Elsewhere, the compiler inlines functions and their callees where it expects a benefit. With the search for sites
     inlined in four places, a pass would grow to 100,000 instructions and take minutes to compile.
     """
     return _compiled(function, _ApartCompiler, forceinline=False)
@@ -380,10 +380,10 @@ def _finder(name: str) -> Callable[..., Any]:
 def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
     """Compile a kernel for these argument types, and return a callable that is faster to call many times.
 
-    At every call of a kernel, numba examines each array in each argument to select the machine code. For a grid's state
-    that takes ten times as long as the call itself. The returned callable skips this step, so the caller must pass the
-    right types. If compilation is switched off, return the kernel itself. If several processes need the same code, one
-    of them compiles it, and the others wait and load it from the cache.
+    At every call of a kernel, numba examines each array in each argument to select the machine code. For a grid's
+    state, that takes ten times as long as the call itself. The returned callable skips this step, so the caller must
+    pass the right types. If compilation is switched off, return the kernel itself. If several processes need the same
+    code, one process compiles it, and the others wait and load it from the cache.
 
     Parameters
     ----------
@@ -395,7 +395,7 @@ def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
     whole = function.whole if isinstance(function, _Kernel) else function
     if not isinstance(whole, Dispatcher):
         return cast("Callable[P, R]", whole)
-    # `numba.typeof` takes a millisecond, which adds up for a caller that creates many cores with the same array types.
+    # `numba.typeof` takes 1 ms, which adds up for a caller that creates many cores with the same array types.
     about = function, tuple(map(_layout, arguments))
     if about not in _PREPARED:
         with one_at_a_time(f"{function.__module__}.{function.__qualname__}"):
@@ -442,7 +442,7 @@ def one_at_a_time(what: str) -> Iterator[None]:
 class _Kernel:
     """A kernel that is declared to numba at its first call, or when a kernel that calls it is compiled.
 
-    A command imports hundreds of kernels but calls only a few; a kernel's cached machine code includes its callees.
+    A command imports hundreds of kernels but calls only a few. A kernel's cached machine code includes its callees.
     """
 
     def __init__(self, function: Callable[..., Any], compiler: type[_Compiler], *, forceinline: bool) -> None:
@@ -462,7 +462,7 @@ class _Kernel:
 
     @functools.cached_property
     def whole(self) -> Any:
-        """The callable for Python: the whole kernel as machine code, or the part if the kernel is private."""
+        """The callable for Python: the whole kernel as machine code, or only the part if the kernel is private."""
         part = self.part
         if part is self.py_func or self.py_func.__name__.startswith("_"):
             return part
@@ -522,7 +522,7 @@ def _stamp(package: Path) -> str:
 def _kept_in(root: Path) -> Path:
     """Return the cache folder for the current sources; the first call locks it and removes old cache folders."""
     folder = root / _STAMP
-    # If the folder is not writable, there is nothing to remove.
+    # If the folder is not writable, this process can remove nothing.
     with contextlib.suppress(OSError):
         _use(folder)
         _prune(root)
@@ -530,7 +530,7 @@ def _kept_in(root: Path) -> Path:
 
 
 def _use(folder: Path) -> None:
-    """Create a cache folder if it is missing, and lock it until this process exits, so that no process removes it."""
+    """Create a cache folder if missing, and lock it until this process exits, so that no other process removes it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # another process has removed the folder

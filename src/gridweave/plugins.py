@@ -17,7 +17,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 def own_entry_points(group: str) -> dict[str, str]:
     """Return gridweave's own entry points in a group, as a map from names to ``module:attribute``.
 
-    In a checkout, read the checkout's pyproject.toml, because the installed package may be older or missing.
+    In a checkout, read the entry points from pyproject.toml, as the installed package may be older or missing.
     """
     try:
         project = tomllib.loads(_CHECKOUT.read_text(encoding="utf-8"))["project"]

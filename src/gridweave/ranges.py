@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return the maximal half-open ranges that contain the numbers, sorted; order and duplicates do not matter.
+    """Return the numbers as sorted half-open ranges, as few as possible; order and duplicates do not matter.
 
     Examples
     --------

@@ -22,13 +22,13 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class SettingsChanged(msgspec.Struct, frozen=True, tag="SettingsChanged"):
-    """The event that the operator has changed a core's settings; `settings` has all the new settings."""
+    """The operator has changed a core's settings; `settings` contains the complete new settings."""
 
     settings: dict[str, Any]  # in the form that `plain` returns
 
 
 class Change(NamedTuple):
-    """A setting whose value differs from the value in the journal, or that this release does not know."""
+    """A setting that differs from its value in the journal, or that is unknown to this release."""
 
     path: str
     before: Any
@@ -51,20 +51,20 @@ class Change(NamedTuple):
 
 
 def _named(path: str, changeable: Changeable) -> str | None:
-    """Return the path of the entry that covers a setting, at its own path or above, or None."""
+    """Return the path of the entry that covers a setting, i.e. the setting's path or a parent of it, or None."""
     plain = re.sub(r"\[\d+\]", "", path)
     return next((name for name in changeable if plain == name or plain.startswith(f"{name}.")), None)
 
 
 def plain(value: object) -> Any:
-    """Convert settings to the journal's form, i.e. dicts, lists, numbers and strings; NODEFAULT becomes None."""
+    """Convert settings to the form used in journals: dicts, lists, numbers and strings; NODEFAULT becomes None."""
     return None if value is msgspec.NODEFAULT else msgspec.msgpack.decode(_ENCODER.encode(value))
 
 
 def settings_changes(kept: Any, now: Any, path: str = "") -> Iterator[Change]:
     """Yield the differences between the current settings and the plain settings from a journal.
 
-    A field that is missing in the journal, which an older release may have written, counts as having its default.
+    A field that is missing in the journal, e.g. because an older release wrote the journal, has its default.
     """
     if isinstance(now, msgspec.Struct) and isinstance(kept, dict):
         left = kept | {}

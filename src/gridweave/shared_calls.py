@@ -1,4 +1,4 @@
-"""Answer many questions with few calls: questions that arrive during a call share the next call."""
+"""Answer many questions with few calls: all questions that arrive during a call share the next call."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class SharedCalls(Generic[Q, A]):
         self._under_way: asyncio.Task[None] | None = None
 
     async def ask(self, question: Q) -> A:
-        """Return the answer to a question, or raise its error; if cancelled while waiting, withdraw the question."""
-        import asyncio  # deferred for commands that never call this
+        """Return the answer to a question, or raise the question's error; withdraw the question if cancelled."""
+        import asyncio  # imported here because many commands never call this
 
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, answer))

@@ -32,7 +32,7 @@ from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 
 STEPS = 60
-"""Number of random steps in each run before submissions stop and the site finishes its jobs."""
+"""Number of random steps in each run, after which submissions stop and the site finishes its jobs."""
 
 MOST_STEPS = 2_000
 """Maximum number of steps that the site may take to finish its jobs."""
@@ -45,16 +45,16 @@ NEEDED_BY: dict[str, tuple[str, ...]] = {
     "forms": ("form_of", "rate_of"),
     "columns": ("figures",),
 }
-"""The methods that a discipline must override, by trait."""
+"""Maps a trait to the methods that a discipline with this trait must override."""
 
 ONLY_WITH = ("learns", "counts_work", "forms", "columns")
-"""Traits whose methods must not be overridden unless the trait is declared, because they would never be called."""
+"""Traits whose methods a discipline must not override without declaring the trait, as they would never be called."""
 
 
 def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: int = 6, seeds: int = 3) -> None:
     """Check that a discipline obeys the laws on which the rest of gridweave relies.
 
-    For each policy, submit, cancel and end random jobs at a `SiteCore`. The laws:
+    For each policy, submit, cancel and end random jobs at a `SiteCore`. These are the laws:
 
     - **Options.** An unknown option is refused; the policy has the discipline's name and a label.
     - **Invariants.** The site's state is consistent, and no job waits forever at an idle site.
@@ -67,8 +67,8 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
       commands from then on.
     - **Copies are independent.** Events and queries sent to a copy of a site do not change the original.
     - **A pass is idempotent.** A second pass at the same instant changes nothing.
-    - **Quotes are kept.** A job that is quoted an immediate start starts when it is submitted. A job starts no later
-      than a binding promise, provided that jobs end by their limits and no other events arrive.
+    - **Quotes are kept.** A job that is quoted an immediate start starts upon submission. A job starts no later than a
+      binding promise, provided that jobs end by their limits and no other events arrive.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ _NEEDS = ((1.0, 0.0, 0.0), (0.1, 0.8, 0.1), (0.1, 0.1, 0.8))
 
 
 class _Run:
-    """A random run of a site and a second site with the same events; the second is sometimes restored from a state."""
+    """A random run of two sites with the same events; the second site is sometimes restored from a state."""
 
     def __init__(self, entry: Entry, policy: Policy, nodes: int, seed: int) -> None:
         self._entry, self._policy, self._nodes = entry, policy, nodes
@@ -186,7 +186,7 @@ class _Run:
         self._rng = np.random.default_rng(seed)
         self.now_ms = self._number = 0
         self._site = SiteCore(nodes, policy)
-        # Without the trait `week`, a discipline must not depend on the time of the week, so give the second another.
+        # Without the trait `week`, a discipline must not depend on the week clock, so give the second site another.
         self._second = SiteCore(nodes, policy, week=FROM_MONDAY if self._traits.week else _LATER)
         self._jobs: dict[int, Job] = {}
         self._rate: dict[int, int] = {}

@@ -11,7 +11,7 @@ from gridweave.errors import OptionError
 _BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(?:([kmgtp])(i?))?b?(/s)?", re.ASCII | re.IGNORECASE)
 
 Kinds = Mapping[str, Callable[[str], Any]]
-"""Maps the name of each value to the value's parser."""
+"""Maps the name of each value to its parser."""
 
 
 def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
