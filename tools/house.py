@@ -80,7 +80,7 @@ PHRASES = (
         "go(es)? on",
         "hand(s|ed)? in",
         "hopeless",
-        "(?<!there )is none",
+        "(?<!there )is (?-i:none)",
         "keepers?",
         "knocks?",
         "lanes?",
