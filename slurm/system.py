@@ -28,7 +28,7 @@ failed, or the batch system preempted it. Empty: it has not ended.
 
 
 class RequestRejectedError(UnavailableError):
-    """The batch system rejected a request, as too large or as one too many, without saying which of the two."""
+    """The batch system rejected a request: it is too large, or one too many; the system does not say which."""
 
 
 class LimitError(UnavailableError):

@@ -423,7 +423,7 @@ class RayTable(Table, frozen=True, kw_only=True):
 
     @property
     def store_bytes(self) -> int:
-        """The memory of each Ray node for objects, in bytes."""
+        """The size of the object store of each Ray node, in bytes."""
         return self.object_store_mb << 20
 
 

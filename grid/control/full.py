@@ -499,7 +499,7 @@ class FullControl(Control):
         return self._those_apart().submit(now_ms, asked, never)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Apply a change or a measurement of the links, for all later placements."""
+        """Apply a link change or a measurement to all later placements."""
         self._queue.links_changed(news)
         self._changed = True
         return [] if self._apart is None else self._apart.links_changed(now_ms, news)

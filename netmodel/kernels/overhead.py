@@ -128,7 +128,7 @@ def _alone_is_more(
 def _loaded_is_more(
     net: NetArrays, communication: Record, parts: Records, n_parts: Int, over_ms: float, busy_ms: float
 ) -> bool:
-    """Whether the messages counted by `_alone_is_more` exceed a limit on links that carry the job's whole load."""
+    """Whether messages add over ``over_ms``, or fill a link over ``busy_ms``, if links carry the whole load."""
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     sites = len(net.lag_ms)
     more_ms = 0.0

@@ -102,7 +102,7 @@ def _as(kind: type[T], table: msgspec.Struct, common: type[msgspec.Struct] | Non
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The demonstration's jobs, in real time, and the grid that runs them."""
+    """The jobs of the demonstration, with submit times and lengths in real time, and the grid that runs them."""
 
     built: Built
 

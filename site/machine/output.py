@@ -40,7 +40,7 @@ class RankOutput:
 
     When output is dropped, a line that says so is added beyond the limit. ``writers`` are the pipe ends for the rank
     (call `close_writers` once the rank has them), and ``problem`` is the reason why output is missing. ``give``
-    transfers a new file to the user.
+    makes the user the owner of a new file.
     """
 
     def __init__(

@@ -231,7 +231,7 @@ class JobRegistry:
         return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
 
     def _until(self, bound: Bound, now_ms: int) -> str:
-        """Describe when a quota will have capacity again at the latest, according to running jobs' time limits."""
+        """Describe when a quota will have capacity at the latest, judged by the running jobs' time limits."""
         if bound.until_ms is not None:
             return f"older use leaves the window, {when_text(bound.until_ms, now_ms)} at the latest"
         if bound.what == "node-hours":

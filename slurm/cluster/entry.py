@@ -120,7 +120,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def batch_users(self) -> dict[str, BatchUser]:
-        """The accounts for jobs, by user."""
+        """The Slurm account and Unix account that each user's jobs use, by user."""
         tables = {user: UserTable(account=to) if isinstance(to, str) else to for user, to in self.users.items()}
         return {user: BatchUser(account=to.account, runs_as=to.runs_as) for user, to in tables.items()}
 

@@ -261,7 +261,7 @@ def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[st
 
 
 def _queued(line: str) -> QueuedInSlurm | None:
-    """Parse a job in `SQUEUE_FORMAT`, without the random mark before it; return None if it cannot be parsed."""
+    """Parse a line in `SQUEUE_FORMAT` whose random prefix has been removed; return None if the line is malformed."""
     fields = line.rstrip("\n").split("|", 9)
     if len(fields) != 10 or not re.match(r"\d", fields[2]):
         return None

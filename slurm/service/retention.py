@@ -22,8 +22,8 @@ from gridweave.slurm.service.folder import NODES, REGISTERS, Left, NodeLeft, Sha
 class KeptOutput:
     """Keeps the output of nodes that were given back, within the limits.
 
-    Jobs in an existing allocation are not registered, because its nodes apply the limits themselves until it ends. The
-    methods may be called from several threads.
+    Until an allocation ends, its own nodes apply the limits to their jobs, so these jobs are not registered. Methods
+    may be called from several threads.
     """
 
     def __init__(self, folder: SharedFolder, limits: OutputLimits) -> None:

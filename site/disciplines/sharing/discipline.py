@@ -274,7 +274,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
 
 def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
-    """Return a job's resource needs; if unknown, assume a node's whole memory, so that no other job joins the job."""
+    """Return a job's resource needs. If they are unknown, assume a node's whole memory, so that the job runs alone."""
     return job.resources or job.assumed or Resources(memory=max(kind.memory for kind in kinds))
 
 

@@ -1,4 +1,4 @@
-"""``gridweave simulate --discipline lomarc``: a site whose nodes jobs share, under several variants side by side."""
+"""``gridweave simulate --discipline lomarc``: compare variants of a site on which jobs share nodes."""
 
 from __future__ import annotations
 
