@@ -248,8 +248,7 @@ def _watchdog(state: LocalGridState) -> PartStatus:
         detail = f"does not run, so nothing restarts what ends; {_up(state)} starts it"
         if kept is not None and kept.gave_up:
             why = f": {kept.problem}" if kept.problem else ""
-            after = f" after {kept.tries} tries" if kept.tries else ""
-            message = f"gave up {', '.join(kept.missing)}{after}{why}"
+            message = f"gave up {', '.join(kept.missing)} after {kept.gave_up_after}{why}"
             detail = f"{message}; see logs/{LOG}, fix the problem, and run {_up(state)}"
         return PartStatus(name=WATCHDOG, well=False, detail=detail)
     place = process.pid, process.start_ticks

@@ -70,6 +70,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     last_ms: int = 0  # Unix time of the last try
     problem: str = ""  # why the last try failed; empty: it succeeded
     gave_up: bool = False
+    gave_up_after: str = ""  # the tries or the time after which it gave up
 
 
 def _probe(address: str) -> None:
@@ -110,6 +111,7 @@ class GridWatchdog:
             if state is None or all(process.pid != own_pid for process in state.watchdog):
                 return True
             if not state.missing:
+                self._away_since_s = None
                 if self.kept.tries and self._monotonic_s() - self._mended_s > STEADY_S:
                     self._change(tries=0)
                 self._wait(state, _LOOK_EVERY_S)
@@ -151,7 +153,7 @@ class GridWatchdog:
         return True
 
     def _give_up(self, missing: tuple[str, ...], after: str) -> bool:
-        self._change(gave_up=True, missing=missing)
+        self._change(gave_up=True, gave_up_after=after, missing=missing)
         why = f": {self.kept.problem}" if self.kept.problem else ""
         self._say(
             f"GIVEN UP after {after}: {_listed(missing)} cannot be restarted{why}; "

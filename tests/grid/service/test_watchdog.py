@@ -212,6 +212,35 @@ def test_it_waits_for_a_cluster_of_others_without_counting_tries(tmp_path: Path)
     assert bench.said[0] == "no Ray cluster answers; waiting for it"
 
 
+def test_a_cluster_of_others_that_came_back_is_waited_for_again(tmp_path: Path) -> None:
+    """The day of patience starts at the last loss, even if someone else restarted what was missing before."""
+    bench = Bench(tmp_path, [""])
+    external = {"own_ray": False, "address": "10.0.0.1:6379"}
+    both = [process_of(os.getpid(), part) for part in (HEAD, GATEWAY)]
+    lost = msgspec.structs.replace(a_state(tmp_path, bench.own), **external)
+
+    def probe(address: str) -> None:
+        if bench.now_s < AWAY_S:
+            raise UnavailableError("no Ray cluster answers")
+
+    def wait(state: LocalGridState | None, longest_s: float) -> None:
+        bench.now_s += longest_s
+        if bench.tried_s:
+            write_state(a_state(tmp_path))  # another watchdog has it now
+        elif bench.now_s > 2 * AWAY_S:
+            write_state(lost)
+        elif bench.now_s > 100:
+            write_state(a_state(tmp_path, bench.own, *both))
+            bench.now_s += STEADY_S
+
+    bench.watchdog = GridWatchdog(
+        NAME, bench._repair, say=bench.said.append, wait=wait, monotonic_s=lambda: bench.now_s, probe=probe
+    )
+    write_state(lost)
+    assert bench.watchdog.run(os.getpid())
+    assert len(bench.tried_s) == 1
+
+
 def test_it_gives_up_a_cluster_of_others_that_is_gone(tmp_path: Path) -> None:
     """The address of a cluster that is gone for good is not asked forever; `status` says so, and `up` begins again."""
     bench = Bench(tmp_path, [])

@@ -119,14 +119,14 @@ async def test_ranks_that_nobody_knows_to_run_are_ended(machine: Machine) -> Non
 @pytest.mark.asyncio
 async def test_ranks_whose_gate_nobody_opens_are_ended_even_without_a_runner(machine: Machine) -> None:
     """Ranks of a dead grid would otherwise wait forever; the next runner, if there is one, hears of their end."""
-    launch = machine.launch("sh", "-c", "echo ran >> ran", ranks=2, alone_ms=300, gate_ms=500)
+    launch = machine.launch("sh", "-c", "echo ran >> ran", ranks=2, alone_ms=300, gate_ms=3_000)
     async with machine.runner() as runner:
         await runner.start(launch)
         await machine.event(runner, NodeTaskReady)
         state = runner.state(1, 0)
-    assert state is not None
-    handle = open_process(state.shim_pid, state.shim_start_ticks)
-    assert handle is not None, "the ranks wait on when their runner is away"
+        assert state is not None
+        handle = open_process(state.shim_pid, state.shim_start_ticks)
+        assert handle is not None
     try:
         assert select.select([handle], [], [], PATIENCE_S)[0], "the ranks wait at their gate forever"
     finally:
