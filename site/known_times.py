@@ -62,6 +62,11 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return f"experience of {whose} is out of range; expected {expected}"
         return None
 
+    def edit_problem(self) -> str | None:
+        """Return why these times cannot be an edit, or None; with 0 runs they delete an entry, and need no values."""
+        whole = self if self.runs else msgspec.structs.replace(self, runs=1, mean_ms=1.0, deviation_ms=0.0)
+        return whole.problem()
+
 
 class ExperienceChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Changes to the run times that a site has learned.

@@ -565,10 +565,10 @@ class Heterogeneous(Discipline):
     @override
     def edit_problem(self, changes: Any) -> str | None:
         try:
-            read_times(changes)
+            edits = read_times(changes)
         except msgspec.ValidationError as error:
             return f"the changes to the learned run times cannot be read: {error}"
-        return None
+        return next((problem for edit in edits if (problem := edit.edit_problem())), None)
 
     @override
     def edit(self, changes: Any) -> None:

@@ -368,6 +368,9 @@ async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> No
         changes = msgspec.to_builtins([better, msgspec.structs.replace(before[0], runs=0)])
         with pytest.raises(InputError, match=r"cannot be read: Expected `array`, got `int`"):
             await backend.ask_discipline("south", EXPERIENCE, 7)
+        wrong = [{"job_class": "mesh", "runs": 3, "mean_ms": -1.0}]
+        with pytest.raises(InputError, match="is out of range"):
+            await backend.ask_discipline("south", EXPERIENCE, wrong)
         after = await backend.ask_discipline("south", EXPERIENCE, changes)
         assert read_times(after) == [before[1], better]
         assert await backend.ask_discipline("south", "weather", changes) is None
