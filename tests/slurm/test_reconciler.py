@@ -371,7 +371,7 @@ async def test_an_option_that_is_taken_away_is_passed_on_no_more(tmp_path: Path)
 async def test_what_changes_while_the_site_is_told_is_seen_to_at_once(
     site: KeptSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that ends while the keeper still acts on the last change has its nodes back before the next look."""
+    """A job that ends while the reconciler still acts on the last change has its nodes back before the next look."""
     acted = 0
 
     async def follow() -> None:
