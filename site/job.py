@@ -1,8 +1,4 @@
-"""Jobs of a site and of the grid, users' requests, and their limits.
-
-`Job` is a job as a site's scheduler sees it. `JobRequest` is a user's request, and `JobRecord` the state and result of
-the job. The checks reject values that are impossible on any machine or calendar.
-"""
+"""Jobs as sites and the grid see them (`Job`), users' requests (`JobRequest`), their results, and their limits."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.array_tasks import ArrayTask, Ranges, ranges_problem, tasks_problem, without
+from gridweave.site.chunks import Chunk
 from gridweave.site.launch import (
     DEFAULT_GRACE_MS,
     DEFAULT_OUTPUT_LIMIT_BYTES,
@@ -171,7 +168,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     job_id : int
         Unique, >= 0.
     width : int
-        Number of nodes.
+        Number of chunks; without a ``chunk``, the number of nodes.
     estimate_ms : int
         Wall time limit; the job is killed when it reaches it.
     priority : float
@@ -196,6 +193,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         empty: the site decides.
     evictions : int
         Number of evictions before the job came to this site, which continues the count when raising the job's level.
+    chunk : Chunk, optional
+        What each chunk needs; None: a whole node.
     """
 
     job_id: int
@@ -214,6 +213,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     if_evicted: IfEvicted = ""
     evictions: int = 0
     assumed: Resources | None = None
+    chunk: Chunk | None = None
 
     @property
     def needs_telling(self) -> bool:
@@ -222,7 +222,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         A priority of 0 is not sent, so a site with levels below 0 quotes a job of priority 0 at its lowest level.
         """
         has_class = self.job_class is not None or bool(self.class_name)
-        return bool(self.forms or self.evictions) or has_class or self.priority != 0
+        return bool(self.forms or self.evictions or self.chunk) or has_class or self.priority != 0
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
@@ -233,9 +233,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
     end_by_estimate_ms: int
 
 
-MAX_ID = 2**63 - 1
-
-ASKED_ID = MAX_ID
+ASKED_ID = MAX_ID = 2**63 - 1
 """Id of the hypothetical job in a quote; it sorts after all jobs submitted at the same time."""
 
 SUM_TOLERANCE = 1e-6
@@ -285,7 +283,7 @@ def check_job(job: Job) -> None:
 
 
 Where = Literal["each-node", "first-node"]
-"""Where ranks run: one on each node of a fragment, or only one, on its first node, as for a batch script."""
+"""Where ranks run: one for each chunk of a fragment, or only one, on its first node, as for a batch script."""
 
 OWN_IDS = 10**12
 """Job ids of a site's own users start at this number times the site's index (from 1); grid job ids are lower."""
@@ -311,9 +309,7 @@ MOST_AFTER = 1_000
 MOST_NAME = 200
 """Maximum number of characters in an array's name and in a batch system option."""
 
-MOST_BATCH_OPTIONS = 20
-"""Maximum number of batch system options per job."""
-
+MOST_BATCH_OPTIONS = 20  # per job
 _BATCH_OPTION = re.compile(r"[a-z][a-z-]*=.")
 
 MOST_FORMS = 20
@@ -455,6 +451,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    nodes : int
+        Width: the number of nodes or, with a ``chunk``, of chunks.
     limit_ms : int
         Wall time limit, also used as the run time estimate for planning.
     priority, weight : float
@@ -475,6 +473,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     forms : tuple of JobForm
         Forms from which the site chooses one; `nodes` must then be the width of the widest form. Only sites with
         different machines accept such a job.
+    chunk : Chunk, optional
+        What each chunk needs; None: a whole node.
     """
 
     program: Program
@@ -494,6 +494,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     account: str = ""
     batch_options: tuple[str, ...] = ()
     forms: tuple[JobForm, ...] = ()
+    chunk: Chunk | None = None
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):

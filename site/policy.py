@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError, check_known
+from gridweave.site.chunks import NodeKind
 from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules, SiteRules
 from gridweave.site.kernels.limits import FROM_MONDAY, WEEK_MS, LimitArrays, WeekClock, next_open
 from gridweave.site.kernels.order import ORDERS
@@ -23,6 +24,9 @@ BACKFILLS = {"queue": ("easy", "none", "conservative", "slack"), "planning": ("e
 """The backfilling methods of each discipline; the first is the default."""
 
 CHOICES = ("first-fit", "best-fit")
+
+PLACEMENTS = ("best-fit", "worst-fit", "first-fit")
+"""Orders in which a job fills nodes whose resources are counted; the index is the code in kernels."""
 
 DEFAULT_SLACK = 0.5
 
@@ -162,6 +166,10 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         aging.
     limits : tuple of Limit
         Limits on jobs; only for planning.
+    kinds : tuple of NodeKind
+        The kinds of the site's nodes, if the site counts cores, memory and GPUs; empty: jobs get whole nodes.
+    placement : str
+        Which nodes a job gets first, if the site counts resources: a name in `PLACEMENTS` (docs/resources.md).
 
     Raises
     ------
@@ -181,8 +189,11 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     slack: float = DEFAULT_SLACK
     aging_ms: float = math.inf
     limits: tuple[Limit, ...] = ()
+    kinds: tuple[NodeKind, ...] = ()
+    placement: str = "best-fit"
 
     def __post_init__(self) -> None:
+        check_known("placement", self.placement, PLACEMENTS)
         check_known("discipline", self.discipline, BACKFILLS)
         check_known("order", self.order, ORDERS)
         check_known(f"backfill of a {self.discipline} site", self.backfill, BACKFILLS[self.discipline])

@@ -35,6 +35,9 @@ Progress = Callable[[int, int], None]
 
 DRIVERS = ("batch", "core")
 
+_OF_KINDS = ("kinds", "placement")
+"""Options of a policy that matter only if the site counts resources."""
+
 # Jobs to simulate between progress reports; None leaves the choice to the discipline.
 _CHUNK: int | None = None
 
@@ -170,6 +173,7 @@ def _options_of(policy: Policy) -> dict[str, Any]:
     options: dict[str, Any] = {"discipline": policy.discipline, **msgspec.to_builtins(policy)}
     if isinstance(policy, SitePolicy):
         options["slack"] = policy.slack if policy.backfill == "slack" else None
+        options = {name: value for name, value in options.items() if policy.kinds or name not in _OF_KINDS}
     finite: dict[str, Any] = _without_infinite(options)
     return finite
 

@@ -37,6 +37,9 @@ class Traits:
     fractions : bool
         Jobs get fractions of nodes, and several tasks of a job may run on the same node. A `StartJob` or `MoveJob` then
         lists a node once for each task on the node.
+    counts_resources : bool
+        The site counts cores, memory and GPUs of its nodes, and jobs may ask for chunks (docs/resources.md). A
+        `StartJob` lists a node once for each of the job's chunks on it.
     slices_time : bool
         A running job may pause while other jobs use its nodes.
     shares_time : bool
@@ -76,6 +79,7 @@ class Traits:
     chooses_nodes: bool = False
     shares_nodes: bool = False
     fractions: bool = False
+    counts_resources: bool = False
     slices_time: bool = False
     shares_time: bool = False
     pauses: bool = False

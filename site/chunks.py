@@ -1,0 +1,140 @@
+"""What a job needs on each node, and what nodes have: chunks and kinds of nodes (docs/resources.md).
+
+A job asks for ``width`` chunks, all alike. A chunk fits on one node, and several chunks, of one job or of several, may
+share a node. A job that asks for no chunk gets whole nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+MAX_AMOUNT = 10**9
+"""Largest amount of a resource on one node; a larger value must be an input error."""
+
+MAX_KINDS = 62
+"""Largest number of kinds of nodes at a site, because a set of kinds is a bit mask."""
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """The resources that a job needs for each of its ``width`` chunks.
+
+    Attributes
+    ----------
+    cores : int
+        Cores, at least 1; 0: the whole node, in which case ``exclusive`` is true and nothing else is counted.
+    memory_mb : int
+        Memory in MB (10**6 bytes); 0: not counted.
+    gpus : int
+        Number of GPUs.
+    gpu_type : str
+        Required type of the GPUs and, therefore, of the node; empty: any type.
+    others : tuple of (str, int)
+        Amounts of other countable resources, by name, ascending.
+    labels : tuple of str
+        Labels that the node must have, ascending. The name of a kind also counts as a label.
+    exclusive : bool
+        Whether the job's nodes run no other job.
+    per_node : int
+        Exact number of the job's chunks on each of its nodes, a divisor of the job's width; 0: any number.
+    """
+
+    cores: int = 1
+    memory_mb: int = 0
+    gpus: int = 0
+    gpu_type: str = ""
+    others: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()
+    exclusive: bool = False
+    per_node: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each chunk is a whole node."""
+        return self.cores == 0
+
+    def suits(self, kind: NodeKind) -> bool:
+        """Whether a node of this kind has the right labels and type of GPU, whatever its size."""
+        return {*self.labels} <= {kind.name, *kind.labels} and self.gpu_type in ("", kind.gpu_type)
+
+
+WHOLE_NODE = Chunk(cores=0, exclusive=True)
+"""The chunk of a job that asks for nothing but its width."""
+
+
+class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Nodes that are alike. The nodes of a site are numbered consecutively, in the order of its kinds.
+
+    Attributes
+    ----------
+    name : str
+    count : int
+        Number of nodes, at least 1.
+    cores : int
+        Cores of each node, at least 1.
+    memory_mb : int, optional
+        Memory of each node in MB (10**6 bytes); None: not counted.
+    gpus : int
+        GPUs of each node.
+    gpu_type : str
+        Type of the GPUs, e.g. ``a100``; empty if unknown, or without GPUs.
+    others : tuple of (str, int)
+        Amounts of other countable resources on each node, by name, ascending.
+    labels : tuple of str
+        Names that a job can require.
+    speed : float
+        Speed relative to the machine on which run times were measured; only for sites whose discipline uses speeds.
+    """
+
+    name: str
+    count: int
+    cores: int = 1
+    memory_mb: int | None = None
+    gpus: int = 0
+    gpu_type: str = ""
+    others: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()
+    speed: float = 1.0
+
+
+FIRST_COLUMNS = ("cores", "memory_mb", "gpus")
+"""The resources that every site counts; a kind without a memory size gets `MAX_AMOUNT`."""
+
+
+def columns_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
+    """Return the names of the resources that a site counts, in the order of the columns in its arrays."""
+    return (*FIRST_COLUMNS, *sorted({name for kind in kinds for name, _ in kind.others}))
+
+
+def capacity_of(kind: NodeKind, columns: Sequence[str]) -> tuple[int, ...]:
+    """Return how much of each resource a node of this kind has."""
+    memory_mb = MAX_AMOUNT if kind.memory_mb is None else kind.memory_mb
+    others = dict(kind.others)
+    return (kind.cores, memory_mb, kind.gpus, *(others.get(name, 0) for name in columns[len(FIRST_COLUMNS) :]))
+
+
+def request_of(chunk: Chunk, columns: Sequence[str]) -> tuple[int, ...]:
+    """Return how much of each resource a chunk needs; all 0 for a whole node."""
+    others = dict(chunk.others)
+    return (chunk.cores, chunk.memory_mb, chunk.gpus, *(others.get(name, 0) for name in columns[len(FIRST_COLUMNS) :]))
+
+
+def chunks_on(chunk: Chunk, kind: NodeKind) -> int:
+    """Return how many chunks an idle node of this kind can hold, or 0 if the kind does not suit.
+
+    Examples
+    --------
+    >>> gpu = NodeKind(name="gpu", count=2, cores=64, gpus=4, gpu_type="a100")
+    >>> chunks_on(Chunk(cores=8, gpus=1), gpu), chunks_on(Chunk(cores=8), gpu), chunks_on(WHOLE_NODE, gpu)
+    (4, 8, 1)
+    """
+    if not chunk.suits(kind):
+        return 0
+    if chunk.is_whole:
+        return 1
+    names = columns_of([kind])
+    if not {name for name, _ in chunk.others} <= {*names}:
+        return 0
+    pairs = zip(capacity_of(kind, names), request_of(chunk, names), strict=True)
+    return min(there // needed for there, needed in pairs if needed)

@@ -1,0 +1,267 @@
+"""Nodes whose cores, memory and GPUs are counted: which units of a job fit where, and which nodes a job gets.
+
+The rules are those of docs/resources.md, "Rules". A job consists of *units*: a chunk, the chunks of one node
+(``Chunk.per_node``), or a whole node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.site.chunks import WHOLE_NODE, Chunk, NodeKind, capacity_of, columns_of, request_of
+
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
+
+BEST_FIT, WORST_FIT, FIRST_FIT = 0, 1, 2
+"""Codes of `gridweave.site.policy.PLACEMENTS`."""
+
+CORES = np.int64(0)
+"""The column of the cores; every chunk asks for at least one, so a node is idle if all of its cores are free."""
+
+NO_ENTRY = np.int64(-1)
+"""Ends a list of entries."""
+
+MANY = np.int64(2**31 - 1)
+"""The number of units on a node if there is no limit except the node's resources."""
+
+ENTRY = np.dtype([("node", np.int64), ("units", np.int64), ("next", np.int64)], align=True)
+"""A job's units on a node, and the next entry of the same job, or of the list of unused entries."""
+
+Amounts = npt.NDArray[np.int64]
+"""How much of each resource is free on each node, shape (nodes, resources)."""
+
+
+class NodeArrays(NamedTuple):
+    """The nodes of a site that counts resources, what each job asks for, and what it holds.
+
+    Attributes
+    ----------
+    total, free : numpy.ndarray of int64, shape (nodes, resources)
+        Capacity of each node, and what is free now; the columns are those of `columns_of`.
+    kind : numpy.ndarray of int64, shape (nodes,)
+        Kind of each node.
+    placement : int
+        BEST_FIT, WORST_FIT or FIRST_FIT.
+    request : numpy.ndarray of int64, shape (slots, resources)
+        What a unit of each job asks for; all 0 for a whole node.
+    chunks : numpy.ndarray of int64, shape (slots,)
+        Chunks per unit.
+    most : numpy.ndarray of int64, shape (slots,)
+        Maximum number of units on one node.
+    exclusive : numpy.ndarray of bool, shape (slots,)
+    kinds : numpy.ndarray of int64, shape (slots,)
+        Bit mask of the kinds of nodes that suit each job.
+    scarcest : numpy.ndarray of int64, shape (slots,)
+        Column of each job's scarcest resource.
+    entries : numpy.ndarray of ENTRY, shape (capacity,)
+        The units of all jobs that hold nodes or have nodes in a plan.
+    first : numpy.ndarray of int64, shape (slots,)
+        First entry of each job, or `NO_ENTRY`.
+    unused : numpy.ndarray of int64, shape (1,)
+        First unused entry.
+    chosen : numpy.ndarray of int64, shape (nodes, 2)
+        Nodes and units of the last placement, in the order in which they were chosen.
+    n_chosen : numpy.ndarray of int64, shape (1,)
+    later : numpy.ndarray of int64, shape (nodes, resources)
+        Scratch: free amounts at a later time.
+    """
+
+    total: Amounts
+    free: Amounts
+    kind: npt.NDArray[np.int64]
+    placement: int
+    request: npt.NDArray[np.int64]
+    chunks: npt.NDArray[np.int64]
+    most: npt.NDArray[np.int64]
+    exclusive: npt.NDArray[np.bool_]
+    kinds: npt.NDArray[np.int64]
+    scarcest: npt.NDArray[np.int64]
+    entries: npt.NDArray[np.void]
+    first: npt.NDArray[np.int64]
+    unused: npt.NDArray[np.int64]
+    chosen: npt.NDArray[np.int64]
+    n_chosen: npt.NDArray[np.int64]
+    later: Amounts
+
+
+def empty_nodes(kinds: Sequence[NodeKind], placement: int, *, slots: int, entries: int) -> NodeArrays:
+    """Return idle nodes, with capacity for ``slots`` jobs and ``entries`` entries."""
+    columns = columns_of(kinds)
+    of_kinds = np.array([capacity_of(kind, columns) for kind in kinds], np.int64).reshape(-1, len(columns))
+    kind = np.repeat(np.arange(len(kinds)), [kind.count for kind in kinds]).astype(np.int64)
+    table = np.zeros(entries, ENTRY)
+    table["next"] = [*range(1, entries), NO_ENTRY]
+    return NodeArrays(
+        total=of_kinds[kind],
+        free=of_kinds[kind],
+        kind=kind,
+        placement=placement,
+        request=np.zeros((slots, len(columns)), np.int64),
+        chunks=np.ones(slots, np.int64),
+        most=np.ones(slots, np.int64),
+        exclusive=np.zeros(slots, np.bool_),
+        kinds=np.zeros(slots, np.int64),
+        scarcest=np.zeros(slots, np.int64),
+        entries=table,
+        first=np.full(slots, NO_ENTRY),
+        unused=np.zeros(1, np.int64),
+        chosen=np.zeros((len(kind), 2), np.int64),
+        n_chosen=np.zeros(1, np.int64),
+        later=np.zeros((len(kind), len(columns)), np.int64),
+    )
+
+
+class Request(NamedTuple):
+    """What a job asks for, as a row of `NodeArrays`."""
+
+    request: tuple[int, ...]
+    chunks: int
+    most: int
+    exclusive: bool
+    kinds: int
+    scarcest: int
+
+
+def request_row(chunk: Chunk | None, kinds: Sequence[NodeKind]) -> Request:
+    """Return what a job asks for at a site with these kinds of nodes; whole nodes if ``chunk`` is None."""
+    chunk = chunk or WHOLE_NODE
+    columns = columns_of(kinds)
+    per_unit = chunk.per_node or 1
+    request = tuple(amount * per_unit for amount in request_of(chunk, columns))
+    site = [sum(kind.count * capacity_of(kind, columns)[column] for kind in kinds) for column in range(len(columns))]
+    shares = [amount / total if total else 0.0 for amount, total in zip(request, site, strict=True)]
+    return Request(
+        request=request,
+        chunks=per_unit,
+        most=1 if chunk.is_whole or chunk.per_node else int(MANY),
+        exclusive=chunk.exclusive,
+        kinds=sum(1 << number for number, kind in enumerate(kinds) if chunk.suits(kind)),
+        scarcest=shares.index(max(shares)),
+    )
+
+
+def fill_request(nodes: NodeArrays, slot: int, row: Request) -> None:
+    """Fill in a job's row."""
+    for name, value in zip(Request._fields, row, strict=True):
+        getattr(nodes, name)[slot] = value
+
+
+@kernel_part
+def units_on(nodes: NodeArrays, free: Amounts, slot: Int, node: Int) -> Int:
+    """Return how many units of a job fit on a node with these free amounts (rules 1 and 2)."""
+    if (nodes.kinds[slot] >> nodes.kind[node]) & 1 == 0:
+        return 0
+    if nodes.exclusive[slot] and free[node, CORES] < nodes.total[node, CORES]:
+        return 0
+    units = nodes.most[slot]
+    for column in range(free.shape[1]):
+        needed = nodes.request[slot, column]
+        if needed > 0:
+            there = free[node, column]
+            if there < needed * units:
+                units = there // needed
+                if units <= 0:
+                    return 0
+    return units
+
+
+@kernel
+def fits(nodes: NodeArrays, free: Amounts, slot: Int, width: Int) -> bool:
+    """Whether a job of ``width`` chunks fits (rule 3)."""
+    left = width // nodes.chunks[slot]
+    for node in range(len(free)):
+        left -= units_on(nodes, free, slot, node)
+        if left <= 0:
+            return True
+    return False
+
+
+@kernel
+def choose(nodes: NodeArrays, free: Amounts, slot: Int, width: Int) -> bool:
+    """Choose the nodes of a job by rule 4, in ``chosen``; return whether the job fits."""
+    left = width // nodes.chunks[slot]
+    column = nodes.scarcest[slot]
+    by_number = nodes.placement == FIRST_FIT or nodes.request[slot, CORES] == 0
+    sign = -1 if nodes.placement == WORST_FIT else 1
+    n_chosen = 0
+    last, last_node = np.int64(-(2**62)), np.int64(-1)
+    while left > 0:
+        best, best_node, best_units = np.int64(2**62), np.int64(-1), np.int64(0)
+        for node in range(len(free)):
+            rank = np.int64(0) if by_number else sign * free[node, column]
+            is_next = rank > last or (rank == last and node > last_node)
+            if is_next and rank < best:
+                units = units_on(nodes, free, slot, node)
+                if units > 0:
+                    best, best_node, best_units = rank, node, units
+        if best_node < 0:
+            return False
+        nodes.chosen[n_chosen, 0] = best_node
+        nodes.chosen[n_chosen, 1] = min(best_units, left)
+        left -= best_units
+        n_chosen += 1
+        last, last_node = best, best_node
+    nodes.n_chosen[0] = n_chosen
+    return True
+
+
+@kernel_part
+def amount(nodes: NodeArrays, slot: Int, node: Int, units: Int, column: Int) -> Int:
+    """Return how much of a resource a job's units take on a node."""
+    return nodes.total[node, column] if nodes.exclusive[slot] else units * nodes.request[slot, column]
+
+
+@kernel
+def hold_chosen(nodes: NodeArrays, slot: Int) -> None:
+    """Store the chosen nodes as the job's entries, in ascending order of the node numbers; ``free`` stays as it is."""
+    for i in range(nodes.n_chosen[0]):
+        number = nodes.unused[0]
+        entry = nodes.entries[number]
+        nodes.unused[0] = entry.next
+        entry.node = nodes.chosen[i, 0]
+        entry.units = nodes.chosen[i, 1]
+        before, after = NO_ENTRY, nodes.first[slot]
+        while after != NO_ENTRY and nodes.entries[after].node < entry.node:
+            before, after = after, nodes.entries[after].next
+        entry.next = after
+        if before == NO_ENTRY:
+            nodes.first[slot] = number
+        else:
+            nodes.entries[before].next = number
+
+
+@kernel
+def drop_entries(nodes: NodeArrays, slot: Int) -> None:
+    """Remove a job's entries; ``free`` stays as it is."""
+    while nodes.first[slot] != NO_ENTRY:
+        number = nodes.first[slot]
+        nodes.first[slot] = nodes.entries[number].next
+        nodes.entries[number].next = nodes.unused[0]
+        nodes.unused[0] = number
+
+
+@kernel
+def add_held(nodes: NodeArrays, slot: Int, free: Amounts, sign: Int) -> None:
+    """Add what a job's entries hold to ``free``, or subtract it (``sign`` -1)."""
+    number = nodes.first[slot]
+    while number != NO_ENTRY:
+        entry = nodes.entries[number]
+        for column in range(free.shape[1]):
+            free[entry.node, column] += sign * amount(nodes, slot, entry.node, entry.units, column)
+        number = entry.next
+
+
+def held_nodes(nodes: Any, slot: int) -> list[tuple[int, int]]:
+    """Return a job's nodes and the number of its chunks on each of them, ascending."""
+    held, number = [], int(nodes.first[slot])
+    while number != NO_ENTRY:
+        entry = nodes.entries[number]
+        held.append((int(entry["node"]), int(entry["units"] * nodes.chunks[slot])))
+        number = int(entry["next"])
+    return held
