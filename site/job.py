@@ -14,7 +14,6 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.array_tasks import ArrayTask, Ranges, ranges_problem, tasks_problem, without
-from gridweave.site.chunks import Chunk
 from gridweave.site.launch import (
     DEFAULT_GRACE_MS,
     DEFAULT_OUTPUT_LIMIT_BYTES,
@@ -30,6 +29,7 @@ from gridweave.site.launch import (
     launch_problem,
 )
 from gridweave.site.lifecycle import JobState
+from gridweave.site.resources.chunks import Chunk
 
 # No message contains a reference cycle, so the garbage collector can skip them (``gc=False``).
 
@@ -194,7 +194,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     evictions : int
         Number of evictions before the job came to this site, which continues the count when raising the job's level.
     chunk : Chunk, optional
-        What each chunk needs; None: a whole node.
+        What each chunk needs; unset: a whole node.
     """
 
     job_id: int
@@ -213,7 +213,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     if_evicted: IfEvicted = ""
     evictions: int = 0
     assumed: Resources | None = None
-    chunk: Chunk | None = None
+    chunk: Chunk | msgspec.UnsetType = msgspec.UNSET  # left out of messages, as in releases without chunks
 
     @property
     def needs_telling(self) -> bool:
@@ -474,7 +474,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         Forms from which the site chooses one; `nodes` must then be the width of the widest form. Only sites with
         different machines accept such a job.
     chunk : Chunk, optional
-        What each chunk needs; None: a whole node.
+        What each chunk needs; unset: a whole node.
     """
 
     program: Program
@@ -494,7 +494,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     account: str = ""
     batch_options: tuple[str, ...] = ()
     forms: tuple[JobForm, ...] = ()
-    chunk: Chunk | None = None
+    chunk: Chunk | msgspec.UnsetType = msgspec.UNSET  # left out of messages, as in releases without chunks
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):

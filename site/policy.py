@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError, check_known
-from gridweave.site.chunks import NodeKind
 from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules, SiteRules
 from gridweave.site.kernels.limits import FROM_MONDAY, WEEK_MS, LimitArrays, WeekClock, next_open
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.queueing import QueueCodes
 from gridweave.site.kernels.state import NEVER_MS, Plan
+from gridweave.site.resources.chunks import NodeKind
 
 DAY_MS = 24 * 3600 * 1000
 

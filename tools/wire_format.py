@@ -123,6 +123,8 @@ def _fields(kind: Any) -> dict[str, str]:
 def _default(field: inspect.Field) -> str:
     if field.default is not msgspec.NODEFAULT:
         return json.dumps(msgspec.to_builtins(field.default))
+    if field.default_factory is msgspec.NODEFAULT:  # an optional field that is left out if it is not set
+        return "UNSET"
     return json.dumps(msgspec.to_builtins(field.default_factory()))
 
 

@@ -48,7 +48,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Chunk:
+class EventBatch:
     """Events for all watchers with the same filter, encoded once."""
 
     def __init__(self, events: list[JobEvent]) -> None:
@@ -72,7 +72,7 @@ class Chunk:
 
 
 class Watcher:
-    """One client's queue: the hub puts chunks in, and the client's connection takes them out."""
+    """One client's queue: the hub puts batches in, and the client's connection takes them out."""
 
     def __init__(self, event_filter: Filter, token_id: str, after: int) -> None:
         self.event_filter = event_filter
@@ -81,44 +81,44 @@ class Watcher:
         self.delivered = self.taken = after
         self.waiting = 0
         self.ended_by: Literal["slow", "revoked", "stopping"] | None = None
-        self._chunks: deque[tuple[Chunk, int]] = deque()
+        self._batches: deque[tuple[EventBatch, int]] = deque()
         self._news = asyncio.Event()
 
-    def put(self, chunk: Chunk, last: int, most: int) -> None:
-        """Add a chunk with all events up to `last`; end the stream if more than `most` events are waiting."""
+    def put(self, batch: EventBatch, last: int, most: int) -> None:
+        """Add a batch with all events up to `last`; end the stream if more than `most` events are waiting."""
         self.delivered = max(last, self.delivered)
-        self.waiting += len(chunk.events)
+        self.waiting += len(batch.events)
         if self.waiting > most:
             self.stop("slow")
             return
-        self._chunks.append((chunk, last))
+        self._batches.append((batch, last))
         self._news.set()
 
     def pass_over(self, last: int) -> None:
-        """Skip events up to `last`, none of which are for this watcher, unless chunks are still waiting."""
-        if not self._chunks:
+        """Skip events up to `last`, none of which are for this watcher, unless batches are still waiting."""
+        if not self._batches:
             self.delivered = self.taken = max(last, self.delivered)
 
     def stop(self, reason: Literal["slow", "revoked", "stopping"]) -> None:
-        """End the stream and drop the waiting chunks."""
+        """End the stream and drop the waiting batches."""
         self.ended_by = self.ended_by or reason
-        self._chunks.clear()
+        self._batches.clear()
         self._news.set()
 
-    async def next(self, timeout_s: float) -> tuple[Chunk, int] | None:
-        """Return the next chunk and the number of its last event; None after the timeout or the stream's end."""
-        if not self._chunks and self.ended_by is None:
+    async def next(self, timeout_s: float) -> tuple[EventBatch, int] | None:
+        """Return the next batch and the number of its last event; None after the timeout or the stream's end."""
+        if not self._batches and self.ended_by is None:
             self._news.clear()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._news.wait()
             except TimeoutError:
                 return None
-        if not self._chunks:
+        if not self._batches:
             return None
-        chunk, last = self._chunks.popleft()
-        self.waiting -= len(chunk.events)
-        return chunk, last
+        batch, last = self._batches.popleft()
+        self.waiting -= len(batch.events)
+        return batch, last
 
 
 class EventHub:
@@ -250,16 +250,16 @@ class EventHub:
         self, watchers: Iterable[Watcher], events: list[JobEvent], last: int, usable: frozenset[str] | None
     ) -> None:
         """Send each watcher its events, except those that were already replayed to it."""
-        chunks: dict[int, Chunk] = {}
+        batches: dict[int, EventBatch] = {}
         for watcher in watchers:
             if usable is not None and watcher.token_id not in usable:
                 watcher.stop("revoked")
                 continue
             heard = max(watcher.delivered, events[0].number - 1)
-            if heard not in chunks:
-                chunks[heard] = Chunk([seen for seen in events if seen.number > heard])
-            if chunks[heard].events:
-                watcher.put(chunks[heard], last, self._backlog)
+            if heard not in batches:
+                batches[heard] = EventBatch([seen for seen in events if seen.number > heard])
+            if batches[heard].events:
+                watcher.put(batches[heard], last, self._backlog)
 
     def _keep(self, events: list[JobEvent]) -> None:
         self._recent.extend(events)
@@ -287,7 +287,7 @@ class EventHub:
 
     async def watch(
         self, event_filter: Filter, token_id: str, after: int | None, idle_s: float
-    ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
+    ) -> AsyncGenerator[EventBatch | StreamEnd | int, None]:
         """Yield the events with numbers above `after` (None: only new events), in order and without duplicates.
 
         A plain number is the number of the last event examined; it is yielded after a replay and after every `idle_s`
@@ -295,15 +295,15 @@ class EventHub:
         """
         watcher = Watcher(event_filter, token_id, -1 if after is None else after)
         try:
-            async for chunk, last in self._catch_up(watcher):
-                yield chunk
+            async for batch, last in self._catch_up(watcher):
+                yield batch
                 watcher.taken = max(watcher.taken, last)
             # So a client whose connection breaks before the first event knows where to resume.
             yield watcher.taken
             while True:
                 item = await watcher.next(idle_s)
                 if watcher.ended_by is not None:
-                    # The chunk that was being sent when the stream ended counts as taken.
+                    # The batch that was being sent when the stream ended counts as taken.
                     yield StreamEnd(reason=watcher.ended_by, after=watcher.taken)
                     return
                 if item is None:
@@ -321,7 +321,7 @@ class EventHub:
         if not some:
             self._watchers.pop(watcher.event_filter, None)
 
-    async def _catch_up(self, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
+    async def _catch_up(self, watcher: Watcher) -> AsyncIterator[tuple[EventBatch, int]]:
         """Yield a watcher's missed events with the last event's number; then subscribe the watcher to live events."""
         await self._begun.wait()
         if watcher.delivered < 0:
@@ -338,7 +338,7 @@ class EventHub:
             if watcher.ended_by is not None or page.last <= watcher.delivered:
                 break
             watcher.delivered = page.last
-            yield Chunk([seen for seen in page.events if watcher.event_filter.takes(seen)]), page.last
+            yield EventBatch([seen for seen in page.events if watcher.event_filter.takes(seen)]), page.last
         # No await between this line and the line that adds the watcher.
         missed = [seen for seen in self._recent if seen.number > watcher.delivered and watcher.event_filter.takes(seen)]
         watcher.delivered = max(watcher.delivered, self.last)
@@ -347,7 +347,7 @@ class EventHub:
         if watcher.ended_by is None:
             self._watchers.setdefault(watcher.event_filter, set()).add(watcher)
             self._watched.set()
-            yield Chunk(missed), watcher.delivered
+            yield EventBatch(missed), watcher.delivered
 
     async def check_after(self, after: int) -> None:
         """Raise RefusalError if `after` is greater than the number of the last event."""

@@ -14,7 +14,7 @@ from msgspec import Meta
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import EventKind, FieldProblem, JobId, OutputPart, StreamEnd
 from gridweave.grid.gateway.call import GatewayCall, cut, unknown_job
-from gridweave.grid.gateway.hub import Chunk, Filter
+from gridweave.grid.gateway.hub import EventBatch, Filter
 from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.wire import EVENT_STREAM
 
@@ -170,7 +170,7 @@ async def _until_closed(socket: web.WebSocketResponse, sending: asyncio.Task[Non
 async def _send_frames(
     call: GatewayCall,
     socket: web.WebSocketResponse,
-    watching: AsyncGenerator[Chunk | StreamEnd | int, None],
+    watching: AsyncGenerator[EventBatch | StreamEnd | int, None],
     form: Literal["json", "msgpack"],
 ) -> None:
     async with contextlib.aclosing(watching):
@@ -178,16 +178,16 @@ async def _send_frames(
             if isinstance(item, StreamEnd):
                 await _close(socket, item)
                 return
-            if isinstance(item, Chunk):
+            if isinstance(item, EventBatch):
                 await _send_chunk(call, socket, item, form)
 
 
 async def _send_chunk(
-    call: GatewayCall, socket: web.WebSocketResponse, chunk: Chunk, form: Literal["json", "msgpack"]
+    call: GatewayCall, socket: web.WebSocketResponse, batch: EventBatch, form: Literal["json", "msgpack"]
 ) -> None:
     try:
         async with asyncio.timeout(_SEND_S):
-            for frame in chunk.frames(form):
+            for frame in batch.frames(form):
                 await (socket.send_str(frame.decode()) if form == "json" else socket.send_bytes(frame))
                 call.bytes_out += len(frame)
     except TimeoutError:
@@ -235,7 +235,7 @@ async def _output_part(call: GatewayCall, job_id: int, query: OutputQuery, offse
 async def _follow(
     call: GatewayCall, job_id: int, query: OutputQuery, part: OutputPart, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Send a part and all later output. An aborted stream has no last chunk, so the client notices."""
+    """Send a part and all later output. An aborted stream has no last batch, so the client notices."""
     response = web.StreamResponse(headers={**call.headers, **headers, "X-Accel-Buffering": "no"})
     response.enable_chunked_encoding()
     await response.prepare(call.request)

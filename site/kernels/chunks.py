@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.site.chunks import WHOLE_NODE, Chunk, NodeKind, capacity_of, columns_of, request_of
+from gridweave.site.resources.chunks import WHOLE_NODE, Chunk, NodeKind, capacity_of, columns_of, request_of
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"
@@ -117,7 +118,7 @@ def empty_nodes(kinds: Sequence[NodeKind], placement: int, *, slots: int, entrie
     )
 
 
-class Request(NamedTuple):
+class RequestRow(NamedTuple):
     """What a job asks for, as a row of `NodeArrays`."""
 
     request: tuple[int, ...]
@@ -128,15 +129,15 @@ class Request(NamedTuple):
     scarcest: int
 
 
-def request_row(chunk: Chunk | None, kinds: Sequence[NodeKind]) -> Request:
-    """Return what a job asks for at a site with these kinds of nodes; whole nodes if ``chunk`` is None."""
+def request_row(chunk: Chunk | msgspec.UnsetType, kinds: Sequence[NodeKind]) -> RequestRow:
+    """Return what a job asks for at a site with these kinds of nodes; whole nodes if ``chunk`` is unset."""
     chunk = chunk or WHOLE_NODE
     columns = columns_of(kinds)
     per_unit = chunk.per_node or 1
     request = tuple(amount * per_unit for amount in request_of(chunk, columns))
     site = [sum(kind.count * capacity_of(kind, columns)[column] for kind in kinds) for column in range(len(columns))]
     shares = [amount / total if total else 0.0 for amount, total in zip(request, site, strict=True)]
-    return Request(
+    return RequestRow(
         request=request,
         chunks=per_unit,
         most=1 if chunk.is_whole or chunk.per_node else int(MANY),
@@ -146,9 +147,9 @@ def request_row(chunk: Chunk | None, kinds: Sequence[NodeKind]) -> Request:
     )
 
 
-def fill_request(nodes: NodeArrays, slot: int, row: Request) -> None:
+def fill_request(nodes: NodeArrays, slot: int, row: RequestRow) -> None:
     """Fill in a job's row."""
-    for name, value in zip(Request._fields, row, strict=True):
+    for name, value in zip(RequestRow._fields, row, strict=True):
         getattr(nodes, name)[slot] = value
 
 

@@ -1,0 +1,1 @@
+"""What nodes have and what jobs ask for: cores, memory, GPUs."""
