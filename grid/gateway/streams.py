@@ -235,7 +235,7 @@ async def _output_part(call: GatewayCall, job_id: int, query: OutputQuery, offse
 async def _follow(
     call: GatewayCall, job_id: int, query: OutputQuery, part: OutputPart, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Send a part and all later output. An aborted stream has no last batch, so the client notices."""
+    """Send a part and all later output. An aborted stream has no last chunk, so the client notices."""
     response = web.StreamResponse(headers={**call.headers, **headers, "X-Accel-Buffering": "no"})
     response.enable_chunked_encoding()
     await response.prepare(call.request)

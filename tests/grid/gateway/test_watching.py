@@ -13,7 +13,7 @@ import pytest
 
 from gridweave.grid.api import JobEvent, StreamEnd
 from gridweave.grid.gateway import hub as hub_module
-from gridweave.grid.gateway.hub import Chunk, EventHub, Watcher
+from gridweave.grid.gateway.hub import EventBatch, EventHub, Watcher
 from support.gateway import FakeBackend, Served, a_job, serving
 from support.machine import PATIENCE_S
 
@@ -82,7 +82,7 @@ async def test_whoever_was_greeted_hears_all(monkeypatch: pytest.MonkeyPatch) ->
     """Nothing is said to a watcher before it is among those who are told."""
     may_join, catch_up = asyncio.Event(), EventHub._catch_up
 
-    async def late(hub: EventHub, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
+    async def late(hub: EventHub, watcher: Watcher) -> AsyncIterator[tuple[EventBatch, int]]:
         await may_join.wait()
         async for told in catch_up(hub, watcher):
             yield told
