@@ -92,7 +92,7 @@ def _identity(workload: Workload, nodes: int, policy: Policy, node_events: Seque
     """Return a hash that identifies this simulation."""
     times = workload.job_id, workload.submit_ms, workload.width, workload.estimate_ms, workload.run_ms
     columns = [thing for name in sorted(workload.columns) for thing in (name, workload.columns[name])]
-    when = workload.start_unix_s, workload.timezone
+    when = workload.start_unix_s, workload.timezone, workload.chunks
     return identity_of(*times, *columns, *when, nodes, policy, list(node_events))
 
 

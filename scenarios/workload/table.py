@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gridweave.errors import InputError, not_installed, not_known
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.kernels.parts import GROUP_COLUMNS
+from gridweave.site.resources.chunks import Chunk
 
 if TYPE_CHECKING:
     import pandas
@@ -65,7 +66,7 @@ FLOAT_COLUMNS = ("weight", *FRACTION_COLUMNS)
 OPTIONAL_COLUMNS = (
     *("user", "group", "job_class", "partition", "priority", *FLOAT_COLUMNS),
     *("cpu_kind", "cache_bytes", "message_bytes", "pattern", "memory_kb", "requested_memory_kb"),
-    *("input_bytes", "input_site", "output_bytes", "output_site", "cancel_ms"),
+    *("input_bytes", "input_site", "output_bytes", "output_site", "cancel_ms", "chunk"),
     *(names[0] for names in GROUP_COLUMNS),
 )
 
@@ -98,6 +99,8 @@ class Workload(MadeAnew):
         Unix time of the workload's time zero, in seconds.
     timezone : str, optional
         IANA name of the machine's time zone, for calendar months and times of day.
+    chunks : tuple of Chunk
+        The chunks that jobs ask for. The column ``chunk`` has an index into them for each job; -1 means whole nodes.
 
     Raises
     ------
@@ -120,6 +123,7 @@ class Workload(MadeAnew):
     name: str = "workload"
     start_unix_s: int | None = None
     timezone: str | None = None
+    chunks: tuple[Chunk, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms"):
@@ -185,10 +189,18 @@ class Workload(MadeAnew):
         if "weight" in self.columns:
             weight = np.asarray(self.columns["weight"], np.float64)
             self.refuse("weight", ~((weight > 0) & (weight < np.inf)), "is not a weight; expected a number above 0")
+        if "chunk" in self.columns:
+            self._check_chunks()
         self.refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
         self._check_order(n)
         if self.nodes is not None and self.nodes < 1:
             raise InputError(f"{self.name}: nodes is {self.nodes}; expected at least 1")
+
+    def _check_chunks(self) -> None:
+        chunk = self.columns["chunk"].astype(np.int64)
+        self.refuse("chunk", (chunk < -1) | (chunk >= len(self.chunks)), f"is not -1 to {len(self.chunks) - 1}")
+        per_node = np.array([each.per_node or 1 for each in self.chunks] + [1], np.int64)[chunk]
+        self.refuse("width", self.width % per_node != 0, "is not a multiple of its chunks per node")
 
     def _check_order(self, n: int) -> None:
         later = np.zeros(n, np.bool_)

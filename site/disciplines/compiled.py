@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gridweave.site.kernels.dispatch import Evictions, RateRules, SiteRules
 from gridweave.site.kernels.order import order_keys
+from gridweave.site.resources.chunks import Chunk
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,6 +46,10 @@ class Jobs(Protocol):
     @property
     def columns(self) -> Mapping[str, npt.NDArray[Any]]:
         """The other columns of the workload, by name."""
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks to which the column ``chunk`` refers."""
 
     def __len__(self) -> int:
         """Return the number of jobs."""
