@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError, check_known
+from gridweave.site.kernels.chunks import NodeArrays
 from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules, SiteRules
 from gridweave.site.kernels.limits import FROM_MONDAY, WEEK_MS, LimitArrays, WeekClock, next_open
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.queueing import QueueCodes
 from gridweave.site.kernels.state import NEVER_MS, Plan
-from gridweave.site.resources.chunks import NodeKind
+from gridweave.site.resources.checks import kind_problems, why_never_on, why_whole_only
+from gridweave.site.resources.chunks import Chunk, NodeKind
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -194,6 +198,8 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_known("placement", self.placement, PLACEMENTS)
+        if problems := kind_problems(self.kinds):
+            raise OptionError("kinds", "; ".join(problems))
         check_known("discipline", self.discipline, BACKFILLS)
         check_known("order", self.order, ORDERS)
         check_known(f"backfill of a {self.discipline} site", self.backfill, BACKFILLS[self.discipline])
@@ -246,10 +252,25 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         slack = float(self.slack) if self.backfill == "slack" else 0.0
         return QueueCodes(self.backfill != "none", self.choice == "best-fit", slack)
 
-    def rules(self, plan: Plan | None, limits: LimitArrays | None) -> SiteRules:
-        """Return this policy's rules for compiled code; ``plan`` is required if `makes_plan` is true."""
+    def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SitePolicy]:
+        """Return the number of nodes, and the policy for them; ``nodes`` is a number, kinds of nodes, or None."""
+        if isinstance(nodes, Sequence) and any(isinstance(kind, NodeKind) for kind in nodes):
+            policy = msgspec.structs.replace(self, kinds=tuple(nodes))
+            return sum(kind.count for kind in policy.kinds), policy
+        if not self.kinds:
+            return cast("int | None", nodes), self
+        count = sum(kind.count for kind in self.kinds)
+        if nodes not in (None, count):
+            raise OptionError("nodes", f"is {nodes!r}, but the kinds of nodes add up to {count}; leave it out")
+        return count, self
+
+    def rules(self, plan: Plan | None, limits: LimitArrays | None, nodes: NodeArrays | None = None) -> SiteRules:
+        """Return this policy's rules for compiled code.
+
+        ``plan`` is required if `makes_plan` is true, and ``nodes`` if there are `kinds`.
+        """
         if plan is None:
-            return QueueRules(self.codes)
+            return QueueRules(self.codes, nodes)
         if limits is None:
             return PromiseRules(plan)
         return PlanRules(plan, limits, self.backfill != "none")
@@ -295,9 +316,14 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
             masks |= np.int64(1 << k) * limit.applies_to(width=width, estimate_ms=estimate_ms, user=user)
         return masks
 
-    def why_never(self, nodes: int, *, width: int, limits: int) -> str | None:
+    def why_never(
+        self, nodes: int, width: int, limits: int, chunk: Chunk | msgspec.UnsetType = msgspec.UNSET
+    ) -> str | None:
         """Return why a job could never start at a site, or None; ``limits`` is the bit mask of the job's limits."""
-        if width > nodes:
+        reason = why_never_on(self.kinds, width, chunk) if self.kinds else why_whole_only(chunk)
+        if reason is not None:
+            return reason
+        if width > nodes and not self.kinds:
             return f"it needs {width} nodes and the site has {nodes}"
         for k, limit in enumerate(self.limits):
             if limits & (1 << k) and limit.max_nodes is not None and width > limit.max_nodes:

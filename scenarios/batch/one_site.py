@@ -29,6 +29,7 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, week_of
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import new_run, no_work
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.checks import why_whole_only
 from gridweave.site.service.zones import DAY_S, LAST_S, load_zone, weeks_of
 
 Progress = Callable[[int, int], None]
@@ -214,6 +215,8 @@ def check_driver(
     if entry.compiled is None or not entry.compiled.nodes_may_fail or driver != "batch":
         names = [name for name, entry in DISCIPLINES.items() if entry.compiled and entry.compiled.nodes_may_fail]
         raise OptionError("node_events", f"are for the disciplines {' and '.join(names)} in the compiled loop")
+    if traits_of(policy).counts_resources:
+        raise OptionError("node_events", "are for sites with a number of nodes; leave out the kinds of nodes")
     if reservations or getattr(policy, "limits", ()):
         raise OptionError("node_events", "cannot be combined with reservations or limits, which could not be kept")
 
@@ -227,6 +230,11 @@ def _check_workload(workload: Workload, policy: Policy) -> None:
     check_needs(workload, traits.needs)
     if traits.uses_resources:
         check_resources(workload)
+    compiled = entry_of(policy).compiled
+    if "chunk" in workload.columns and (compiled is None or not compiled.counts_resources):
+        parts = np.array([why_whole_only(chunk) is not None for chunk in workload.chunks] + [False])
+        asks = f"asks for parts of nodes or labels, which the discipline {policy.discipline} does not know"
+        workload.refuse("chunk", parts[workload.columns["chunk"].astype(np.int64)], asks)
 
 
 def _check_times(workload: Workload) -> None:

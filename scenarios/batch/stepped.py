@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -60,6 +61,9 @@ def job_messages(workload: Workload) -> list[Job]:
     fields |= {name: columns[name] for name in ("user", "job_class", "weight") if name in columns}
     if "priority" in columns:
         fields["priority"] = [float(priority) for priority in columns["priority"]]
+    if "chunk" in columns:
+        chunks = (*workload.chunks, msgspec.UNSET)  # -1: whole nodes
+        fields["chunk"] = [chunks[number] for number in columns["chunk"]]
     resources = _resources(workload, columns)
     return _structs(Job, fields if resources is None else {**fields, "resources": resources})
 

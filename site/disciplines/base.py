@@ -111,12 +111,12 @@ class Traits:
     @property
     def overlaps(self) -> bool:
         """Whether several started jobs can hold the same node, even if only one of these jobs is working."""
-        return self.shares_nodes or self.pauses
+        return self.shares_nodes or self.pauses or self.counts_resources
 
     @property
     def varies_rates(self) -> bool:
         """Whether a job's rate can differ from the rate at which it would run alone on nodes of speed 1."""
-        return self.overlaps or self.forms
+        return self.shares_nodes or self.pauses or self.forms
 
     @property
     def assigns_threads(self) -> bool:

@@ -127,6 +127,8 @@ class Compiled:
         Takes a policy; returns whether the loop can simulate it. Other policies are stepped. Default: all policies.
     nodes_may_fail : bool
         Whether the sites have ``keys_at``.
+    counts_resources : bool
+        Whether the sites know the column ``chunk``: they count resources or refuse jobs that ask for parts of nodes.
     inputs : tuple of str
         Names of the arguments of `gridweave.simulate` that belong to this discipline.
     chunk : int
@@ -136,6 +138,7 @@ class Compiled:
     site: Callable[..., CompiledSite]
     supports: Callable[[Any], bool] = field(default=lambda policy: True)
     nodes_may_fail: bool = False
+    counts_resources: bool = False
     inputs: tuple[str, ...] = ()
     chunk: int = 2_000
 

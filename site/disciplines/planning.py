@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.entry import Entry
-from gridweave.site.disciplines.queue import COMPILED, SiteQueue, read_policy
+from gridweave.site.disciplines.queue import COMPILED, SiteQueue, read_policy, traits_on
 
 TRAITS = Traits(elastic=True, reserves=True)
 
@@ -19,6 +19,6 @@ ENTRY = Entry(
     make=SiteQueue,
     read=lambda nodes, options, usual: read_policy("planning", options, usual),
     traits=TRAITS,
-    traits_by=lambda policy: replace(TRAITS, week=policy.has_windows),
+    traits_by=lambda policy: replace(traits_on(TRAITS, policy), week=policy.has_windows),
     compiled=COMPILED,
 )

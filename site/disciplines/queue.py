@@ -6,10 +6,13 @@ A planning site uses the same code with different kernels (planning.py).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
@@ -19,6 +22,13 @@ from gridweave.site.disciplines.arrays import ArrayDiscipline
 from gridweave.site.disciplines.base import NOTHING, Decisions, ExpectedRun, Start, Traits, run_from
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, fill_jobs, keys_of, rows_without
 from gridweave.site.disciplines.entry import Entry, Options, must_end_by, refuse_unknown
+from gridweave.site.disciplines.queue_nodes import (
+    CountedNodes,
+    chunk_of_rows,
+    fill_requests,
+    most_running,
+    nodes_of_site,
+)
 from gridweave.site.disciplines.slots import FIRST_SLOTS, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, Running
@@ -47,6 +57,7 @@ from gridweave.site.kernels.state import (
     empty_state,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import Chunk
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 from gridweave.site.times import span_text, when_text
 
@@ -54,12 +65,13 @@ _NEVER = int(NEVER_MS)
 
 
 class SiteQueueState(CoreState, frozen=True, kw_only=True, tag="ArrayDiscipline 1"):
-    """A site's jobs in arrays; ``plan`` is empty if the policy makes no plan."""
+    """A site's jobs in arrays; ``plan`` is empty without a plan, and ``nodes`` is unset without kinds of nodes."""
 
     slots: SlotsState
     arrays: Arrays
     plan: Arrays
     next_start_ms: int
+    nodes: Arrays | msgspec.UnsetType = msgspec.UNSET
 
 
 class SiteQueue(ArrayDiscipline[SiteState]):
@@ -68,9 +80,10 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     state_type: Any = SiteQueueState
 
     def __init__(self, nodes: int, policy: SitePolicy, week: WeekClock = FROM_MONDAY) -> None:
+        self._policy = policy
         super().__init__(nodes)
         self._in_service = nodes
-        self._policy = policy
+        self._counted = CountedNodes(policy, nodes, FIRST_SLOTS) if policy.kinds else None
         self._limits, self._has_limits = policy.limit_arrays(week=week), bool(policy.limits)
         self._plan = self._empty_plan()
         self._rules = self._made_rules()
@@ -78,7 +91,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._end_ms: dict[int, int] = {}
         # The earliest end and the next planned start as of the last pass; `ended` keeps the earliest end up to date.
         self._first_end_ms = self._next_start_ms = _NEVER
-        self._whys: dict[tuple[int, int], str | None] = {}
+        self._whys: dict[tuple[int, int, Chunk | msgspec.UnsetType], str | None] = {}
         self._order = ORDERS[policy.order]
         self._name_numbers()
         state, rules, number = self._state, self._rules, 0
@@ -90,6 +103,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     def copy(self) -> Self:
         new = super().copy()
         new._end_ms, new._whys = self._end_ms.copy(), self._whys.copy()
+        new._counted = None if self._counted is None else self._counted.copy()
         new._plan, new._scratch = None if self._plan is None else copied(self._plan), None
         new._rules = new._made_rules()
         new._name_numbers()
@@ -97,7 +111,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
     @override
     def _empty(self, slots: int) -> SiteState:
-        return empty_state(self.nodes, slots=slots)
+        return empty_state(self.nodes, slots=slots, most_running=most_running(self._policy))
 
     def _name_numbers(self) -> None:
         """Store the columns that every step reads, because looking up a record's field takes longer than reading it."""
@@ -110,19 +124,21 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return empty_plan(self._state, self._policy.profile_totals(self.nodes), reservations=FIRST_SLOTS)
 
     def _made_rules(self) -> SiteRules:
-        """Return the rules for the kernels, with the current plan and limits."""
-        return self._policy.rules(self._plan, self._limits)
+        """Return the rules for the kernels, with the current plan, limits and nodes."""
+        return self._policy.rules(self._plan, self._limits, None if self._counted is None else self._counted.arrays)
 
     @override
     def why_never(self, job: Job) -> str | None:
-        about = job.width, self._mask(job) if self._has_limits else 0
+        about = job.width, self._mask(job) if self._has_limits else 0, job.chunk
         if about not in self._whys:
-            self._whys[about] = self._policy.why_never(self.nodes, width=job.width, limits=about[1])
+            self._whys[about] = self._policy.why_never(self.nodes, *about)
         return self._whys[about]
 
     @override
     def submit(self, now_ms: int, job: Job) -> None:
         slot = self._entered(job)
+        if self._counted is not None:
+            self._counted.fill(slot, job.chunk)
         job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
         if job.behind:
             key = math.inf
@@ -180,6 +196,12 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._rules.resized(by)
         counters["stale"], counters["n_blocks"] = REPLAN, 0
 
+    @override
+    def serve(self, now_ms: int, nodes: int) -> None:
+        assert self._counted is not None, "only a queue that counts resources chooses nodes"
+        self._counted.serve(nodes)
+        self._state.counters["stale"] = REPLAN
+
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
         """Add an accepted reservation to the sorted list and to the plan, in which the reservation must fit."""
         count = int(self._state.counters[0]["n_reservations"])
@@ -214,11 +236,12 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         count, self._first_end_ms, self._next_start_ms = self._decide(self._state, self._rules, now_ms)
         if not count:
             return NOTHING
-        slots, starts = self._state.started, []
+        slots, starts, counted = self._state.started, [], self._counted
         for number in range(count):
-            job = self._slots.jobs[slots.item(number)]
+            slot = slots.item(number)
+            job = self._slots.jobs[slot]
             self._end_ms[job.job_id] = now_ms + job.estimate_ms
-            starts.append(Start(job))
+            starts.append(Start(job, None if counted is None else counted.held(slot)))
         return Decisions(starts)
 
     @override
@@ -270,6 +293,20 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._scratch.total[0] = self._in_service
         return self._scratch
 
+    @property
+    @override
+    def free(self) -> int:
+        return super().free if self._counted is None else self._counted.n_idle
+
+    @override
+    def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
+        if self._counted is None:
+            return super().nodes_ready(now_ms, free)
+        ends = ((int(entry["slot"]), int(entry["end_ms"])) for entry in self._running_entries())
+        ready = Counter({now_ms: free})
+        ready.update(max(end_ms, now_ms + 1) for end_ms in self._counted.idle_from(ends))
+        return sorted((instant, nodes) for instant, nodes in ready.items() if nodes)
+
     @override
     def next_wakeup_ms(self) -> int | None:
         return None if self._next_start_ms == _NEVER else self._next_start_ms
@@ -280,7 +317,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
     @override
     def running(self) -> Iterator[Running]:
-        for entry in self._state.running[: self._state.counters[0]["n_running"]]:
+        for entry in self._running_entries():
             job = self._slots.jobs[int(entry["slot"])]
             yield Running(job, int(entry["end_ms"]) - job.estimate_ms, int(entry["end_ms"]))
 
@@ -361,6 +398,9 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             return 0
         return int(self._policy.limit_masks(width=job.width, estimate_ms=job.estimate_ms, user=job.user))
 
+    def _running_entries(self) -> npt.NDArray[np.void]:
+        return self._state.running[: self._state.counters[0]["n_running"]]
+
     def _waiting_slots(self) -> list[int]:
         return [int(slot) for slot in self._state.waiting[: self._state.counters[0]["n_waiting"]]]
 
@@ -375,6 +415,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
             copy_into(larger, plan)
             self._plan = larger
+        if self._counted is not None:
+            self._counted.grow(self._slots.count)
         self._rules = self._made_rules()
         self._name_numbers()
 
@@ -382,7 +424,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     def state(self) -> SiteQueueState:
         plan = {} if self._plan is None else arrays_state(self._plan)
         return SiteQueueState(
-            slots=self._slots.state(), arrays=arrays_state(self._state), plan=plan, next_start_ms=self._next_start_ms
+            slots=self._slots.state(),
+            arrays=arrays_state(self._state),
+            plan=plan,
+            next_start_ms=self._next_start_ms,
+            nodes=msgspec.UNSET if self._counted is None else self._counted.state(),
         )
 
     @override
@@ -390,6 +436,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         super().restore(state)
         if self._plan is not None:
             self._plan = restored_arrays(self._plan, state.plan)
+        if self._counted is not None and state.nodes:
+            self._counted.restore(state.nodes)
         self._rules = self._made_rules()
         self._name_numbers()
         self._end_ms = {running.job.job_id: running.end_by_estimate_ms for running in self.running()}
@@ -428,7 +476,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         jobs, running = self._state.jobs, self._state.running[: counters["n_running"]]
         waiting = self._waiting_slots()
         held = int(jobs["width"][running["slot"]].sum())
-        assert counters["free"] == self._in_service - held >= 0, "free nodes and running jobs do not add up"
+        assert counters["free"] == self._in_service - held, "free nodes and running jobs do not add up"
+        if self._counted is None:
+            assert counters["free"] >= 0, "more nodes are held than the site has"
+        else:
+            self._counted.check_invariants(running["slot"].tolist())
         slots = [*waiting, *running["slot"].tolist()]
         assert sorted(slots) == sorted(self._slots.of.values()), "a slot is lost or doubled"
         assert sorted(self._end_ms) == sorted(jobs["job_id"][running["slot"]].tolist()), "running jobs differ"
@@ -465,14 +517,15 @@ def limit_masks(jobs: Jobs, policy: SitePolicy) -> npt.NDArray[np.int64]:
 
 def refusals(jobs: Jobs, nodes: int, policy: SitePolicy) -> dict[int, str]:
     """Return the reasons for refusing jobs that can never start on the site, by job id."""
-    masks = limit_masks(jobs, policy)
-    doubtful = np.flatnonzero((jobs.width > nodes) | (masks != 0))
-    reasons: dict[tuple[int, int], str | None] = {}
+    masks, chunks = limit_masks(jobs, policy), chunk_of_rows(jobs)
+    doubtful = np.flatnonzero((jobs.width > nodes) | (masks != 0) | (chunks >= 0))
+    reasons: dict[tuple[int, int, int], str | None] = {}
     refused = {}
     for row in doubtful:
-        kind = int(jobs.width[row]), int(masks[row])
+        kind = int(jobs.width[row]), int(masks[row]), int(chunks[row])
         if kind not in reasons:
-            reasons[kind] = policy.why_never(nodes, width=kind[0], limits=kind[1])
+            chunk = jobs.chunks[kind[2]] if kind[2] >= 0 else msgspec.UNSET
+            reasons[kind] = policy.why_never(nodes, kind[0], kind[1], chunk)
         reason = reasons[kind]
         if reason is not None:
             refused[int(jobs.job_id[row])] = reason
@@ -489,29 +542,40 @@ def compiled_site(
     """Return an idle site for the compiled loop, with its table of jobs; jobs in `refused_besides` are left out."""
     refused = {**(refused_besides or {}), **refusals(jobs, nodes, policy)}
     rows = rows_without(jobs, refused)
-    state = empty_state(nodes, slots=len(rows))
+    state = empty_state(nodes, slots=len(rows), most_running=most_running(policy))
     fill_jobs(state.jobs, jobs, rows, policy.order, aging_ms=policy.aging_ms)
     state.jobs["limits"] = limit_masks(jobs, policy)[rows]
     # Ask for the local time only if the policy has windows, so that an unknown time zone is harmless otherwise.
     limits = policy.limit_arrays(week=week() if policy.has_windows else FROM_MONDAY)
     plan = empty_plan(state, policy.profile_totals(nodes)) if policy.makes_plan else None
+    counted = nodes_of_site(policy, nodes, len(rows)) if policy.kinds else None
+    if counted is not None:
+        fill_requests(counted, policy.kinds, jobs, rows)
     return CompiledSite(
         rows=rows,
         refused=refused,
         state=state,
-        rules=policy.rules(plan, limits),
+        rules=policy.rules(plan, limits, counted),
         capacity=len(state.running),
         keys_at=partial(keys_of, jobs, rows, policy.order, aging_ms=policy.aging_ms),
     )
 
 
-COMPILED = Compiled(site=compiled_site, nodes_may_fail=True, chunk=20_000)
+def traits_on(traits: Traits, policy: SitePolicy) -> Traits:
+    """Return the traits of a queue or planning site whose policy may have kinds of nodes."""
+    return replace(traits, chooses_nodes=True, counts_resources=True) if policy.kinds else traits
+
+
+COMPILED = Compiled(site=compiled_site, nodes_may_fail=True, counts_resources=True, chunk=20_000)
+
+TRAITS = Traits(elastic=True)
 
 ENTRY = Entry(
     name="queue",
     about="jobs wait in a queue, and jobs behind the head may be backfilled",
     make=SiteQueue,
     read=lambda nodes, options, usual: read_policy("queue", options, usual),
-    traits=Traits(elastic=True),
+    traits=TRAITS,
+    traits_by=lambda policy: traits_on(TRAITS, policy),
     compiled=COMPILED,
 )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.site.resources.chunks import WHOLE_NODE, Chunk, NodeKind, capacity_of, columns_of, request_of
+from gridweave.site.resources.chunks import MAX_AMOUNT, WHOLE_NODE, Chunk, NodeKind, capacity_of, columns_of, request_of
 
 # The fields of records have no types.
 # mypy: disable-error-code="no-any-return"
@@ -97,7 +97,8 @@ def empty_nodes(kinds: Sequence[NodeKind], placement: int, *, slots: int, entrie
     of_kinds = np.array([capacity_of(kind, columns) for kind in kinds], np.int64).reshape(-1, len(columns))
     kind = np.repeat(np.arange(len(kinds)), [kind.count for kind in kinds]).astype(np.int64)
     table = np.zeros(entries, ENTRY)
-    table["next"] = [*range(1, entries), NO_ENTRY]
+    table["next"] = np.arange(1, entries + 1)
+    table["next"][-1:] = NO_ENTRY
     return NodeArrays(
         total=of_kinds[kind],
         free=of_kinds[kind],
@@ -116,6 +117,24 @@ def empty_nodes(kinds: Sequence[NodeKind], placement: int, *, slots: int, entrie
         n_chosen=np.zeros(1, np.int64),
         later=np.zeros((len(kind), len(columns)), np.int64),
     )
+
+
+def grown_nodes(nodes: NodeArrays, *, slots: int, entries: int) -> NodeArrays:
+    """Return the nodes with capacity for more jobs and entries; the arrays of the nodes themselves are shared."""
+    table = np.zeros(entries, ENTRY)
+    old = len(nodes.entries)
+    table[:old] = nodes.entries
+    table["next"][old:] = np.arange(old + 1, entries + 1)
+    unused = nodes.unused.copy()
+    if entries > old:
+        table["next"][-1], unused[0] = nodes.unused[0], old
+    per_slot: dict[str, Any] = {"first": np.full(slots, NO_ENTRY)}
+    for name in RequestRow._fields:
+        values = getattr(nodes, name)
+        per_slot[name] = np.zeros((slots, *values.shape[1:]), values.dtype)
+    for name, values in per_slot.items():
+        values[: len(nodes.first)] = getattr(nodes, name)
+    return nodes._replace(entries=table, unused=unused, **per_slot)
 
 
 class RequestRow(NamedTuple):
@@ -138,7 +157,8 @@ def request_row(chunk: Chunk | msgspec.UnsetType, kinds: Sequence[NodeKind]) -> 
     site = [sum(kind.count * capacity_of(kind, columns)[column] for kind in kinds) for column in range(len(columns))]
     shares = [amount / total if total else 0.0 for amount, total in zip(request, site, strict=True)]
     return RequestRow(
-        request=request,
+        # A larger amount fits on no node either; the limit keeps sums within int64.
+        request=tuple(min(amount, 2 * MAX_AMOUNT) for amount in request),
         chunks=per_unit,
         most=1 if chunk.is_whole or chunk.per_node else int(MANY),
         exclusive=chunk.exclusive,
@@ -165,10 +185,10 @@ def units_on(nodes: NodeArrays, free: Amounts, slot: Int, node: Int) -> Int:
         needed = nodes.request[slot, column]
         if needed > 0:
             there = free[node, column]
-            if there < needed * units:
-                units = there // needed
-                if units <= 0:
-                    return 0
+            if there < needed:
+                return 0
+            if units > 1:
+                units = min(units, there // needed)
     return units
 
 

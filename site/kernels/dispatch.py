@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.kernels.blocks import index_new
+from gridweave.site.kernels.chunks import NodeArrays
+from gridweave.site.kernels.counted import counted_pass, leave_nodes
 from gridweave.site.kernels.limits import LimitArrays
 from gridweave.site.kernels.planning import (
     conservative_pass,
@@ -77,9 +79,17 @@ class SiteRules(Protocol):
 
 
 class QueueRules(NamedTuple):
-    """A queue without a plan: no backfilling, EASY, or EASY with slack."""
+    """A queue without a plan: no backfilling, EASY, or EASY with slack.
+
+    Attributes
+    ----------
+    codes : QueueCodes
+    nodes : NodeArrays or None
+        The nodes, if the site counts resources; None: only the number of free nodes counts.
+    """
 
     codes: QueueCodes
+    nodes: NodeArrays | None = None
 
     @kernel_method
     def submitted(self, state: SiteState, slot: Int) -> None:
@@ -92,6 +102,7 @@ class QueueRules(NamedTuple):
     @kernel_method
     def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
         state.counters[0].stale = REPLAN
+        give_back_nodes(state, self.nodes, place)
 
     @kernel_method
     def resized(self, by: Int) -> None:
@@ -99,7 +110,22 @@ class QueueRules(NamedTuple):
 
     @kernel_method
     def run_pass(self, state: SiteState, now_ms: Int) -> None:
-        queue_pass(state, self.codes, now_ms)
+        _queue_pass_on(state, self.nodes, self.codes, now_ms)
+
+
+@kernel_part
+def give_back_nodes(state: SiteState, nodes: NodeArrays | None, place: Int) -> None:
+    """Give back what a running job holds, if the site counts resources."""
+    if nodes is not None:
+        leave_nodes(nodes, state.running[place].slot)
+
+
+@kernel_part
+def _queue_pass_on(state: SiteState, nodes: NodeArrays | None, codes: QueueCodes, now_ms: Int) -> None:
+    if nodes is None:
+        queue_pass(state, codes, now_ms)
+    if nodes is not None:
+        counted_pass(state, nodes, codes, now_ms)
 
 
 class PromiseRules(NamedTuple):

@@ -161,9 +161,12 @@ class Plan(NamedTuple):
     reservations: npt.NDArray[np.void]
 
 
-def empty_state(nodes: int, *, slots: int) -> SiteState:
-    """Return the state of an idle site, with capacity for ``slots`` waiting and running jobs."""
-    running = min(nodes, slots)
+def empty_state(nodes: int, *, slots: int, most_running: int | None = None) -> SiteState:
+    """Return the state of an idle site, with capacity for ``slots`` waiting and running jobs.
+
+    At most ``most_running`` jobs can run at the same time; by default, one on each node.
+    """
+    running = min(nodes if most_running is None else most_running, slots)
     blocks = 2 * (slots // BLOCK_PLACES + 1)
     state = SiteState(
         counters=np.zeros(1, COUNTERS),

@@ -73,7 +73,8 @@ TRAITS = Traits(evicts=True, saves_work=True, elastic=True, columns=COLUMNS)
 
 def _traits(policy: LevelsPolicy) -> Traits:
     reserves = policy.under.discipline == "planning" and not policy.evicts
-    return replace(TRAITS, saves_work=policy.evicted == "checkpoint", reserves=reserves, week=policy.under.has_windows)
+    traits = queue.traits_on(TRAITS, policy.under)
+    return replace(traits, saves_work=policy.evicted == "checkpoint", reserves=reserves, week=policy.under.has_windows)
 
 
 ENTRY = Entry(
@@ -86,5 +87,5 @@ ENTRY = Entry(
     table=LevelsTable,
     table_key=NAME,
     metrics=metrics_of,
-    compiled=Compiled(site=compiled_site, chunk=20_000),
+    compiled=Compiled(site=compiled_site, counts_resources=True, chunk=20_000),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -12,6 +13,7 @@ from gridweave.site.disciplines.levels.kernels.levels import CHECKPOINTS, RESTAR
 from gridweave.site.disciplines.levels.rights import Level, level_problems, levels_text, option_problems
 from gridweave.site.kernels.dispatch import no_evictions
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import NodeKind
 
 NAME = "levels"
 """Name of the discipline."""
@@ -80,6 +82,11 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
             words += [f"raise-after={self.raise_after}"] if self.raise_after is not None else []
             words += [f"least-gain={self.least_gain_ms / 1000:.15g}s"] if self.least_gain_ms else []
         return " ".join(words)
+
+    def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, LevelsPolicy]:
+        """Return the number of nodes, and the policy for them; ``nodes`` is a number, kinds of nodes, or None."""
+        count, under = self.under.on(nodes)
+        return count, msgspec.structs.replace(self, under=under)
 
     def table(self, slots: int, capacity: int) -> LevelTable:
         """Return the levels as arrays for the kernels, for `slots` jobs of which at most `capacity` run at once."""

@@ -1,0 +1,132 @@
+"""The nodes of a queue that counts cores, memory and GPUs: which jobs hold what (docs/resources.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+import msgspec
+import numpy as np
+
+from gridweave.errors import OptionError
+from gridweave.site.allocation import intervals_of_numbers
+from gridweave.site.disciplines.compiled import Ints, Jobs
+from gridweave.site.disciplines.slots import copied
+from gridweave.site.job import NodeIntervals
+from gridweave.site.kernels.chunks import (
+    CORES,
+    NodeArrays,
+    RequestRow,
+    add_held,
+    empty_nodes,
+    fill_request,
+    grown_nodes,
+    held_nodes,
+    request_row,
+)
+from gridweave.site.policy import PLACEMENTS, SitePolicy
+from gridweave.site.resources.chunks import MAX_KINDS, Chunk, NodeKind
+from gridweave.site.state import Arrays, arrays_state, restored_arrays
+
+ABSENT = MAX_KINDS
+"""The kind of a node that is out of service, which suits no job."""
+
+
+def most_running(policy: SitePolicy) -> int | None:
+    """Return the largest number of jobs that can run at the same time; None: one for each node."""
+    return sum(kind.count * kind.cores for kind in policy.kinds) or None
+
+
+def nodes_of_site(policy: SitePolicy, nodes: int, slots: int) -> NodeArrays:
+    """Return a site's idle nodes, with capacity for ``slots`` jobs that run."""
+    count = sum(kind.count for kind in policy.kinds)
+    if count != nodes:
+        raise OptionError("nodes", f"is {nodes}, but the kinds of nodes add up to {count}")
+    placement = PLACEMENTS.index(policy.placement)
+    return empty_nodes(policy.kinds, placement, slots=slots, entries=_most_entries(policy, slots))
+
+
+def _most_entries(policy: SitePolicy, slots: int) -> int:
+    """Return the largest number of entries of running jobs: each entry takes at least one core of its node."""
+    return min(most_running(policy) or 0, slots * sum(kind.count for kind in policy.kinds))
+
+
+class CountedNodes:
+    """The nodes of a site that counts resources, what its jobs ask for, and what the running jobs hold."""
+
+    def __init__(self, policy: SitePolicy, nodes: int, slots: int) -> None:
+        self._policy = policy
+        self.arrays = nodes_of_site(policy, nodes, slots)
+        self._kind = self.arrays.kind.copy()
+        self._rows: dict[Chunk | msgspec.UnsetType, RequestRow] = {}
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        new = type(self).__new__(type(self))
+        new.__dict__ |= self.__dict__
+        new.arrays = copied(self.arrays)
+        return new
+
+    def grow(self, slots: int) -> None:
+        """Make space for more jobs."""
+        self.arrays = grown_nodes(self.arrays, slots=slots, entries=_most_entries(self._policy, slots))
+
+    def fill(self, slot: int, chunk: Chunk | msgspec.UnsetType) -> None:
+        """Fill in what the job in a slot asks for."""
+        if chunk not in self._rows:
+            self._rows[chunk] = request_row(chunk, self._policy.kinds)
+        fill_request(self.arrays, slot, self._rows[chunk])
+
+    def held(self, slot: int) -> NodeIntervals:
+        """Return the nodes of a running job, each once for each of the job's chunks on it."""
+        return intervals_of_numbers(node for node, chunks in held_nodes(self.arrays, slot) for _ in range(chunks))
+
+    @property
+    def n_idle(self) -> int:
+        """The number of nodes without any running job."""
+        return int((self.arrays.free[:, CORES] == self.arrays.total[:, CORES]).sum())
+
+    def serve(self, nodes: int) -> None:
+        """Let jobs start only on these nodes, given as a bit mask."""
+        present = np.array([nodes >> node & 1 for node in range(len(self._kind))], np.bool_)
+        self.arrays.kind[:] = np.where(present, self._kind, ABSENT)
+
+    def idle_from(self, ends: Iterable[tuple[int, int]]) -> Iterable[int]:
+        """Return when each node that has running jobs becomes idle [ms].
+
+        Parameters
+        ----------
+        ends : iterable of (int, int)
+            Slot and estimated end in ms of each running job, in the order of the ends.
+        """
+        return {node: end_ms for slot, end_ms in ends for node, _ in held_nodes(self.arrays, slot)}.values()
+
+    def state(self) -> Arrays:
+        """Return the arrays as plain data."""
+        return arrays_state(self.arrays)
+
+    def restore(self, state: Arrays) -> None:
+        """Restore the arrays of a site with the same kinds of nodes."""
+        self.arrays = restored_arrays(self.arrays, state)
+
+    def check_invariants(self, running: Iterable[int]) -> None:
+        """Raise AssertionError if the free amounts and what the jobs in these slots hold do not add up."""
+        free = self.arrays.total.copy()
+        for slot in running:
+            add_held(self.arrays, np.int64(slot), free, np.int64(-1))
+        assert (free == self.arrays.free).all(), "free and held resources do not add up"
+        assert (free >= 0).all(), "a node is overbooked"
+
+
+def fill_requests(arrays: NodeArrays, kinds: tuple[NodeKind, ...], jobs: Jobs, rows: Ints) -> None:
+    """Fill in what the jobs in these rows of a workload ask for, one slot per job."""
+    chunks = chunk_of_rows(jobs)[rows]
+    for number in np.unique(chunks).tolist():
+        row = request_row(jobs.chunks[number] if number >= 0 else msgspec.UNSET, kinds)
+        for name, value in zip(RequestRow._fields, row, strict=True):
+            getattr(arrays, name)[chunks == number] = value
+
+
+def chunk_of_rows(jobs: Jobs) -> Ints:
+    """Return the index of each job's chunk; -1 for whole nodes."""
+    return np.asarray(jobs.columns.get("chunk", np.full(len(jobs), -1)), np.int64)

@@ -1,0 +1,272 @@
+"""A queue at a site that counts cores, memory and GPUs: the pass (docs/resources.md, "Rules").
+
+The functions correspond to those in queueing.py, which only count nodes. Here, ``counters.free`` and
+``counters.narrowest`` have no meaning, and there is no index of blocks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gridweave.jit import Int, kernel, kernel_part
+from gridweave.site.kernels.chunks import (
+    NO_ENTRY,
+    NodeArrays,
+    add_held,
+    amount,
+    choose,
+    drop_entries,
+    hold_chosen,
+    units_on,
+)
+from gridweave.site.kernels.queueing import QueueCodes
+from gridweave.site.kernels.state import (
+    FRESH,
+    GONE,
+    HEAD,
+    NEVER_MS,
+    NO_PLACE,
+    UNPLACED_MS,
+    SiteState,
+    begin,
+    drop_started,
+)
+
+# The fields of records have no types.
+# mypy: disable-error-code="no-any-return"
+
+
+@kernel
+def counted_pass(state: SiteState, nodes: NodeArrays, queue: QueueCodes, now_ms: Int) -> None:
+    """Start jobs from the head while they fit, then backfill candidates until no candidate may start.
+
+    Parameters
+    ----------
+    state : SiteState
+        Changed in place; ``started`` lists the slots of the started jobs.
+    nodes : NodeArrays
+        Changed in place; the started jobs have entries.
+    queue : QueueCodes
+    now_ms : int
+
+    Notes
+    -----
+    As in `gridweave.site.kernels.queueing.queue_pass`, no job that waited before can start until another job has ended
+    or a new job has started. ``later`` and ``extra`` are kept for such passes.
+    """
+    counters = state.counters[0]
+    counters.n_started = 0
+    if counters.n_waiting == 0:
+        return
+    first = counters.first_new if counters.stale == FRESH else 0
+    counters.first_new = NEVER_MS
+    counters.stale = FRESH
+    if first >= counters.n_waiting:
+        return
+    head = _start_from_head(state, nodes, now_ms) if first == 0 else HEAD
+    if queue.backfills and head < counters.n_waiting:
+        if first == 0:
+            _guard_head(state, nodes, head, queue.slack)
+        if queue.best_fit:
+            _backfill_best_fit(state, nodes, head, now_ms)
+        else:
+            _backfill_first_fit(state, nodes, head, max(first, head + 1), now_ms)
+    if counters.n_started > 0:
+        drop_started(state, HEAD)
+
+
+@kernel_part
+def _start_from_head(state: SiteState, nodes: NodeArrays, now_ms: Int) -> Int:
+    """Start jobs from the head while they fit; return the position of the first job that does not fit."""
+    place = HEAD
+    while place < state.counters[0].n_waiting:
+        slot = state.waiting[place]
+        if not choose(nodes, nodes.free, slot, state.jobs[slot].width):
+            break
+        begin_on_chosen(state, nodes, place, now_ms)
+        place += 1
+    return place
+
+
+@kernel_part
+def begin_on_chosen(state: SiteState, nodes: NodeArrays, place: Int, now_ms: Int) -> None:
+    """Start the job at index `place` of the queue on the chosen nodes."""
+    slot = state.waiting[place]
+    hold_chosen(nodes, slot)
+    add_held(nodes, slot, nodes.free, -1)
+    begin(state, place, now_ms)
+
+
+@kernel_part
+def leave_nodes(nodes: NodeArrays, slot: Int) -> None:
+    """Give back what a running job holds."""
+    add_held(nodes, slot, nodes.free, 1)
+    drop_entries(nodes, slot)
+
+
+class HeadLimit(NamedTuple):
+    """What backfilling must not break.
+
+    Attributes
+    ----------
+    shadow_ms : int
+        First estimated end at which the head fits, with the resources of all jobs that end by then given back; 0 if it
+        fits now, `NEVER_MS` if it does not even fit once all jobs have ended.
+    limit_ms : int
+        Latest start of the head with backfilling.
+    promised_ms : int
+        The head's earliest shadow time.
+    extra : int
+        How many more of the head's units than it needs fit at the limit.
+    """
+
+    shadow_ms: Int
+    limit_ms: Int
+    promised_ms: Int
+    extra: Int
+
+
+@kernel
+def head_limit_on_nodes(state: SiteState, nodes: NodeArrays, head: Int, slack: float) -> HeadLimit:
+    """Return the limit of the job in the slot ``head``; fill ``later`` with the free amounts at that time."""
+    job, running = state.jobs[head], state.running
+    extra = -(job.width // nodes.chunks[head])
+    for node in range(len(nodes.later)):
+        for column in range(nodes.later.shape[1]):
+            nodes.later[node, column] = nodes.free[node, column]
+        extra += units_on(nodes, nodes.later, head, node)
+    i, shadow_ms = 0, np.int64(0)
+    while i < state.counters[0].n_running and (extra < 0 or running[i].end_ms == shadow_ms):
+        shadow_ms = running[i].end_ms
+        extra += _give_back(nodes, running[i].slot, head)
+        i += 1
+    if extra < 0:
+        shadow_ms = NEVER_MS
+    promised_ms = job.promised_ms
+    if promised_ms == UNPLACED_MS or shadow_ms < promised_ms:
+        promised_ms = shadow_ms
+    limit_ms = max(shadow_ms, promised_ms + int(slack * job.estimate_ms))
+    while i < state.counters[0].n_running and running[i].end_ms <= limit_ms:
+        extra += _give_back(nodes, running[i].slot, head)
+        i += 1
+    return HeadLimit(shadow_ms, limit_ms, promised_ms, extra)
+
+
+@kernel_part
+def _give_back(nodes: NodeArrays, slot: Int, head: Int) -> Int:
+    """Add what a running job holds to ``later``; return how many more units of the head fit then."""
+    more = np.int64(0)
+    number = nodes.first[slot]
+    while number != NO_ENTRY:
+        entry = nodes.entries[number]
+        more -= units_on(nodes, nodes.later, head, entry.node)
+        for column in range(nodes.later.shape[1]):
+            nodes.later[entry.node, column] += amount(nodes, slot, entry.node, entry.units, column)
+        more += units_on(nodes, nodes.later, head, entry.node)
+        number = entry.next
+    return more
+
+
+@kernel_part
+def _guard_head(state: SiteState, nodes: NodeArrays, place: Int, slack: float) -> None:
+    """Compute the head's limit, and what is free at that time."""
+    counters = state.counters[0]
+    head = state.waiting[place]
+    limit = head_limit_on_nodes(state, nodes, head, slack)
+    state.jobs[head].promised_ms = limit.promised_ms
+    counters.limit_ms = limit.limit_ms
+    counters.extra = limit.extra
+
+
+@kernel_part
+def may_backfill_on_nodes(
+    nodes: NodeArrays, head: Int, slot: Int, width: Int, end_ms: Int, limit_ms: Int, extra: Int
+) -> bool:
+    """Whether a candidate fits now and would not delay the head past its limit; if it fits, choose its nodes.
+
+    Parameters
+    ----------
+    nodes : NodeArrays
+        ``later`` has the free amounts at the limit; on return, ``chosen`` has the candidate's nodes.
+    head, slot : int
+        Slots of the head and the candidate.
+    width, end_ms : int
+        Of the candidate.
+    limit_ms, extra : int
+        As in `HeadLimit`.
+    """
+    return choose(nodes, nodes.free, slot, width) and (end_ms <= limit_ms or cost_to_head(nodes, head, slot) <= extra)
+
+
+@kernel_part
+def cost_to_head(nodes: NodeArrays, head: Int, slot: Int) -> Int:
+    """Return how many units of the head fit no more at its limit if a candidate holds the chosen nodes then."""
+    cost = np.int64(0)
+    for i in range(nodes.n_chosen[0]):
+        node, units = nodes.chosen[i, 0], nodes.chosen[i, 1]
+        cost += units_on(nodes, nodes.later, head, node)
+        _take_later(nodes, slot, node, units, -1)
+        cost -= units_on(nodes, nodes.later, head, node)
+        _take_later(nodes, slot, node, units, 1)
+    return cost
+
+
+@kernel_part
+def _take_later(nodes: NodeArrays, slot: Int, node: Int, units: Int, sign: Int) -> None:
+    for column in range(nodes.later.shape[1]):
+        nodes.later[node, column] += sign * amount(nodes, slot, node, units, column)
+
+
+@kernel_part
+def _begin_behind_head(state: SiteState, nodes: NodeArrays, head: Int, place: Int, now_ms: Int) -> None:
+    """Start a candidate on the chosen nodes; if it will run past the head's limit, the head has less left then."""
+    counters = state.counters[0]
+    slot = state.waiting[place]
+    runs_past = now_ms + state.jobs[slot].estimate_ms > counters.limit_ms
+    if runs_past:
+        counters.extra -= cost_to_head(nodes, head, slot)
+    begin_on_chosen(state, nodes, place, now_ms)
+    if runs_past:
+        add_held(nodes, slot, nodes.later, -1)
+
+
+@kernel_part
+def _may_start(state: SiteState, nodes: NodeArrays, head: Int, place: Int, now_ms: Int) -> bool:
+    counters = state.counters[0]
+    slot = state.waiting[place]
+    job = state.jobs[slot]
+    end_ms = now_ms + job.estimate_ms
+    return may_backfill_on_nodes(nodes, head, slot, job.width, end_ms, counters.limit_ms, counters.extra)
+
+
+@kernel
+def _backfill_first_fit(state: SiteState, nodes: NodeArrays, head_place: Int, first: Int, now_ms: Int) -> None:
+    """Start the first candidate in the queue that may start, and repeat until none may start.
+
+    A start can change the nodes of rule 4 for the candidates ahead, and thereby what they would leave for the head.
+    """
+    head = state.waiting[head_place]
+    place = first
+    while place < state.counters[0].n_waiting:
+        if state.waiting[place] != GONE and _may_start(state, nodes, head, place, now_ms):
+            _begin_behind_head(state, nodes, head, place, now_ms)
+            place = head_place
+        place += 1
+
+
+@kernel
+def _backfill_best_fit(state: SiteState, nodes: NodeArrays, head_place: Int, now_ms: Int) -> None:
+    """Start the widest candidate that may start (ties: first in the queue), and repeat until none may start."""
+    head = state.waiting[head_place]
+    best = HEAD
+    while best != NO_PLACE:
+        best, width = NO_PLACE, np.int64(0)
+        for place in range(head_place + 1, state.counters[0].n_waiting):
+            slot = state.waiting[place]
+            is_wider = slot != GONE and state.jobs[slot].width > width
+            if is_wider and _may_start(state, nodes, head, place, now_ms):
+                best, width = place, state.jobs[slot].width
+        if best != NO_PLACE and _may_start(state, nodes, head, best, now_ms):
+            _begin_behind_head(state, nodes, head, best, now_ms)

@@ -1,0 +1,126 @@
+"""Check kinds of nodes, and find out why a job could never run on them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from gridweave.site.resources.chunks import (
+    MAX_AMOUNT,
+    MAX_KINDS,
+    WHOLE_NODE,
+    Chunk,
+    NodeKind,
+    capacity_of,
+    chunks_on,
+    columns_of,
+    request_of,
+)
+
+
+def kind_problems(kinds: Sequence[NodeKind]) -> list[str]:
+    """Return all problems with a site's kinds of nodes, one line per problem."""
+    problems = [f"has {len(kinds)} kinds of nodes; expected at most {MAX_KINDS}"] if len(kinds) > MAX_KINDS else []
+    names = Counter(kind.name for kind in kinds)
+    problems += [f"kind {name!r} is listed {count} times" for name, count in names.items() if count > 1]
+    return problems + [problem for kind in kinds for problem in _problems_of(kind)]
+
+
+def _problems_of(kind: NodeKind) -> Iterator[str]:
+    amounts = {"count": (kind.count, 1), "cores": (kind.cores, 1), "gpus": (kind.gpus, 0)}
+    amounts |= {"memory_mb": (kind.memory_mb, 1)} if kind.memory_mb is not None else {}
+    amounts |= {name: (amount, 0) for name, amount in kind.others}
+    for name, (amount, least) in amounts.items():
+        if not least <= amount <= MAX_AMOUNT:
+            yield f"kind {kind.name!r} has {name} {amount}; expected {least} to {MAX_AMOUNT:,}"
+    if not 0 < kind.speed < math.inf:
+        yield f"kind {kind.name!r} has speed {kind.speed}; expected a number above 0"
+    if not kind.name:
+        yield "a kind has no name"
+
+
+def why_whole_only(chunk: Chunk | msgspec.UnsetType) -> str | None:
+    """Return why a site that gives out whole nodes cannot run a job with this chunk, or None if it can."""
+    if not chunk or (chunk.is_whole and not chunk.labels and not chunk.gpu_type):
+        return None
+    return "it asks for parts of nodes or for labels, and this site gives out whole nodes that are all alike"
+
+
+def why_never_on(kinds: Sequence[NodeKind], width: int, chunk: Chunk | msgspec.UnsetType) -> str | None:
+    """Return why a job could not run on these nodes even if they were idle, in one line; None if it could."""
+    chunk = chunk or WHOLE_NODE
+    per_unit = chunk.per_node or 1
+    if width % per_unit:
+        return f"its width {width} is not a multiple of its {per_unit} chunks per node"
+    problems = [*_why_no_kind(kinds, chunk)] or [*_why_no_node(kinds, chunk)]
+    if problems:
+        return "; ".join(problems)
+    most = sum(kind.count * _chunks_on(chunk, kind) for kind in kinds)
+    if width <= most:
+        return None
+    if chunk.is_whole:
+        which = " with the labels that it asks for" if chunk.labels or chunk.gpu_type else ""
+        return f"it needs {width} nodes{which} and the site has {most}"
+    return f"it needs {width} chunks and the idle site has room for {most}"
+
+
+def _chunks_on(chunk: Chunk, kind: NodeKind) -> int:
+    """Return how many chunks of a job an idle node can hold, with ``per_node`` taken into account."""
+    most = chunks_on(chunk, kind)
+    if not chunk.per_node:
+        return most
+    return chunk.per_node if most >= chunk.per_node else 0
+
+
+def _why_no_kind(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
+    """Yield why no kind has the labels and the type of GPU that a job asks for."""
+    labels = {label for kind in kinds for label in (kind.name, *kind.labels)}
+    types = {kind.gpu_type for kind in kinds if kind.gpus and kind.gpu_type}
+    columns = columns_of(kinds)
+    for label in chunk.labels:
+        if label not in labels:
+            yield f"no node has the label {label!r}; one of {', '.join(sorted(labels))}"
+    if chunk.gpu_type and chunk.gpu_type not in types:
+        yield f"no node has GPUs of type {chunk.gpu_type!r}; one of {', '.join(sorted(types)) or 'no type'}"
+    for name, amount in chunk.others:
+        if amount and name not in columns:
+            yield f"no node has {name!r}"
+    known = {*chunk.labels} <= labels and chunk.gpu_type in ("", *types)
+    if known and not any(chunk.suits(kind) for kind in kinds):
+        wanted = [*chunk.labels, *([f"GPUs of type {chunk.gpu_type}"] if chunk.gpu_type else [])]
+        yield f"no node has all of {', '.join(wanted)}"
+
+
+def _why_no_node(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
+    """Yield the resources of which a chunk (with ``per_node``, all chunks of a node) needs more than any node has."""
+    if any(_chunks_on(chunk, kind) for kind in kinds):
+        return
+    columns = columns_of(kinds)
+    capacities = [capacity_of(kind, columns) for kind in kinds if chunk.suits(kind)]
+    per_unit = chunk.per_node or 1
+    what = f"{per_unit} chunks on one node need" if per_unit > 1 else "a chunk needs"
+    needed = [amount * per_unit for amount in request_of(chunk, columns)]
+    too_large = [column for column in range(len(columns)) if needed[column] > max(c[column] for c in capacities)]
+    for column in too_large:
+        largest = max(capacity[column] for capacity in capacities)
+        yield f"{what} {amount_text(columns[column], needed[column])} and the largest node that suits has {largest:,}"
+    if not too_large:
+        asked = (amount_text(name, amount) for name, amount in zip(columns, needed, strict=True) if amount)
+        yield f"{what} {' and '.join(asked)}, and no node has all of them"
+
+
+def amount_text(column: str, amount: int) -> str:
+    """Return an amount of a resource in words.
+
+    Examples
+    --------
+    >>> amount_text("gpus", 1), amount_text("memory_mb", 1500), amount_text("fpga", 2)
+    ('1 GPU', '1,500 MB of memory', '2 fpga')
+    """
+    if column == "memory_mb":
+        return f"{amount:,} MB of memory"
+    names = {"cores": ("core", "cores"), "gpus": ("GPU", "GPUs")}
+    return f"{amount:,} {names.get(column, (column, column))[amount != 1]}"
