@@ -14,7 +14,6 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WEEK_MS, LimitArrays, Wee
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.queueing import QueueCodes
 from gridweave.site.kernels.state import NEVER_MS, Plan
-from gridweave.site.resources.checks import kind_problems
 from gridweave.site.resources.chunks import NodeKind
 
 DAY_MS = 24 * 3600 * 1000
@@ -209,8 +208,6 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("limits", f"has {len(self.limits)} entries; expected at most {MAX_LIMITS}")
         if self.choice != "first-fit" and (self.discipline != "queue" or self.backfill not in ("easy", "slack")):
             raise OptionError("choice", f"{self.choice!r} only works with a queue and backfill easy or slack")
-        for number, field, problem in kind_problems(self.kinds):
-            raise OptionError("kinds", f"{field} of kind {number + 1} {problem}")
 
     @property
     def label(self) -> str:

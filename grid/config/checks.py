@@ -30,8 +30,8 @@ from gridweave.site.job import MAX_WIDTH, Resources
 from gridweave.site.needs.estimates import DISK_BPS, UsualNeeds
 from gridweave.site.needs.text import parse_resources
 from gridweave.site.policy import PLACEMENTS
-from gridweave.site.resources.checks import OPTION_OF, kind_problems
 from gridweave.site.resources.chunks import NodeKind
+from gridweave.site.resources.problems import OPTION_OF, kind_problems
 from gridweave.site.resources.text import parse_gpus, parse_memory
 from gridweave.site.service.zones import load_zone
 from gridweave.site.users.owner import OwnerPolicy

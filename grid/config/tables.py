@@ -73,7 +73,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class KindTable(Table, frozen=True, kw_only=True):
     """An entry of ``kinds`` in an element of ``[[sites]]``: nodes that are alike (docs/resources.md).
 
-    `gridweave.site.resources.checks.kind_problems` checks the values.
+    `gridweave.site.resources.problems.kind_problems` checks the values.
 
     Attributes
     ----------

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from gridweave.errors import OptionError
-from gridweave.site.policy import SitePolicy
-from gridweave.site.resources.checks import chunk_problems, kind_problems
 from gridweave.site.resources.chunks import MAX_AMOUNT, MAX_KINDS, WHOLE_NODE, Chunk, NodeKind
+from gridweave.site.resources.problems import chunk_problems, kind_problems
 
 
 def test_sound_kinds_and_chunks_have_no_problems() -> None:
@@ -44,8 +42,6 @@ def test_sound_kinds_and_chunks_have_no_problems() -> None:
 def test_each_wrong_value_of_a_kind_is_one_problem(values: dict[str, Any], field: str) -> None:
     kind = NodeKind(**{"name": "cpu", "count": 1} | values)
     assert [(number, name) for number, name, _ in kind_problems([kind])] == [(0, field)]
-    with pytest.raises(OptionError, match=f"kinds: {field} of kind 1 "):
-        SitePolicy(kinds=(kind,))
 
 
 def test_kinds_have_different_names_and_are_not_too_many() -> None:
