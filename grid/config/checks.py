@@ -8,7 +8,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from gridweave.errors import InputError, OptionError, not_known
-from gridweave.grid.config.tables import FRAGMENT_TABLES, SITES_OF_SPLITS, LiveGridTable, PolicyTable, Site, TuningTable
+from gridweave.grid.config.tables import (
+    FRAGMENT_TABLES,
+    SITES_OF_SPLITS,
+    KindTable,
+    LiveGridTable,
+    PolicyTable,
+    Site,
+    TuningTable,
+    legible_kinds,
+)
 from gridweave.grid.config.toml import FileReport
 from gridweave.grid.control.links import check_max_split_factor
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy, GridTuning
@@ -20,6 +29,10 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import MAX_WIDTH, Resources
 from gridweave.site.needs.estimates import DISK_BPS, UsualNeeds
 from gridweave.site.needs.text import parse_resources
+from gridweave.site.policy import PLACEMENTS
+from gridweave.site.resources.chunks import NodeKind
+from gridweave.site.resources.problems import OPTION_OF, kind_problems
+from gridweave.site.resources.text import parse_gpus, parse_memory
 from gridweave.site.service.zones import load_zone
 from gridweave.site.users.owner import OwnerPolicy
 from gridweave.values import parse_bytes
@@ -31,12 +44,42 @@ IDLE_NET += "multi-site or adaptive"
 
 T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V")
+W = TypeVar("W")
 
 
 def site_policy(site: Site, grid: PolicyTable) -> Policy:
     """Return a site's own scheduling policy; order and backfilling default to the grid's."""
     usual = {"order": grid.order, "backfill": grid.backfill}
-    return read_policy(site.discipline, site.nodes, site.options, usual)
+    options = site.options | {"kinds": node_kinds(site.kinds) or None, "placement": site.placement}
+    return read_policy(site.discipline, site.node_count, options, usual)
+
+
+def node_kinds(
+    kinds: Sequence[KindTable] | None, place: KeyPath = (), report: FileReport | None = None
+) -> tuple[NodeKind, ...]:
+    """Return the kinds of a site's nodes, without those that could not be read; none if the site counts whole nodes.
+
+    With a report, add each text that cannot be read, and leave its value out; without a report, raise OptionError.
+    """
+    return tuple(_node_kind(kind, (*place, number), report) for number, kind in legible_kinds(kinds))
+
+
+def _node_kind(kind: KindTable, place: KeyPath, report: FileReport | None) -> NodeKind:
+    memory_mb = None
+    if kind.memory is not None:
+        memory_mb = _or_noted(None, (*place, "memory"), report, parse_memory, kind.memory)
+    gpus, gpu_type = _or_noted((0, ""), (*place, "gpus"), report, parse_gpus, kind.gpus)
+    return NodeKind(
+        name=kind.name,
+        count=kind.count,
+        cores=kind.cores,
+        memory_mb=memory_mb,
+        gpus=gpus,
+        gpu_type=gpu_type,
+        others=tuple(sorted(kind.gres.items())),
+        labels=tuple(sorted({*kind.labels})),
+        speed=kind.speed,
+    )
 
 
 def owner_policy(site: Site) -> OwnerPolicy:
@@ -107,7 +150,7 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
             )
         seen.add(site.name)
         check_site(site, ("sites", number), report)
-    if sum(site.nodes for _, site in read) > MAX_WIDTH:
+    if sum(site.node_count for _, site in read) > MAX_WIDTH:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
 
@@ -147,13 +190,17 @@ def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
         OwnerPolicy(grid_share=site.grid_share)
     except OptionError as error:
         report.add((*place, "grid_share"), error.problem)
+    check_kinds(site, place, report)
     # Check the order and the other options separately: an invalid value hides all later ones.
-    plain = Site(name=site.name, nodes=site.nodes)
+    plain = Site(name=site.name, nodes=max(site.node_count, 1))
     discipline = site.discipline if site.discipline in DISCIPLINES else plain.discipline
     rest = {name: value for name, value in site.options.items() if name != "order"}
     own = {name: value for name, value in rest.items() if name == DISCIPLINES[discipline].table_key}
     order = [] if site.order is None else [{"discipline": discipline, "order": site.order, **own}]
-    for changed in (*order, {"discipline": site.discipline, **rest}):
+    nodes: dict[str, Any] = {}
+    if site.kinds is not None and report.is_clean((*place, "kinds"), (*place, "placement")):
+        nodes = {"nodes": None, "kinds": site.kinds, "placement": site.placement}
+    for changed in (*order, {"discipline": site.discipline, **rest, **nodes}):
         try:
             site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:
@@ -161,6 +208,18 @@ def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
             # Do not report a missing value again if the value was unreadable.
             if report.is_clean(at) and (error.option == "order" or changed not in order):
                 report.add(at, error.problem)
+
+
+def check_kinds(site: Site, place: KeyPath, report: FileReport) -> None:
+    """Check the kinds of a site's nodes and its placement, but not whether they suit its discipline."""
+    if site.placement is not None:
+        if site.placement not in PLACEMENTS:
+            report.add((*place, "placement"), not_known(site.placement, PLACEMENTS))
+        if site.kinds is None:
+            report.add((*place, "placement"), "is for a site with kinds, and this site gives out whole nodes")
+    numbers = [number for number, _ in legible_kinds(site.kinds)]
+    for index, field, problem in kind_problems(node_kinds(site.kinds, (*place, "kinds"), report)):
+        report.add((*place, "kinds", numbers[index], OPTION_OF.get(field, field)), problem)
 
 
 def _table_with(discipline: str, option: str) -> list[str]:
@@ -244,14 +303,14 @@ def _needs(text: str, place: tuple[str, ...], report: FileReport | None) -> Reso
 
 
 def _or_noted(
-    otherwise: V, place: tuple[str, ...], report: FileReport | None, read: Callable[..., V], text: str, **more: Any
-) -> V:
+    otherwise: W, place: KeyPath, report: FileReport | None, read: Callable[..., V], text: str | int, **more: Any
+) -> V | W:
     """Parse a text from the file; if the text is invalid, report the problem and return `otherwise`.
 
     Raise OptionError if there is no report.
     """
     try:
-        return read(".".join(place), text, **more)
+        return read(".".join(str(key) for key in place), text, **more)
     except OptionError as error:
         if report is None:
             raise

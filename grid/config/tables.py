@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gridweave.errors import OptionError
 from gridweave.grid.config.gateway import GatewaySettings, IssuerSettings
 from gridweave.grid.config.toml import NAME_PATTERN
 from gridweave.grid.kernels.links import MAX_SPLIT_FACTOR
@@ -29,6 +31,7 @@ from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.launch import KEEP_OUTPUT, Limits, OutputLimits
 from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
+from gridweave.site.policy import PLACEMENTS
 from gridweave.site.quotas import NO_QUOTAS, Quotas
 
 SITES_OF_SPLITS = ("fewest", "earliest-end")
@@ -42,10 +45,16 @@ def one_of(names: tuple[str, ...], description: str) -> Meta:
     return Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
+def at_least(least: int, description: str) -> Meta:
+    """Return metadata that only states the smallest number in the JSON schema; values are checked elsewhere."""
+    return Meta(description=description, extra_json_schema={"minimum": least})
+
+
 SiteName = Annotated[str, Meta(description="Letters, digits, hyphens and underscores.", pattern=NAME_PATTERN)]
 Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
 Order = Annotated[str, one_of(tuple(ORDERS), "Order of the queue.")]
 Backfill = Annotated[str, one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")]
+Placement = Annotated[str, one_of(PLACEMENTS, "Which nodes a job gets first, at a site with kinds.")]
 _PROFILE = Meta(description=f"A profile ({', '.join(PROFILES)}), or fraction=0.2,pattern=ring,message=1MB.")
 USUAL_PROFILE = "light"
 """The communication assumed for a live job if neither the job nor the grid specifies any; traffic is never free."""
@@ -61,14 +70,90 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Base class of all tables; rejects unknown keys."""
 
 
+class KindTable(Table, frozen=True, kw_only=True):
+    """An entry of ``kinds`` in an element of ``[[sites]]``: nodes that are alike (docs/resources.md).
+
+    `gridweave.site.resources.problems.kind_problems` checks the values.
+
+    Attributes
+    ----------
+    name : str
+        Name of the kind; jobs can ask for it like for a label.
+    count : int
+        Number of nodes. The nodes of a site are numbered from 0, in the order of its kinds.
+    cores : int
+        Cores of each node.
+    memory : str, optional
+        Memory of each node, e.g. ``256GB``; None: not counted.
+    gpus : int or str
+        GPUs of each node, e.g. ``4`` or ``a100:4``; all GPUs of a node are of one type.
+    gres : dict of str to int
+        Other countable resources of each node.
+    labels : list of str
+        Names that a job can ask for.
+    speed : float
+        Speed, for disciplines that use speeds.
+    """
+
+    name: SiteName
+    count: Annotated[int, at_least(1, "Number of nodes.")]
+    cores: Annotated[int, at_least(1, "Cores of each node.")] = 1
+    memory: Annotated[str, Meta(description="Memory of each node, e.g. 256GB.")] | None = None
+    gpus: Annotated[int, at_least(0, "GPUs of each node.")] | Annotated[str, Meta(description="E.g. a100:4.")] = 0
+    gres: dict[str, Annotated[int, at_least(1, "Amount on each node.")]] = {}
+    labels: list[str] = []
+    speed: float = 1.0
+
+
+def _check_nodes(nodes: int | None, kinds: list[KindTable] | None) -> None:
+    """Raise OptionError unless exactly one of ``nodes`` and ``kinds`` is given."""
+    if nodes is not None and kinds is not None:
+        raise OptionError("nodes", "is given together with kinds, which have counts; leave one of them out")
+    if nodes is None and kinds is None:
+        raise OptionError("nodes", "is missing; give the number of nodes, or kinds")
+    if kinds is not None and not kinds:
+        raise OptionError("kinds", "is empty; expected at least one kind, or nodes instead")
+
+
+def legible_kinds(kinds: Sequence[object] | None) -> list[tuple[int, KindTable]]:
+    """Return the kinds that could be read, with their indices in the file."""
+    return [(number, kind) for number, kind in enumerate(kinds or ()) if isinstance(kind, KindTable)]
+
+
+class NodesTable(Table, frozen=True, kw_only=True):
+    """The nodes of a site: their number or, if the site counts cores, memory and GPUs, their kinds.
+
+    Attributes
+    ----------
+    nodes : int, optional
+        Number of nodes; exactly one of ``nodes`` and ``kinds`` is given.
+    kinds : list of KindTable
+        Kinds of nodes; an element is UNSET if it could not be read.
+    placement : str, optional
+        Which nodes a job gets first, if the site counts resources; None: ``best-fit``.
+    """
+
+    nodes: Nodes | None = None
+    kinds: list[KindTable] | None = None
+    placement: Placement | None = None
+
+    def __post_init__(self) -> None:
+        _check_nodes(self.nodes, self.kinds)
+
+    @property
+    def node_count(self) -> int:
+        """The number of nodes, without kinds that could not be read."""
+        return self.nodes or sum(kind.count for _, kind in legible_kinds(self.kinds))
+
+
 # A base struct with one field per discipline that has its own table of options; `DISCIPLINES` has the field names.
 if TYPE_CHECKING:
-    _DisciplineTables = Table
+    _DisciplineTables = NodesTable
 else:
     _DisciplineTables = msgspec.defstruct(
         "_DisciplineTables",
         [(entry.table_key, entry.table | None, None) for entry in DISCIPLINES.values() if entry.table is not None],
-        bases=(Table,),
+        bases=(NodesTable,),
         frozen=True,
         kw_only=True,
     )
@@ -80,7 +165,8 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
     Attributes
     ----------
     name : str
-    nodes : int
+    nodes, kinds, placement
+        As in `NodesTable`.
     discipline, order, backfill : str, optional
         The site's own scheduling policy (in mode ``local``, under limited or no control, for its own users), as in
         `gridweave.site.policy.SitePolicy`. Order and backfilling default to the values in ``[grid]``. Under full
@@ -97,7 +183,6 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
     """
 
     name: SiteName
-    nodes: Nodes
     discipline: Annotated[str, one_of(tuple(DISCIPLINES), "Scheduling policy of the site itself.")] = "queue"
     order: Order | None = None
     backfill: Backfill | None = None
@@ -112,7 +197,7 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
     def options(self) -> dict[str, Any]:
         """The scheduling options of the site: order, backfilling, and the tables of disciplines; None if not set."""
         tables = (entry.table_key for entry in DISCIPLINES.values() if entry.table is not None)
-        return {name: getattr(self, name) for name in ("order", "backfill", *tables)}
+        return {name: getattr(self, name) for name in ("order", "backfill", "placement", *tables)}
 
     @property
     def shares_nodes(self) -> bool:
@@ -215,15 +300,26 @@ class FarSiteTable(EndTable, frozen=True, kw_only=True):
 
     name: SiteName
     # The same values as in the site's own file.
-    nodes: Nodes
+    nodes: Nodes | None = None
+    kinds: list[KindTable] | None = None
+    placement: Placement | None = None
     machines: Nodes = 1
     grid_share: float = 1.0
     at: str | None = None  # the network node to which it is attached
 
+    def __post_init__(self) -> None:
+        _check_nodes(self.nodes, self.kinds)
+
     def as_live(self) -> LiveSiteTable:
         """Return the table of this site in the form of GRID.toml."""
         return LiveSiteTable(
-            name=self.name, nodes=self.nodes, machines=self.machines, grid_share=self.grid_share, at=self.at
+            name=self.name,
+            nodes=self.nodes,
+            kinds=self.kinds,
+            placement=self.placement,
+            machines=self.machines,
+            grid_share=self.grid_share,
+            at=self.at,
         )
 
 

@@ -302,7 +302,10 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report
     try:
         return kind(**values) if whole else BROKEN
     except OptionError as error:
-        report.add((*path, error.option), error.problem)
+        # A key that could not be read is reported already, and may only seem to be missing.
+        has_lost_keys = any(name in raw and info.name not in values for name, info in fields.items())
+        if report.is_clean((*path, error.option)) if error.option in raw else not has_lost_keys:
+            report.add((*path, error.option), error.problem)
         return BROKEN
 
 

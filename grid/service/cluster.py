@@ -378,7 +378,7 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
     policy = site_policy(site, grid)
     return SitePlan(
         name=site.name,
-        nodes=site.nodes,
+        nodes=site.node_count,
         machines=site.machines,
         virtual=site.virtual,
         policy=policy,

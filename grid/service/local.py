@@ -207,7 +207,9 @@ class _Startup:
             since_ms=int(time.time() * 1000),
             folder=live_folder(spec),
             namespace=namespace_of(spec.name, DEFAULT_NAME),
-            sites=tuple(LocalSite(site.name, site.nodes, site.machines, site.launcher.words) for site in read.sites),
+            sites=tuple(
+                LocalSite(site.name, site.node_count, site.machines, site.launcher.words) for site in read.sites
+            ),
             address=spec.address or "",
             own_ray=spec.address is None,
             url=self._kept.url,

@@ -199,7 +199,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         workload=workload,
         home=home_of(workload),
         site_names=tuple(site.name for site in sites),
-        nodes=np.array([site.nodes for site in sites], np.int64),
+        nodes=np.array([site.node_count for site in sites], np.int64),
         policy=policy,
         site_policies=tuple(site_policy(site, scenario.grid) for site in sites),
         owners=tuple(owner_policy(site) for site in sites),
@@ -293,7 +293,7 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     all_read = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
     if not all_read or not report.is_clean(("workload", "transform")):
         return None
-    nodes = np.array([site.nodes for site in sites_of(scenario)], np.int64)
+    nodes = np.array([site.node_count for site in sites_of(scenario)], np.int64)
     if not all(0 <= site.grid_share <= 1 and site.discipline in DISCIPLINES for site in sites_of(scenario)):
         return None
     transformed = _transformed(draft, workload, nodes)
@@ -316,7 +316,7 @@ def _generated(draft: Draft, generator: str) -> Workload | None:
     """Generate the jobs, or return None if their number or the machine's size is unknown."""
     table = draft.scenario.workload
     model = load_model(beside(draft.folder, generator) or generator)
-    nodes = table.nodes or sum(site.nodes for site in sites_of(draft.scenario))
+    nodes = table.nodes or sum(site.node_count for site in sites_of(draft.scenario))
     if table.jobs is None or not nodes or not draft.report.is_clean(("workload", "nodes"), ("workload", "load")):
         return None
     return generate(model, table.jobs, rng_of(draft.scenario, STREAM_GENERATOR), nodes=nodes, load=table.load)
@@ -386,7 +386,7 @@ def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Wo
             continue
         path = find_trace(beside(draft.folder, name) or name)
         columns, cancelled = _columns(draft, path), draft.scenario.workload.cancelled
-        jobs, conversion = load_workload(path, nodes=site.nodes, columns=columns, cancelled=cancelled)
+        jobs, conversion = load_workload(path, nodes=site.node_count, columns=columns, cancelled=cancelled)
         remarks.extend(conversion.lines())
         site_workloads.append((number, jobs))
     if not site_workloads:
@@ -489,8 +489,8 @@ def _report_wide(
 
 def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: GridPolicy) -> tuple[BoolArray, str]:
     """Return a mask of the jobs that can run, at home or on the grid, and why the widest excluded job cannot run."""
-    home_nodes = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
-    for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
+    home_nodes = np.array([site.node_count for site in sites], np.int64)[home_of(workload)]
+    for_grid = np.array([owner_policy(site).nodes_for_grid(site.node_count) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)
     takes_parts = np.array([DISCIPLINES[site.discipline].traits.takes_parts for site in sites], np.bool_)
     reasons = [_why_never(policy, for_grid, takes_parts, int(width)) for width in widths]

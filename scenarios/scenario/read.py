@@ -410,6 +410,7 @@ _REPLACED = {
     "net.file": ("generator", "nodes", "links"),
     "net.generator": ("file", "nodes", "links"),
 }
+_REPLACED_IN_SITES = {"nodes": ("kinds", "placement"), "kinds": ("nodes",)}
 
 
 def _apply_overrides(raw: dict[str, Any], overrides: Overrides, report: FileReport) -> None:
@@ -475,6 +476,8 @@ def _set(place: Any, path: KeyPath, names: list[str], value: object) -> KeyPath 
             return f"there is no site {name!r}; expected one of {', '.join(str(site) for site in sites)}"
         if not rest:
             return f"is a site; set one of its keys, such as sites.{name}.nodes"
+        for other in _REPLACED_IN_SITES.get(rest[0], ()):
+            place[sites.index(name)].pop(other, None)
         return _set(place[sites.index(name)], (*path, sites.index(name)), rest, value)
     if not isinstance(place, dict):
         return f"{'.'.join(str(key) for key in path)} is a value and has no keys"

@@ -320,5 +320,6 @@ def json_schema() -> dict[str, Any]:
     for table in schema["$defs"].values():
         # Editors show descriptions; the docstring's summary is enough for them.
         table["description"] = " ".join(table["description"].partition("\n\n")[0].split())
+    schema["$defs"]["Site"]["oneOf"] = [{"required": ["nodes"]}, {"required": ["kinds"]}]
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A gridweave scenario", **schema}
     return dict(msgspec.json.decode(msgspec.json.encode(whole)))  # turns tuples in defaults into arrays

@@ -122,6 +122,8 @@ class Entry:
     stay_ms : callable
         Takes a policy and an estimate in ms; returns the time in ms for which a job with this estimate usually holds
         its nodes, which is the estimate if jobs run at full speed. Used if the discipline is `Traits.elastic`.
+    reads_kinds : bool
+        Whether ``read`` takes the options ``kinds`` (`gridweave.site.resources.chunks.NodeKind`) and ``placement``.
     table : type of msgspec.Struct, optional
         Options of the discipline, given in the table ``table_key`` of a site in a scenario or GRID.toml, or with the
         command's ``--option``; passed to ``read`` under the name ``table_key``.
@@ -147,6 +149,7 @@ class Entry:
     traits: Traits = NO_TRAITS
     traits_by: Callable[[Any], Traits] | None = None
     stay_ms: Callable[[Any, int], int] = until_limit
+    reads_kinds: bool = False
     table: type[msgspec.Struct] | None = None
     table_key: str = ""
     compiled: Compiled | None = None

@@ -18,6 +18,7 @@ ENTRY = Entry(
     about="every job that waits has a planned start, and nodes can be reserved in advance",
     make=SiteQueue,
     read=lambda nodes, options, usual: read_policy("planning", options, usual),
+    reads_kinds=True,
     traits=TRAITS,
     traits_by=lambda policy: replace(traits_on(TRAITS, policy), week=policy.has_windows),
     compiled=COMPILED,

@@ -575,6 +575,7 @@ ENTRY = Entry(
     about="jobs wait in a queue, and jobs behind the head may be backfilled",
     make=SiteQueue,
     read=lambda nodes, options, usual: read_policy("queue", options, usual),
+    reads_kinds=True,
     traits=TRAITS,
     traits_by=lambda policy: traits_on(TRAITS, policy),
     compiled=COMPILED,

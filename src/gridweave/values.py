@@ -35,6 +35,11 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
     return value
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a count with its noun, such as ``1 job`` or ``2,000 jobs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def named_values(option: str, text: str, kinds: Kinds, right: str) -> dict[str, Any]:
     """Parse ``name=value,name=value``; each name may occur only once.
 

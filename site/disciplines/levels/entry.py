@@ -82,6 +82,7 @@ ENTRY = Entry(
     about="a queue or a planning site with levels of priority, of which some may evict jobs of others",
     make=Levels,
     read=read_policy,
+    reads_kinds=True,
     traits=TRAITS,
     traits_by=_traits,
     table=LevelsTable,

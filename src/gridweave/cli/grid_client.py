@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from gridweave.cli.arguments import Command, Json, options_of, with_parameters
-from gridweave.cli.output import counted, print_json, print_table, say
+from gridweave.cli.output import print_json, print_table, say
 from gridweave.cli.terminal import visible
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError, check_known
 from gridweave.grid.client.option import Option
@@ -26,6 +26,7 @@ from gridweave.grid.client.options import OPTIONS, read_flags
 from gridweave.ranges import ranges_of, ranges_text
 from gridweave.site.lifecycle import BEGUN, OPEN, OVER, PLACED
 from gridweave.site.times import span_text, when_text
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.grid.api import Forecast, SplitReason, TokenInfo

@@ -39,10 +39,11 @@ from gridweave.cli.grid_client import (
     shortened,
     state_text,
 )
-from gridweave.cli.output import counted, print_json, print_table, say
+from gridweave.cli.output import print_json, print_table, say
 from gridweave.cli.terminal import VisibleBytes, visible
 from gridweave.errors import InputError, OptionError
 from gridweave.site.times import parse_time_ms, processes_ended_ms, run_time_ms, span_text
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.grid.api import JobHistory, JobProgress, QueuedJob

@@ -11,7 +11,6 @@ from gridweave.cli.options import named_as_typed, policies
 from gridweave.cli.output import (
     Report,
     check_folder,
-    counted,
     delayed_progress,
     interruptible,
     print_json,
@@ -20,6 +19,7 @@ from gridweave.cli.output import (
 )
 from gridweave.errors import OptionError
 from gridweave.site.times import parse_time_ms
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -119,11 +119,6 @@ def check_folder(out: str) -> Path:
     return folder
 
 
-def counted(number: int, thing: str) -> str:
-    """Return a count with its noun, such as ``1 job`` or ``2,000 jobs``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def picture_kind(option: str, out: str) -> str:
     """Return the image format of a file's suffix, such as ``png``; raise OptionError if matplotlib cannot write it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -9,8 +9,9 @@ import typer
 
 from gridweave.cli.arguments import Json
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import counted, delayed_progress, print_json, print_table, say
+from gridweave.cli.output import delayed_progress, print_json, print_table, say
 from gridweave.cli.run import Overrides, Source, problems_as_lines
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.scenarios.scenario.fuzz import FuzzReport, Violation
@@ -118,7 +119,10 @@ def list_catalogue(as_json: Json = False) -> None:
     machines = machine_configurations()
     if as_json:
         configurations = {
-            name: {"description": configuration.description, "nodes": [site.nodes for site in configuration.sites()]}
+            name: {
+                "description": configuration.description,
+                "nodes": [site.node_count for site in configuration.sites()],
+            }
             for name, configuration in machines.items()
         }
         print_json({"scenarios": scenarios, "machines": configurations})

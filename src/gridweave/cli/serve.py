@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import counted, say
+from gridweave.cli.output import say
 from gridweave.cli.run import problems_as_lines
 from gridweave.cli.up import Fresh, Yes, check_forgetting, print_actors, say_batch_notes
 from gridweave.errors import OptionError, UnavailableError, check_known, not_installed
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.grid.config.reading import ReadGrid
@@ -126,7 +127,7 @@ def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -
 
 
 def _start_text(read: ReadGrid) -> str:
-    nodes = counted(sum(site.nodes for site in read.sites), "node")
+    nodes = counted(sum(site.node_count for site in read.sites), "node")
     what = f"the meta-scheduler of {counted(len(read.sites), 'site')} with {nodes}"
     if hasattr(read.file, "site"):
         what = f"the site {read.sites[0].name} with {nodes}"

@@ -20,12 +20,13 @@ from gridweave.cli.grid_client import (
     places_text,
     plain,
 )
-from gridweave.cli.output import counted, print_json, say
+from gridweave.cli.output import print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
 from gridweave.grid.client.job_options import SubmitOptions
 from gridweave.grid.client.options import OPTIONS, flag, joined, read_flags
 from gridweave.ranges import ranges_text
 from gridweave.site.times import run_time_ms, span_text
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.cli.submit_options import NamedProgram

@@ -13,9 +13,10 @@ import typer
 from gridweave.cli.arguments import Json
 from gridweave.cli.grid_client import Here, Reach, at_grid, may, plain
 from gridweave.cli.options import named_as_typed
-from gridweave.cli.output import counted, print_json, print_table, say
+from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_installed
 from gridweave.site.times import parse_time_ms
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.grid.api import MadeToken, TokenInfo, TokenLimits

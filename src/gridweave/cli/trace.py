@@ -11,9 +11,10 @@ import typer
 
 from gridweave.cli.arguments import Json, Trace
 from gridweave.cli.options import check_seed, named_as_typed
-from gridweave.cli.output import counted, picture_kind, print_json, print_table, save_picture, say
+from gridweave.cli.output import picture_kind, print_json, print_table, save_picture, say
 from gridweave.errors import InputError, OptionError
 from gridweave.site.times import parse_time_ms, span_text
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.scenarios.generators.common import Moments, Scaling

@@ -13,10 +13,11 @@ import typer
 
 from gridweave.cli.arguments import Json
 from gridweave.cli.grid_client import places_text, plain, print_forecast
-from gridweave.cli.output import check_folder, counted, delayed_progress, print_json, print_table, say
+from gridweave.cli.output import check_folder, delayed_progress, print_json, print_table, say
 from gridweave.cli.run import print_whole_grid, problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.times import span_text
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.grid.config.local_state import LocalGridState
@@ -173,7 +174,7 @@ def _check(file: str | None, name: str, address: str | None, fresh: bool) -> Non
     for change in [] if fresh else check_start(spec, last):
         say(change)
     say_batch_notes(read)
-    nodes = sum(site.nodes for site in read.sites)
+    nodes = sum(site.node_count for site in read.sites)
     typer.echo(f"{read.source} is valid: {counted(len(read.sites), 'site')} with {counted(nodes, 'node')}")
 
 
@@ -204,7 +205,7 @@ def _spec(file: str | None, name: str, address: str | None, fresh: bool) -> tupl
         read = read_grid(file) if again is None else grid_of_text(again.text, again.file, again.base)
     for remark in read.remarks:
         say(remark)
-    nodes = {site.name: (site.nodes, site.launcher.limits.memory_bytes) for site in read.sites}
+    nodes = {site.name: (site.node_count, site.launcher.limits.memory_bytes) for site in read.sites}
     if address is None and (problem := memory_problem(nodes)):
         say(problem)
     return grid_spec(read, name=name, address=address), last

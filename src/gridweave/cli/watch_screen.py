@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gridweave.cli.grid_client import clock, places_text, shortened
-from gridweave.cli.output import counted
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.site.job import JobRecord
 from gridweave.site.times import span_text
+from gridweave.values import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

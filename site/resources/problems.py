@@ -1,0 +1,79 @@
+"""Check kinds of nodes, and what jobs ask for, with all problems at once (docs/resources.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from gridweave.site.resources.chunks import FIRST_COLUMNS, MAX_AMOUNT, MAX_KINDS, Chunk, NodeKind
+from gridweave.site.resources.text import is_name
+
+Problem = tuple[str, str]
+"""The name of a field, and what is wrong with it."""
+
+OPTION_OF = {"memory_mb": "memory", "others": "gres", "gpu_type": "gpus"}
+"""The options of jobs and keys of files that set a field, if their names differ from the field's name."""
+
+_TAKEN = {*FIRST_COLUMNS, "memory", "gpu"}
+_NAME_RULE = "expected letters, digits and . _ + -"
+
+
+def kind_problems(kinds: Sequence[NodeKind]) -> Iterator[tuple[int, str, str]]:
+    """Yield the problems of a site's kinds of nodes, each with the index of the kind and the name of the field."""
+    for number, kind in enumerate(kinds[MAX_KINDS:], MAX_KINDS):
+        yield number, "name", f"{kind.name!r} is one kind too many; a site has at most {MAX_KINDS}"
+    seen: set[str] = set()
+    for number, kind in enumerate(kinds):
+        if kind.name in seen:
+            yield number, "name", f"{kind.name!r} is also the name of another kind; each needs its own"
+        seen.add(kind.name)
+        yield from ((number, *problem) for problem in _problems_of_kind(kind))
+
+
+def _problems_of_kind(kind: NodeKind) -> Iterator[Problem]:
+    yield from _name_problems("name", [kind.name])
+    for field, least in (("count", 1), ("cores", 1), ("memory_mb", 1), ("gpus", 0)):
+        yield from _amount_problems(field, getattr(kind, field), least)
+    yield from _name_problems("gpu_type", [kind.gpu_type] if kind.gpu_type else [])
+    yield from _other_problems(kind.others)
+    yield from _name_problems("labels", kind.labels)
+    if not (kind.speed > 0 and math.isfinite(kind.speed)):
+        yield "speed", f"is {kind.speed}; expected a number above 0"
+
+
+def chunk_problems(chunk: Chunk, width: int) -> Iterator[Problem]:
+    """Yield the problems of what a job with this number of chunks asks for."""
+    for field in ("cores", "memory_mb", "gpus", "per_node"):
+        yield from _amount_problems(field, getattr(chunk, field), 0)
+    yield from _name_problems("gpu_type", [chunk.gpu_type] if chunk.gpu_type else [])
+    yield from _other_problems(chunk.others)
+    yield from _name_problems("labels", chunk.labels)
+    if chunk.is_whole and (chunk.memory_mb or chunk.gpus or chunk.others or chunk.per_node or not chunk.exclusive):
+        yield "cores", "is 0, which asks for whole nodes; expected at least 1 with other resources"
+    if chunk.gpu_type and not chunk.gpus:
+        yield "gpus", f"asks for 0 {chunk.gpu_type} GPUs; expected at least 1"
+    if chunk.per_node > 0 and width % chunk.per_node:
+        yield "per_node", f"is {chunk.per_node}; expected a number that divides the {width} chunks of the job"
+
+
+def _amount_problems(field: str, amount: int | None, least: int) -> Iterator[Problem]:
+    if amount is not None and not least <= amount <= MAX_AMOUNT:
+        yield field, f"is {amount}; expected a whole number from {least} to {MAX_AMOUNT:,}"
+
+
+def _other_problems(others: Sequence[tuple[str, int]]) -> Iterator[Problem]:
+    names = [name for name, _ in others]
+    yield from _name_problems("others", names)
+    for name in sorted(_TAKEN.intersection(names)):
+        yield "others", f"{name!r} has an option of its own; expected another name"
+    if names != sorted(set(names)):
+        yield "others", f"has the names {', '.join(names)}; expected each name once, in ascending order"
+    for name, amount in others:
+        if not 0 < amount <= MAX_AMOUNT:
+            yield "others", f"{name!r} is {amount}; expected a whole number from 1 to {MAX_AMOUNT:,}"
+
+
+def _name_problems(field: str, names: Sequence[str]) -> Iterator[Problem]:
+    for name in names:
+        if not is_name(name):
+            yield field, f"{name!r} is not a name; {_NAME_RULE}"
