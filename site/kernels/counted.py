@@ -13,6 +13,7 @@ import numpy as np
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.chunks import (
     NO_ENTRY,
+    Amounts,
     NodeArrays,
     add_held,
     amount,
@@ -106,6 +107,30 @@ def leave_nodes(nodes: NodeArrays, slot: Int) -> None:
     drop_entries(nodes, slot)
 
 
+@kernel_part
+def copy_free(nodes: NodeArrays) -> None:
+    """Set ``later`` to the amounts that are free now."""
+    for node in range(len(nodes.later)):
+        for column in range(nodes.later.shape[1]):
+            nodes.later[node, column] = nodes.free[node, column]
+
+
+@kernel
+def units_that_fit(nodes: NodeArrays, free: Amounts, slot: Int) -> Int:
+    """Return how many units of a job fit on nodes with these free amounts, added up over all nodes."""
+    units = np.int64(0)
+    for node in range(len(free)):
+        units += units_on(nodes, free, slot, node)
+    return units
+
+
+@kernel_part
+def take_chosen(nodes: NodeArrays, slot: Int) -> None:
+    """Subtract what a job would hold on the chosen nodes from ``later``."""
+    for i in range(nodes.n_chosen[0]):
+        _take_later(nodes, slot, nodes.chosen[i, 0], nodes.chosen[i, 1], -1)
+
+
 class HeadLimit(NamedTuple):
     """What backfilling must not break.
 
@@ -132,11 +157,8 @@ class HeadLimit(NamedTuple):
 def head_limit_on_nodes(state: SiteState, nodes: NodeArrays, head: Int, slack: float) -> HeadLimit:
     """Return the limit of the job in the slot ``head``; fill ``later`` with the free amounts at that time."""
     job, running = state.jobs[head], state.running
-    extra = -(job.width // nodes.chunks[head])
-    for node in range(len(nodes.later)):
-        for column in range(nodes.later.shape[1]):
-            nodes.later[node, column] = nodes.free[node, column]
-        extra += units_on(nodes, nodes.later, head, node)
+    copy_free(nodes)
+    extra = units_that_fit(nodes, nodes.later, head) - job.width // nodes.chunks[head]
     i, shadow_ms = 0, np.int64(0)
     while i < state.counters[0].n_running and (extra < 0 or running[i].end_ms == shadow_ms):
         shadow_ms = running[i].end_ms
@@ -270,3 +292,43 @@ def _backfill_best_fit(state: SiteState, nodes: NodeArrays, head_place: Int, now
                 best, width = place, state.jobs[slot].width
         if best != NO_PLACE and _may_start(state, nodes, head, best, now_ms):
             _begin_behind_head(state, nodes, head, best, now_ms)
+
+
+@kernel
+def startable_on_nodes(
+    state: SiteState, nodes: NodeArrays, queue: QueueCodes, slot: Int, now_ms: Int, length_ms: Int
+) -> Int:
+    """Return how many chunks of a job could start now at the end of a queue without promises.
+
+    Parameters
+    ----------
+    state : SiteState
+        Read only, after a pass.
+    nodes : NodeArrays
+        ``later`` and ``chosen`` are changed.
+    queue : QueueCodes
+    slot : int
+        Slot with the request; its job may be of any width.
+    now_ms, length_ms : int
+    """
+    units = units_that_fit(nodes, nodes.free, slot)
+    if state.counters[0].n_waiting == 0 or units == 0:
+        return units * nodes.chunks[slot]
+    if not queue.backfills:
+        return np.int64(0)
+    head = state.waiting[HEAD]
+    limit = head_limit_on_nodes(state, nodes, head, queue.slack)
+    if now_ms + length_ms <= limit.limit_ms:
+        return units * nodes.chunks[slot]
+    choose(nodes, nodes.free, slot, units * nodes.chunks[slot])
+    extra, startable = limit.extra, np.int64(0)
+    for i in range(nodes.n_chosen[0]):
+        node = nodes.chosen[i, 0]
+        for _ in range(nodes.chosen[i, 1]):
+            extra -= units_on(nodes, nodes.later, head, node)
+            _take_later(nodes, slot, node, 1, -1)
+            extra += units_on(nodes, nodes.later, head, node)
+            if extra < 0:
+                return startable * nodes.chunks[slot]
+            startable += 1
+    return startable * nodes.chunks[slot]
