@@ -396,7 +396,9 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             return None, "others must start before it", ahead
         if short is not None:
             return None, short.cause, f"{short.reason}; {ahead_text(place)} would be offered them before it"
-        head_id, limit_ms = int(self._job_ids[self._state.waiting[0]]), int(self._state.counters[0]["limit_ms"])
+        head = self._state.waiting[0]
+        limit = head_limit_on_nodes(self._state, counted.for_queries, head, self._policy.codes.slack)
+        head_id, limit_ms = int(self._job_ids[head]), int(limit.limit_ms)
         return (
             None,
             "free resources are kept for the first",

@@ -15,6 +15,7 @@ from gridweave.site.disciplines.slots import copied
 from gridweave.site.job import NodeIntervals
 from gridweave.site.kernels.chunks import (
     CORES,
+    MANY,
     NodeArrays,
     RequestRow,
     add_held,
@@ -101,6 +102,7 @@ class CountedNodes:
         """Let jobs start only on these nodes, given as a bit mask."""
         present = np.array([nodes >> node & 1 for node in range(len(self._kind))], np.bool_)
         self.arrays.kind[:] = np.where(present, self._kind, ABSENT)
+        self.arrays.bound[:] = MANY
 
     def idle_from(self, ends: Iterable[tuple[int, int]]) -> Iterable[int]:
         """Return when each node that has running jobs becomes idle [ms].

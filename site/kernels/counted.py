@@ -12,12 +12,14 @@ import numpy as np
 
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.chunks import (
+    MANY,
     NO_ENTRY,
     Amounts,
     NodeArrays,
     add_held,
     amount,
     choose,
+    choose_units,
     drop_entries,
     hold_chosen,
     units_on,
@@ -66,10 +68,13 @@ def counted_pass(state: SiteState, nodes: NodeArrays, queue: QueueCodes, now_ms:
     counters.stale = FRESH
     if first >= counters.n_waiting:
         return
+    _raise_bounds(state, nodes)
     head = _start_from_head(state, nodes, now_ms) if first == 0 else HEAD
     if queue.backfills and head < counters.n_waiting:
         if first == 0:
-            _guard_head(state, nodes, head, queue.slack)
+            counters.limit_ms = UNPLACED_MS
+            if queue.slack > 0:  # every shadow time of the head is a promise
+                _guard_head(state, nodes, state.waiting[head], queue.slack)
         if queue.best_fit:
             _backfill_best_fit(state, nodes, head, now_ms)
         else:
@@ -79,12 +84,40 @@ def counted_pass(state: SiteState, nodes: NodeArrays, queue: QueueCodes, now_ms:
 
 
 @kernel_part
+def _raise_bounds(state: SiteState, nodes: NodeArrays) -> None:
+    """Add what may fit now on nodes on which resources were given back to the bounds of the waiting jobs."""
+    if nodes.n_freed[0] == 0:
+        return
+    for place in range(state.counters[0].n_waiting):
+        slot = state.waiting[place]
+        needed = state.jobs[slot].width // nodes.chunks[slot]
+        i = 0
+        while i < nodes.n_freed[0] and nodes.bound[slot] < needed:
+            if i == len(nodes.freed):
+                nodes.bound[slot] = MANY
+            else:
+                nodes.bound[slot] += units_on(nodes, nodes.free, slot, nodes.freed[i])
+            i += 1
+    nodes.n_freed[0] = 0
+
+
+@kernel_part
+def fits_now(nodes: NodeArrays, slot: Int, width: Int) -> bool:
+    """Whether a waiting job fits now; if so, choose its nodes."""
+    needed = width // nodes.chunks[slot]
+    if nodes.bound[slot] < needed:
+        return False
+    nodes.bound[slot] = choose_units(nodes, nodes.free, slot, needed)
+    return nodes.bound[slot] >= needed
+
+
+@kernel_part
 def _start_from_head(state: SiteState, nodes: NodeArrays, now_ms: Int) -> Int:
     """Start jobs from the head while they fit; return the position of the first job that does not fit."""
     place = HEAD
     while place < state.counters[0].n_waiting:
         slot = state.waiting[place]
-        if not choose(nodes, nodes.free, slot, state.jobs[slot].width):
+        if not fits_now(nodes, slot, state.jobs[slot].width):
             break
         begin_on_chosen(state, nodes, place, now_ms)
         place += 1
@@ -103,6 +136,12 @@ def begin_on_chosen(state: SiteState, nodes: NodeArrays, place: Int, now_ms: Int
 @kernel_part
 def leave_nodes(nodes: NodeArrays, slot: Int) -> None:
     """Give back what a running job holds."""
+    number = nodes.first[slot]
+    while number != NO_ENTRY:
+        if nodes.n_freed[0] < len(nodes.freed):
+            nodes.freed[nodes.n_freed[0]] = nodes.entries[number].node
+        nodes.n_freed[0] += 1
+        number = nodes.entries[number].next
     add_held(nodes, slot, nodes.free, 1)
     drop_entries(nodes, slot)
 
@@ -192,34 +231,13 @@ def _give_back(nodes: NodeArrays, slot: Int, head: Int) -> Int:
 
 
 @kernel_part
-def _guard_head(state: SiteState, nodes: NodeArrays, place: Int, slack: float) -> None:
+def _guard_head(state: SiteState, nodes: NodeArrays, head: Int, slack: float) -> None:
     """Compute the head's limit, and what is free at that time."""
     counters = state.counters[0]
-    head = state.waiting[place]
     limit = head_limit_on_nodes(state, nodes, head, slack)
     state.jobs[head].promised_ms = limit.promised_ms
     counters.limit_ms = limit.limit_ms
     counters.extra = limit.extra
-
-
-@kernel_part
-def may_backfill_on_nodes(
-    nodes: NodeArrays, head: Int, slot: Int, width: Int, end_ms: Int, limit_ms: Int, extra: Int
-) -> bool:
-    """Whether a candidate fits now and would not delay the head past its limit; if it fits, choose its nodes.
-
-    Parameters
-    ----------
-    nodes : NodeArrays
-        ``later`` has the free amounts at the limit; on return, ``chosen`` has the candidate's nodes.
-    head, slot : int
-        Slots of the head and the candidate.
-    width, end_ms : int
-        Of the candidate.
-    limit_ms, extra : int
-        As in `HeadLimit`.
-    """
-    return choose(nodes, nodes.free, slot, width) and (end_ms <= limit_ms or cost_to_head(nodes, head, slot) <= extra)
 
 
 @kernel_part
@@ -256,11 +274,18 @@ def _begin_behind_head(state: SiteState, nodes: NodeArrays, head: Int, place: In
 
 @kernel_part
 def _may_start(state: SiteState, nodes: NodeArrays, head: Int, place: Int, now_ms: Int) -> bool:
+    """Whether a candidate may start now without delaying the head past its limit; if so, choose its nodes.
+
+    Without slack, the head's limit is computed for the first candidate that fits, because often none does.
+    """
     counters = state.counters[0]
     slot = state.waiting[place]
     job = state.jobs[slot]
-    end_ms = now_ms + job.estimate_ms
-    return may_backfill_on_nodes(nodes, head, slot, job.width, end_ms, counters.limit_ms, counters.extra)
+    if not fits_now(nodes, slot, job.width):
+        return False
+    if counters.limit_ms == UNPLACED_MS:
+        _guard_head(state, nodes, head, 0.0)
+    return now_ms + job.estimate_ms <= counters.limit_ms or cost_to_head(nodes, head, slot) <= counters.extra
 
 
 @kernel

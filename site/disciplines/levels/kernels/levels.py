@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.kernels.blocks import index_new
-from gridweave.site.kernels.chunks import NodeArrays, add_held, choose
+from gridweave.site.kernels.chunks import MANY, NodeArrays, add_held, choose
 from gridweave.site.kernels.counted import copy_free, leave_nodes, take_chosen
 from gridweave.site.kernels.dispatch import Evictions, evict
 from gridweave.site.kernels.state import HEAD, NO_PLACE, REPLAN, SiteState, comes_before, enqueue_at, place_before
@@ -337,6 +337,7 @@ def _evict_on_nodes_for(state: SiteState, nodes: NodeArrays, levels: LevelTable,
         slot = levels.picked[number]
         if slot != SPARED:
             leave_nodes(nodes, slot)
+            nodes.bound[slot] = MANY
             _put_back(state, levels, head, slot, now_ms)
     return True
 
