@@ -233,9 +233,11 @@ def choose_units(nodes: NodeArrays, free: Amounts, slot: Int, needed: Int) -> In
     sign = 1 if nodes.placement == BEST_FIT else -1
     if nodes.placement == FIRST_FIT or nodes.request[slot, CORES] == 0:
         sign = 0
-    chosen = nodes.chosen
+    chosen, least = nodes.chosen, nodes.request[slot, column]
     n_chosen, total = 0, np.int64(0)
     for node in range(len(free)):
+        if free[node, column] < least:  # most nodes of a busy site
+            continue
         rank = sign * free[node, column]
         if total >= needed and rank >= sign * free[chosen[n_chosen - 1, 0], column]:
             if sign == 0:

@@ -157,9 +157,11 @@ def copy_free(nodes: NodeArrays) -> None:
 @kernel
 def units_that_fit(nodes: NodeArrays, free: Amounts, slot: Int) -> Int:
     """Return how many units of a job fit on nodes with these free amounts, added up over all nodes."""
-    units = np.int64(0)
+    units, column = np.int64(0), nodes.scarcest[slot]
+    least = nodes.request[slot, column]
     for node in range(len(free)):
-        units += units_on(nodes, free, slot, node)
+        if free[node, column] >= least:
+            units += units_on(nodes, free, slot, node)
     return units
 
 
