@@ -11,7 +11,8 @@ from gridweave.site.job import Job
 from gridweave.site.kernels.chunks import CORES, NodeArrays, held_nodes
 from gridweave.site.kernels.counted import head_limit_on_nodes, units_that_fit
 from gridweave.site.kernels.state import NEVER_MS, SiteState
-from gridweave.site.resources.checks import amount_text
+from gridweave.site.resources.refusals import amount_text
+from gridweave.site.resources.text import memory_text
 from gridweave.site.times import when_text
 
 _MOST_NAMED = 3
@@ -43,6 +44,10 @@ class _Amount(NamedTuple):
     free: int
     later: int
 
+    def text(self, amount: int) -> str:
+        """Return an amount of this resource as a number, or as a size of memory."""
+        return memory_text(amount) if self.what == "memory" else f"{amount:,}"
+
 
 def find_shortage(
     state: SiteState, nodes: NodeArrays, columns: tuple[str, ...], job: Job, slot: int, now_ms: int
@@ -69,7 +74,7 @@ def find_shortage(
     short = (
         _whole_nodes(nodes, job, suits) if nodes.exclusive[slot] else _short_resource(nodes, columns, job, slot, suits)
     )
-    is_free = f"{short.free:,} of {short.total:,} {'is' if short.free == 1 else 'are'} free"
+    is_free = f"{short.text(short.free)} of {short.text(short.total)} {'is' if short.free == 1 else 'are'} free"
     reason = f"it needs {short.needed}, and on the nodes that suit it {is_free}"
     return Shortage(
         fit_ms, f"too few {short.what} are free", f"{reason}; {_until(state, nodes, slot, short, fit_ms, now_ms)}"
@@ -118,5 +123,5 @@ def _until(state: SiteState, nodes: NodeArrays, slot: int, short: _Amount, fit_m
     on_them = [other for other in ends if any(suits[node] for node, _ in held_nodes(nodes, other))]
     ids = sorted(int(state.jobs[other]["job_id"]) for other in on_them)
     names = ", ".join(map(str, ids[:_MOST_NAMED])) + (", ..." if len(ids) > _MOST_NAMED else "")
-    more = f"{short.later - short.free:,} more"
+    more = f"{short.text(short.later - short.free)} more"
     return f"{more} when job{'s' * (len(ids) > 1)} {names} end{'s' * (len(ids) == 1)}, {when_text(fit_ms, now_ms)}"

@@ -85,7 +85,7 @@ def test_a_site_with_a_number_of_nodes_refuses_parts_of_nodes() -> None:
 
 def test_impossible_kinds_are_refused_all_at_once() -> None:
     kinds = (NodeKind(name="a", count=0), NodeKind(name="b", count=1, cores=0, memory_mb=0))
-    with pytest.raises(OptionError, match=r"kind 'a' has count 0.*kind 'b' has cores 0.*kind 'b' has memory_mb 0"):
+    with pytest.raises(OptionError, match=r"kinds: 'a': count is 0;.*'b': cores is 0;.*'b': memory_mb is 0;"):
         SitePolicy(kinds=kinds)
 
 
