@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.ranges import ranges_of
 from gridweave.site.array_tasks import indexes_of
 from gridweave.site.launch import Meeting
 from gridweave.site.messages import LOCAL, Machine
@@ -125,20 +123,21 @@ def nodes_of_groups(intervals: Iterable[Interval], counts: Iterable[int]) -> lis
     return [sorted(islice(numbers, count)) for count in counts]
 
 
-def intervals_of_numbers(numbers: Iterable[int]) -> tuple[Interval, ...]:
-    """Convert numbers to half-open intervals; a number that occurs n times is in n intervals.
+def intervals_of_sorted(numbers: Iterable[int]) -> tuple[Interval, ...]:
+    """Convert ascending numbers, which may be repeated, to intervals that list them in this order.
 
     Examples
     --------
-    >>> intervals_of_numbers([0, 1, 1, 1, 2, 4])
-    ((0, 3), (1, 2), (1, 2), (4, 5))
+    >>> intervals_of_sorted([3, 3, 4, 4, 5])
+    ((3, 4), (3, 5), (4, 6))
     """
-    counts = Counter(numbers)
-    intervals: list[tuple[int, int]] = []
-    while counts:
-        intervals += ranges_of(counts)
-        counts = Counter({number: count - 1 for number, count in counts.items() if count > 1})
-    return tuple(sorted(intervals))
+    intervals: list[Interval] = []
+    for number in numbers:
+        if intervals and intervals[-1][1] == number:
+            intervals[-1] = intervals[-1][0], number + 1
+        else:
+            intervals.append((number, number + 1))
+    return tuple(intervals)
 
 
 def intervals_of(bits: int) -> tuple[Interval, ...]:

@@ -17,8 +17,9 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WEEK_MS, LimitArrays, Wee
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.queueing import QueueCodes
 from gridweave.site.kernels.state import NEVER_MS, Plan
-from gridweave.site.resources.checks import kind_problems, why_never_on, why_whole_only
 from gridweave.site.resources.chunks import Chunk, NodeKind
+from gridweave.site.resources.problems import kind_problems
+from gridweave.site.resources.refusals import why_never_on, why_whole_only
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -198,8 +199,9 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_known("placement", self.placement, PLACEMENTS)
-        if problems := kind_problems(self.kinds):
-            raise OptionError("kinds", "; ".join(problems))
+        if problems := [*kind_problems(self.kinds)]:
+            texts = (f"{self.kinds[number].name!r}: {field} {what}" for number, field, what in problems)
+            raise OptionError("kinds", "; ".join(texts))
         check_known("discipline", self.discipline, BACKFILLS)
         check_known("order", self.order, ORDERS)
         check_known(f"backfill of a {self.discipline} site", self.backfill, BACKFILLS[self.discipline])

@@ -29,7 +29,7 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, week_of
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import new_run, no_work
 from gridweave.site.policy import SitePolicy
-from gridweave.site.resources.checks import why_whole_only
+from gridweave.site.resources.refusals import why_whole_only
 from gridweave.site.service.zones import DAY_S, LAST_S, load_zone, weeks_of
 
 Progress = Callable[[int, int], None]

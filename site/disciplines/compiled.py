@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.site.kernels.chunks import NodeArrays
 from gridweave.site.kernels.dispatch import Evictions, RateRules, SiteRules
 from gridweave.site.kernels.order import order_keys
 from gridweave.site.resources.chunks import Chunk
@@ -98,6 +99,8 @@ class CompiledSite:
         site's nodes may fail only if this is set.
     evictions : Evictions, optional
         Filled in by each pass with the jobs that it evicts; None if the discipline never evicts. Not with `is_paced`.
+    nodes : NodeArrays, optional
+        The site's nodes, if the site counts resources.
     options : mapping from str, optional
         Description of the policy in the result, as plain values; None: the policy itself.
     """
@@ -111,6 +114,7 @@ class CompiledSite:
     figures: Callable[[], OwnFigures] = OwnFigures
     keys_at: Callable[[int], npt.NDArray[np.float64]] | None = None
     evictions: Evictions | None = None
+    nodes: NodeArrays | None = None
     options: Mapping[str, Any] | None = None
 
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from gridweave.jit import prepared
 from gridweave.site.disciplines.arrays import ArrayDiscipline
-from gridweave.site.disciplines.base import NOTHING, Decisions, ExpectedRun, Start, Traits, run_from
+from gridweave.site.disciplines.base import NOTHING, Decisions, Discipline, ExpectedRun, Start, Traits, run_from
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, fill_jobs, keys_of, rows_without
 from gridweave.site.disciplines.entry import Entry, Options, must_end_by, refuse_unknown
 from gridweave.site.disciplines.queue_nodes import (
@@ -29,9 +29,12 @@ from gridweave.site.disciplines.queue_nodes import (
     most_running,
     nodes_of_site,
 )
+from gridweave.site.disciplines.queue_shortage import find_shortage
 from gridweave.site.disciplines.slots import FIRST_SLOTS, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, Running
+from gridweave.site.kernels.chunks import NodeArrays
+from gridweave.site.kernels.counted import head_limit_on_nodes, startable_on_nodes
 from gridweave.site.kernels.dispatch import (
     SiteRules,
     free_throughout,
@@ -125,7 +128,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
     def _made_rules(self) -> SiteRules:
         """Return the rules for the kernels, with the current plan, limits and nodes."""
-        return self._policy.rules(self._plan, self._limits, None if self._counted is None else self._counted.arrays)
+        return self._policy.rules(self._plan, self._limits, self._node_arrays)
+
+    @property
+    def _node_arrays(self) -> NodeArrays | None:
+        return None if self._counted is None else self._counted.arrays
 
     @override
     def why_never(self, job: Job) -> str | None:
@@ -247,6 +254,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
         times = np.int64(now_ms), np.int64(length_ms)
+        if self._counted is not None and self._plan is None:
+            slot = self._next_slot()
+            self._counted.fill(slot, msgspec.UNSET)
+            nodes = self._counted.for_queries
+            return int(startable_on_nodes(self._state, nodes, self._policy.codes, np.int64(slot), *times))
         if self._plan is None:
             return int(startable_behind_queue(self._state, self._policy.codes, *times))
         if self._has_limits:
@@ -255,6 +267,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        if self._counted is not None and self._plan is None:
+            return Discipline.expected_run(self, now_ms, job)
         if not self._has_limits or self.why_never(job) is not None:
             return super().expected_run(now_ms, job)
         return run_from(self._start_under_limits_ms(now_ms, job), now_ms, job)
@@ -271,6 +285,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job would start; per-user limits are ignored, because the job's user is unknown."""
+        if self._counted is not None and self._plan is None:
+            return Discipline.earliest_start_ms(self, now_ms, width, length_ms)
         if self._has_limits:
             return self._start_under_limits_ms(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms))
         if width > self._in_service:
@@ -340,6 +356,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         if self._plan is not None:
             start_ms: int | None = promised_ms
             cause, reason = self._why_planned_then(job, place, promised_ms, now_ms)
+        elif self._counted is not None:
+            start_ms, cause, reason = self._why_not_on_nodes(self._counted, job, place, now_ms)
         elif place == 0:
             start_ms = max(self._shadow_ms(job), now_ms)
             free = free_text(int(self._state.counters[0]["free"]))
@@ -358,7 +376,37 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         )
 
     def _shadow_ms(self, head: Job) -> int:
-        return int(shadow_time(self._state, np.int64(head.width)))
+        if self._counted is None:
+            return int(shadow_time(self._state, np.int64(head.width)))
+        nodes, slot = self._counted.for_queries, self._slots.of[head.job_id]
+        return int(head_limit_on_nodes(self._state, nodes, np.int64(slot), 0.0).shadow_ms)
+
+    def _why_not_on_nodes(
+        self, counted: CountedNodes, job: Job, place: int, now_ms: int
+    ) -> tuple[int | None, str, str]:
+        """Return a job's start, if it is the first in the queue, and why it waits: without and with numbers."""
+        slot = self._slots.of[job.job_id]
+        short = find_shortage(self._state, counted.for_queries, counted.columns, job, slot, now_ms)
+        if place == 0:
+            first, start_ms = "it is first in the queue", now_ms if short is None else max(short.fit_ms, now_ms)
+            reason = first if short is None else f"{first}; {short.reason}"
+            return None if start_ms == _NEVER else start_ms, first, reason
+        if self._policy.backfill == "none":
+            ahead = f"{ahead_text(place)} must start before it: this queue lets none be overtaken"
+            return None, "others must start before it", ahead
+        if short is not None:
+            return None, short.cause, f"{short.reason}; {ahead_text(place)} would be offered them before it"
+        head = self._state.waiting[0]
+        limit = head_limit_on_nodes(self._state, counted.for_queries, head, self._policy.codes.slack)
+        head_id, limit_ms = int(self._job_ids[head]), int(limit.limit_ms)
+        return (
+            None,
+            "free resources are kept for the first",
+            (
+                f"it would run for {span_text(job.estimate_ms)}, and job {head_id} at the head is to start "
+                f"{when_text(limit_ms, now_ms)}; this job would leave too little for it on the nodes that it would get"
+            ),
+        )
 
     def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> tuple[str, str]:
         """Return why no earlier start is planned (window, order, nodes, cap), as texts without and with numbers."""
@@ -557,6 +605,7 @@ def compiled_site(
         state=state,
         rules=policy.rules(plan, limits, counted),
         capacity=len(state.running),
+        nodes=counted,
         keys_at=partial(keys_of, jobs, rows, policy.order, aging_ms=policy.aging_ms),
     )
 

@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import OptionError
-from gridweave.site.allocation import intervals_of_numbers
+from gridweave.site.allocation import intervals_of_sorted
 from gridweave.site.disciplines.compiled import Ints, Jobs
 from gridweave.site.disciplines.slots import copied
 from gridweave.site.job import NodeIntervals
 from gridweave.site.kernels.chunks import (
     CORES,
+    MANY,
     NodeArrays,
     RequestRow,
     add_held,
@@ -25,7 +26,7 @@ from gridweave.site.kernels.chunks import (
     request_row,
 )
 from gridweave.site.policy import PLACEMENTS, SitePolicy
-from gridweave.site.resources.chunks import MAX_KINDS, Chunk, NodeKind
+from gridweave.site.resources.chunks import MAX_KINDS, Chunk, NodeKind, columns_of
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 ABSENT = MAX_KINDS
@@ -79,7 +80,18 @@ class CountedNodes:
 
     def held(self, slot: int) -> NodeIntervals:
         """Return the nodes of a running job, each once for each of the job's chunks on it."""
-        return intervals_of_numbers(node for node, chunks in held_nodes(self.arrays, slot) for _ in range(chunks))
+        return intervals_of_sorted(node for node, chunks in held_nodes(self.arrays, slot) for _ in range(chunks))
+
+    @property
+    def for_queries(self) -> NodeArrays:
+        """The arrays with scratch space of their own, so that a query does not change what the next pass reuses."""
+        scratch = {name: getattr(self.arrays, name).copy() for name in ("later", "chosen", "n_chosen")}
+        return self.arrays._replace(**scratch)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the resources."""
+        return columns_of(self._policy.kinds)
 
     @property
     def n_idle(self) -> int:
@@ -90,6 +102,7 @@ class CountedNodes:
         """Let jobs start only on these nodes, given as a bit mask."""
         present = np.array([nodes >> node & 1 for node in range(len(self._kind))], np.bool_)
         self.arrays.kind[:] = np.where(present, self._kind, ABSENT)
+        self.arrays.bound[:] = MANY
 
     def idle_from(self, ends: Iterable[tuple[int, int]]) -> Iterable[int]:
         """Return when each node that has running jobs becomes idle [ms].

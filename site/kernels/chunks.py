@@ -71,6 +71,12 @@ class NodeArrays(NamedTuple):
     n_chosen : numpy.ndarray of int64, shape (1,)
     later : numpy.ndarray of int64, shape (nodes, resources)
         Scratch: free amounts at a later time.
+    bound : numpy.ndarray of int64, shape (slots,)
+        Upper bound on the number of units of each waiting job that fit now, without the nodes in ``freed``.
+    freed : numpy.ndarray of int64, shape (nodes,)
+        Nodes on which resources were given back since the last pass; a node may be listed several times.
+    n_freed : numpy.ndarray of int64, shape (1,)
+        Number of these nodes.
     """
 
     total: Amounts
@@ -89,6 +95,9 @@ class NodeArrays(NamedTuple):
     chosen: npt.NDArray[np.int64]
     n_chosen: npt.NDArray[np.int64]
     later: Amounts
+    bound: npt.NDArray[np.int64]
+    freed: npt.NDArray[np.int64]
+    n_freed: npt.NDArray[np.int64]
 
 
 def empty_nodes(kinds: Sequence[NodeKind], placement: int, *, slots: int, entries: int) -> NodeArrays:
@@ -116,6 +125,9 @@ def empty_nodes(kinds: Sequence[NodeKind], placement: int, *, slots: int, entrie
         chosen=np.zeros((len(kind), 2), np.int64),
         n_chosen=np.zeros(1, np.int64),
         later=np.zeros((len(kind), len(columns)), np.int64),
+        bound=np.full(slots, MANY),
+        freed=np.zeros(len(kind), np.int64),
+        n_freed=np.zeros(1, np.int64),
     )
 
 
@@ -128,7 +140,7 @@ def grown_nodes(nodes: NodeArrays, *, slots: int, entries: int) -> NodeArrays:
     unused = nodes.unused.copy()
     if entries > old:
         table["next"][-1], unused[0] = nodes.unused[0], old
-    per_slot: dict[str, Any] = {"first": np.full(slots, NO_ENTRY)}
+    per_slot: dict[str, Any] = {"first": np.full(slots, NO_ENTRY), "bound": np.full(slots, MANY)}
     for name in RequestRow._fields:
         values = getattr(nodes, name)
         per_slot[name] = np.zeros((slots, *values.shape[1:]), values.dtype)
@@ -168,7 +180,8 @@ def request_row(chunk: Chunk | msgspec.UnsetType, kinds: Sequence[NodeKind]) -> 
 
 
 def fill_request(nodes: NodeArrays, slot: int, row: RequestRow) -> None:
-    """Fill in a job's row."""
+    """Fill in the row of a new job."""
+    nodes.bound[slot] = MANY
     for name, value in zip(RequestRow._fields, row, strict=True):
         getattr(nodes, name)[slot] = value
 
@@ -206,30 +219,47 @@ def fits(nodes: NodeArrays, free: Amounts, slot: Int, width: Int) -> bool:
 @kernel
 def choose(nodes: NodeArrays, free: Amounts, slot: Int, width: Int) -> bool:
     """Choose the nodes of a job by rule 4, in ``chosen``; return whether the job fits."""
-    left = width // nodes.chunks[slot]
+    needed = width // nodes.chunks[slot]
+    return choose_units(nodes, free, slot, needed) >= needed
+
+
+@kernel
+def choose_units(nodes: NodeArrays, free: Amounts, slot: Int, needed: Int) -> Int:
+    """Choose the nodes of up to ``needed`` units by rule 4; return the number of units, below ``needed`` if all fit.
+
+    ``chosen`` is sorted during the search, and nodes that are not needed any more leave it.
+    """
     column = nodes.scarcest[slot]
-    by_number = nodes.placement == FIRST_FIT or nodes.request[slot, CORES] == 0
-    sign = -1 if nodes.placement == WORST_FIT else 1
-    n_chosen = 0
-    last, last_node = np.int64(-(2**62)), np.int64(-1)
-    while left > 0:
-        best, best_node, best_units = np.int64(2**62), np.int64(-1), np.int64(0)
-        for node in range(len(free)):
-            rank = np.int64(0) if by_number else sign * free[node, column]
-            is_next = rank > last or (rank == last and node > last_node)
-            if is_next and rank < best:
-                units = units_on(nodes, free, slot, node)
-                if units > 0:
-                    best, best_node, best_units = rank, node, units
-        if best_node < 0:
-            return False
-        nodes.chosen[n_chosen, 0] = best_node
-        nodes.chosen[n_chosen, 1] = min(best_units, left)
-        left -= best_units
-        n_chosen += 1
-        last, last_node = best, best_node
+    sign = 1 if nodes.placement == BEST_FIT else -1
+    if nodes.placement == FIRST_FIT or nodes.request[slot, CORES] == 0:
+        sign = 0
+    chosen, least = nodes.chosen, nodes.request[slot, column]
+    n_chosen, total = 0, np.int64(0)
+    for node in range(len(free)):
+        if free[node, column] < least:  # most nodes of a busy site
+            continue
+        rank = sign * free[node, column]
+        if total >= needed and rank >= sign * free[chosen[n_chosen - 1, 0], column]:
+            if sign == 0:
+                break
+            continue
+        units = units_on(nodes, free, slot, node)
+        if units > 0:
+            i = n_chosen
+            while i > 0 and sign * free[chosen[i - 1, 0], column] > rank:
+                chosen[i, 0], chosen[i, 1] = chosen[i - 1, 0], chosen[i - 1, 1]
+                i -= 1
+            chosen[i, 0], chosen[i, 1] = node, units
+            n_chosen += 1
+            total += units
+            while total - chosen[n_chosen - 1, 1] >= needed:
+                n_chosen -= 1
+                total -= chosen[n_chosen, 1]
+    if total > needed:
+        chosen[n_chosen - 1, 1] -= total - needed
+        total = needed
     nodes.n_chosen[0] = n_chosen
-    return True
+    return total
 
 
 @kernel_part

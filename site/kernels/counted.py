@@ -12,11 +12,14 @@ import numpy as np
 
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.chunks import (
+    MANY,
     NO_ENTRY,
+    Amounts,
     NodeArrays,
     add_held,
     amount,
     choose,
+    choose_units,
     drop_entries,
     hold_chosen,
     units_on,
@@ -65,10 +68,13 @@ def counted_pass(state: SiteState, nodes: NodeArrays, queue: QueueCodes, now_ms:
     counters.stale = FRESH
     if first >= counters.n_waiting:
         return
+    _raise_bounds(state, nodes)
     head = _start_from_head(state, nodes, now_ms) if first == 0 else HEAD
     if queue.backfills and head < counters.n_waiting:
         if first == 0:
-            _guard_head(state, nodes, head, queue.slack)
+            counters.limit_ms = UNPLACED_MS
+            if queue.slack > 0:  # every shadow time of the head is a promise
+                _guard_head(state, nodes, state.waiting[head], queue.slack)
         if queue.best_fit:
             _backfill_best_fit(state, nodes, head, now_ms)
         else:
@@ -78,12 +84,40 @@ def counted_pass(state: SiteState, nodes: NodeArrays, queue: QueueCodes, now_ms:
 
 
 @kernel_part
+def _raise_bounds(state: SiteState, nodes: NodeArrays) -> None:
+    """Add what may fit now on nodes on which resources were given back to the bounds of the waiting jobs."""
+    if nodes.n_freed[0] == 0:
+        return
+    for place in range(state.counters[0].n_waiting):
+        slot = state.waiting[place]
+        needed = state.jobs[slot].width // nodes.chunks[slot]
+        i = 0
+        while i < nodes.n_freed[0] and nodes.bound[slot] < needed:
+            if i == len(nodes.freed):
+                nodes.bound[slot] = MANY
+            else:
+                nodes.bound[slot] += units_on(nodes, nodes.free, slot, nodes.freed[i])
+            i += 1
+    nodes.n_freed[0] = 0
+
+
+@kernel_part
+def fits_now(nodes: NodeArrays, slot: Int, width: Int) -> bool:
+    """Whether a waiting job fits now; if so, choose its nodes."""
+    needed = width // nodes.chunks[slot]
+    if nodes.bound[slot] < needed:
+        return False
+    nodes.bound[slot] = choose_units(nodes, nodes.free, slot, needed)
+    return nodes.bound[slot] >= needed
+
+
+@kernel_part
 def _start_from_head(state: SiteState, nodes: NodeArrays, now_ms: Int) -> Int:
     """Start jobs from the head while they fit; return the position of the first job that does not fit."""
     place = HEAD
     while place < state.counters[0].n_waiting:
         slot = state.waiting[place]
-        if not choose(nodes, nodes.free, slot, state.jobs[slot].width):
+        if not fits_now(nodes, slot, state.jobs[slot].width):
             break
         begin_on_chosen(state, nodes, place, now_ms)
         place += 1
@@ -102,8 +136,40 @@ def begin_on_chosen(state: SiteState, nodes: NodeArrays, place: Int, now_ms: Int
 @kernel_part
 def leave_nodes(nodes: NodeArrays, slot: Int) -> None:
     """Give back what a running job holds."""
+    number = nodes.first[slot]
+    while number != NO_ENTRY:
+        if nodes.n_freed[0] < len(nodes.freed):
+            nodes.freed[nodes.n_freed[0]] = nodes.entries[number].node
+        nodes.n_freed[0] += 1
+        number = nodes.entries[number].next
     add_held(nodes, slot, nodes.free, 1)
     drop_entries(nodes, slot)
+
+
+@kernel_part
+def copy_free(nodes: NodeArrays) -> None:
+    """Set ``later`` to the amounts that are free now."""
+    for node in range(len(nodes.later)):
+        for column in range(nodes.later.shape[1]):
+            nodes.later[node, column] = nodes.free[node, column]
+
+
+@kernel
+def units_that_fit(nodes: NodeArrays, free: Amounts, slot: Int) -> Int:
+    """Return how many units of a job fit on nodes with these free amounts, added up over all nodes."""
+    units, column = np.int64(0), nodes.scarcest[slot]
+    least = nodes.request[slot, column]
+    for node in range(len(free)):
+        if free[node, column] >= least:
+            units += units_on(nodes, free, slot, node)
+    return units
+
+
+@kernel_part
+def take_chosen(nodes: NodeArrays, slot: Int) -> None:
+    """Subtract what a job would hold on the chosen nodes from ``later``."""
+    for i in range(nodes.n_chosen[0]):
+        _take_later(nodes, slot, nodes.chosen[i, 0], nodes.chosen[i, 1], -1)
 
 
 class HeadLimit(NamedTuple):
@@ -132,11 +198,8 @@ class HeadLimit(NamedTuple):
 def head_limit_on_nodes(state: SiteState, nodes: NodeArrays, head: Int, slack: float) -> HeadLimit:
     """Return the limit of the job in the slot ``head``; fill ``later`` with the free amounts at that time."""
     job, running = state.jobs[head], state.running
-    extra = -(job.width // nodes.chunks[head])
-    for node in range(len(nodes.later)):
-        for column in range(nodes.later.shape[1]):
-            nodes.later[node, column] = nodes.free[node, column]
-        extra += units_on(nodes, nodes.later, head, node)
+    copy_free(nodes)
+    extra = units_that_fit(nodes, nodes.later, head) - job.width // nodes.chunks[head]
     i, shadow_ms = 0, np.int64(0)
     while i < state.counters[0].n_running and (extra < 0 or running[i].end_ms == shadow_ms):
         shadow_ms = running[i].end_ms
@@ -170,34 +233,13 @@ def _give_back(nodes: NodeArrays, slot: Int, head: Int) -> Int:
 
 
 @kernel_part
-def _guard_head(state: SiteState, nodes: NodeArrays, place: Int, slack: float) -> None:
+def _guard_head(state: SiteState, nodes: NodeArrays, head: Int, slack: float) -> None:
     """Compute the head's limit, and what is free at that time."""
     counters = state.counters[0]
-    head = state.waiting[place]
     limit = head_limit_on_nodes(state, nodes, head, slack)
     state.jobs[head].promised_ms = limit.promised_ms
     counters.limit_ms = limit.limit_ms
     counters.extra = limit.extra
-
-
-@kernel_part
-def may_backfill_on_nodes(
-    nodes: NodeArrays, head: Int, slot: Int, width: Int, end_ms: Int, limit_ms: Int, extra: Int
-) -> bool:
-    """Whether a candidate fits now and would not delay the head past its limit; if it fits, choose its nodes.
-
-    Parameters
-    ----------
-    nodes : NodeArrays
-        ``later`` has the free amounts at the limit; on return, ``chosen`` has the candidate's nodes.
-    head, slot : int
-        Slots of the head and the candidate.
-    width, end_ms : int
-        Of the candidate.
-    limit_ms, extra : int
-        As in `HeadLimit`.
-    """
-    return choose(nodes, nodes.free, slot, width) and (end_ms <= limit_ms or cost_to_head(nodes, head, slot) <= extra)
 
 
 @kernel_part
@@ -234,11 +276,18 @@ def _begin_behind_head(state: SiteState, nodes: NodeArrays, head: Int, place: In
 
 @kernel_part
 def _may_start(state: SiteState, nodes: NodeArrays, head: Int, place: Int, now_ms: Int) -> bool:
+    """Whether a candidate may start now without delaying the head past its limit; if so, choose its nodes.
+
+    Without slack, the head's limit is computed for the first candidate that fits, because often none does.
+    """
     counters = state.counters[0]
     slot = state.waiting[place]
     job = state.jobs[slot]
-    end_ms = now_ms + job.estimate_ms
-    return may_backfill_on_nodes(nodes, head, slot, job.width, end_ms, counters.limit_ms, counters.extra)
+    if not fits_now(nodes, slot, job.width):
+        return False
+    if counters.limit_ms == UNPLACED_MS:
+        _guard_head(state, nodes, head, 0.0)
+    return now_ms + job.estimate_ms <= counters.limit_ms or cost_to_head(nodes, head, slot) <= counters.extra
 
 
 @kernel
@@ -270,3 +319,43 @@ def _backfill_best_fit(state: SiteState, nodes: NodeArrays, head_place: Int, now
                 best, width = place, state.jobs[slot].width
         if best != NO_PLACE and _may_start(state, nodes, head, best, now_ms):
             _begin_behind_head(state, nodes, head, best, now_ms)
+
+
+@kernel
+def startable_on_nodes(
+    state: SiteState, nodes: NodeArrays, queue: QueueCodes, slot: Int, now_ms: Int, length_ms: Int
+) -> Int:
+    """Return how many chunks of a job could start now at the end of a queue without promises.
+
+    Parameters
+    ----------
+    state : SiteState
+        Read only, after a pass.
+    nodes : NodeArrays
+        ``later`` and ``chosen`` are changed.
+    queue : QueueCodes
+    slot : int
+        Slot with the request; its job may be of any width.
+    now_ms, length_ms : int
+    """
+    units = units_that_fit(nodes, nodes.free, slot)
+    if state.counters[0].n_waiting == 0 or units == 0:
+        return units * nodes.chunks[slot]
+    if not queue.backfills:
+        return np.int64(0)
+    head = state.waiting[HEAD]
+    limit = head_limit_on_nodes(state, nodes, head, queue.slack)
+    if now_ms + length_ms <= limit.limit_ms:
+        return units * nodes.chunks[slot]
+    choose(nodes, nodes.free, slot, units * nodes.chunks[slot])
+    extra, startable = limit.extra, np.int64(0)
+    for i in range(nodes.n_chosen[0]):
+        node = nodes.chosen[i, 0]
+        for _ in range(nodes.chosen[i, 1]):
+            extra -= units_on(nodes, nodes.later, head, node)
+            _take_later(nodes, slot, node, 1, -1)
+            extra += units_on(nodes, nodes.later, head, node)
+            if extra < 0:
+                return startable * nodes.chunks[slot]
+            startable += 1
+    return startable * nodes.chunks[slot]

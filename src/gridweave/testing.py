@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
 import numpy as np
 
 from gridweave.errors import OptionError
 from gridweave.site.allocation import bits_of
+from gridweave.site.array_tasks import indexes_of
 from gridweave.site.disciplines.base import Discipline, Traits
 from gridweave.site.disciplines.dictionary import DISCIPLINES
-from gridweave.site.disciplines.entry import Entry, Policy
+from gridweave.site.disciplines.entry import Entry, HasKinds, Policy
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.limits import FROM_MONDAY, week_of
 from gridweave.site.kernels.work import RATE_ONE
@@ -28,6 +31,7 @@ from gridweave.site.messages import (
     MoveJob,
     StartJob,
 )
+from gridweave.site.resources.chunks import WHOLE_NODE, Chunk, capacity_of, columns_of, request_of
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 
@@ -191,6 +195,7 @@ class _Run:
         self._jobs: dict[int, Job] = {}
         self._rate: dict[int, int] = {}
         self._nodes_of: dict[int, int] = {}
+        self._chunks_on: dict[int, Counter[int]] = {}
 
     def run(self) -> None:
         """Take `STEPS` random steps, then let all jobs end."""
@@ -249,7 +254,10 @@ class _Run:
                 self._rate[job_id], self._nodes_of[job_id] = RATE_ONE, bits_of(nodes)
                 count = sum(stop - start for start, stop in nodes)
                 assert count == self._jobs[job_id].width or traits.forms, "a job has more or fewer nodes than its width"
-                assert count == bits_of(nodes).bit_count() or traits.fractions, "a start names a node twice"
+                assert count == bits_of(nodes).bit_count() or traits.fractions or traits.counts_resources, (
+                    "a start names a node twice"
+                )
+                self._chunks_on[job_id] = Counter(indexes_of(nodes))
                 assert bool(threads) == traits.assigns_threads, "the threads of a start contradict the trait threads"
             case MoveJob(job_id, nodes):
                 assert traits.moves, "a job moves without the trait moves"
@@ -280,6 +288,8 @@ class _Run:
         assert held.bit_count() == n_held or self._traits.overlaps, (
             "two jobs have the same node, but no trait allows it"
         )
+        if self._traits.counts_resources:
+            self._check_resources()
         if self._traits.slices_time:
             working = [nodes for job_id, nodes in nodes_of.items() if self._rate[job_id]]
             n_working = functools.reduce(operator.or_, working, 0).bit_count()
@@ -290,19 +300,48 @@ class _Run:
             assert speed == self._rate[job_id] / RATE_ONE, "a job works at another speed than the commands named"
             assert work_ms >= 0, "a job has done negative work"
 
+    def _check_resources(self) -> None:
+        """Check that the running jobs' chunks fit on their nodes, that exclusive jobs are alone, and `per_node`."""
+        assert isinstance(self._policy, HasKinds), "a policy whose discipline counts resources has no kinds of nodes"
+        kinds = [kind for kind in self._policy.kinds for _ in range(kind.count)]
+        columns = columns_of(self._policy.kinds)
+        used, jobs_on = np.zeros((len(kinds), len(columns)), np.int64), Counter[int]()
+        for job_id in self._rate:
+            chunk = self._jobs[job_id].chunk or WHOLE_NODE
+            for node, count in self._chunks_on[job_id].items():
+                assert chunk.suits(kinds[node]), "a job runs on a node that does not suit it"
+                assert chunk.per_node in (0, count), "a job has not exactly per_node chunks on each of its nodes"
+                used[node] += count * np.array(request_of(chunk, columns))
+                jobs_on[node] += 1
+        assert (used <= [capacity_of(kind, columns) for kind in kinds]).all(), "a node is overbooked"
+        alone = {job_id for job_id in self._rate if (self._jobs[job_id].chunk or WHOLE_NODE).exclusive}
+        assert all(jobs_on[node] == 1 for job_id in alone for node in self._chunks_on[job_id]), (
+            "an exclusive job shares a node"
+        )
+
+    def _chunk(self) -> Chunk | msgspec.UnsetType:
+        """Return a random chunk, if the site counts resources."""
+        if not self._traits.counts_resources or self._rng.random() < 0.2:
+            return msgspec.UNSET
+        cores, gpus, per_node = (int(self._rng.choice(values)) for values in ((1, 1, 2, 4), (0, 0, 1), (0, 0, 1, 2)))
+        return Chunk(cores=cores, gpus=gpus, per_node=per_node, exclusive=bool(self._rng.random() < 0.1))
+
     def _job(self) -> Job:
         """Return a random job."""
         self._number += 1
+        chunk = self._chunk()
         cpu, network, disk = _NEEDS[self._rng.integers(3)]
         memory, need = float(self._rng.choice([0.1, 0.3, 0.9])), float(self._rng.choice([0.1, 0.5, 1.0]))
         return Job(
             job_id=self._number,
-            width=int(self._rng.choice([1, 1, 2, 3, self._nodes, self._nodes + 1])),
+            width=int(self._rng.choice([1, 1, 2, 3, self._nodes, self._nodes + 1]))
+            * (chunk.per_node or 1 if chunk else 1),
             estimate_ms=int(self._rng.choice([1, 50, 300, 5_000])),
             user=int(self._rng.integers(3)),
             priority=float(self._rng.integers(3)),
             behind=bool(self._rng.random() < 0.1),
             resources=Resources(cpu=cpu, network=network, disk=disk, memory=memory, cpu_need=need),
+            chunk=chunk,
         )
 
     def _events(self) -> list[Event]:

@@ -235,10 +235,7 @@ class CountedQueue:
         count = next((count for count in range(1, len(able) + 1) if fit_without(able[:count])), None)
         if count is None:
             return []
-        ends = sorted({one.end_by_estimate for one in state.running})
-        gone_by = {end: [one for one in state.running if one.end_by_estimate <= end] for end in ends}
-        fit_ms = next((end for end in ends if fit_without(gone_by[end])), NEVER)
-        if fit_ms - state.now < levels.least_gain:
+        if fit_without([one for one in state.running if one.end_by_estimate - state.now < levels.least_gain]):
             return []
         picked = able[:count]
         for one in picked[:]:
@@ -290,5 +287,5 @@ def simulate_counted(
         if levels is not None:
             queue.evict(state, outcome)
         queue.run_pass(state, outcome)
-    assert not state.waiting and not state.running, "the simulation stopped too early"
+    assert not [*state.waiting, *state.running], "the simulation stopped too early"
     return outcome

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 from typing_extensions import override
 
 from gridweave.jit import Ints, Record, Records
-from gridweave.site.allocation import intervals_of_numbers
+from gridweave.ranges import ranges_of
 from gridweave.site.disciplines.arrays import PacedDiscipline
 from gridweave.site.disciplines.base import Decisions, Move, SharedOffer, Start
 from gridweave.site.disciplines.fractional.averages import average_yields
@@ -362,6 +363,22 @@ def share_of(weight: float) -> int:
 
 def _task_groups(job: Job) -> tuple[TaskGroup, ...]:
     return task_groups(job.resources, job.width)
+
+
+def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
+    """Convert numbers to half-open intervals; a number that occurs n times is in n intervals.
+
+    Examples
+    --------
+    >>> intervals_of_numbers([0, 1, 1, 1, 2, 4])
+    ((0, 3), (1, 2), (1, 2), (4, 5))
+    """
+    counts = Counter(numbers)
+    intervals: list[tuple[int, int]] = []
+    while counts:
+        intervals += ranges_of(counts)
+        counts = Counter({number: count - 1 for number, count in counts.items() if count > 1})
+    return tuple(sorted(intervals))
 
 
 def pools_of(arrays: Arrays) -> dict[str, int]:

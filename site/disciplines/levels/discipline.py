@@ -53,7 +53,7 @@ class Levels(SiteQueue):
         if self._table is not None:
             copy_into(_copied_arrays(table), _copied_arrays(self._table))
         self._table = table
-        return LevelRules(super()._made_rules(), table)
+        return LevelRules(super()._made_rules(), table, self._node_arrays)
 
     @property
     def table(self) -> LevelTable:
@@ -125,7 +125,7 @@ class Levels(SiteQueue):
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return how a job submitted now would run, found by submitting it to a copy of the site."""
-        if self.why_never(job) is not None or job.width > self._in_service:
+        if self.why_never(job) is not None or (self._counted is None and job.width > self._in_service):
             return None
         trial = self.copy()
         trial.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
@@ -133,6 +133,9 @@ class Levels(SiteQueue):
         decided = trial.run_pass(now_ms)
         if any(start.job.job_id == ASKED_ID for start in decided.starts):
             return ExpectedRun(now_ms, job.width, job.estimate_ms, ahead, evicts=bool(decided.evictions))
+        if self._counted is not None:
+            run = super().expected_run(now_ms, job)
+            return None if run is None else run._replace(ahead=ahead)
         start_ms = trial._asked_start_ms(now_ms)
         return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms, ahead)
 
@@ -170,7 +173,7 @@ class Levels(SiteQueue):
         self._table = None
         super().restore(state)
         self._table = restored_arrays(self.table, state.levels)
-        self._rules = LevelRules(SiteQueue._made_rules(self), self._table)
+        self._rules = LevelRules(SiteQueue._made_rules(self), self._table, self._node_arrays)
 
     @override
     def _check_order(self, waiting: list[int]) -> None:

@@ -64,7 +64,7 @@ def compiled_site(nodes: int, policy: LevelsPolicy, jobs: Jobs, week: Callable[[
         columns = {"level": table.base.astype(np.float64), "evictions": table.times.astype(np.float64)}
         return OwnFigures(columns, totals_of(table))
 
-    rules = LevelRules(site.rules, table)
+    rules = LevelRules(site.rules, table, site.nodes)
     return replace(site, rules=rules, figures=figures, evictions=table.evictions, keys_at=None)
 
 

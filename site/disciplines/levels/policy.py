@@ -83,6 +83,11 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
             words += [f"least-gain={self.least_gain_ms / 1000:.15g}s"] if self.least_gain_ms else []
         return " ".join(words)
 
+    @property
+    def kinds(self) -> tuple[NodeKind, ...]:
+        """The kinds of the site's nodes (`SitePolicy.kinds`)."""
+        return self.under.kinds
+
     def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, LevelsPolicy]:
         """Return the number of nodes, and the policy for them; ``nodes`` is a number, kinds of nodes, or None."""
         count, under = self.under.on(nodes)

@@ -13,9 +13,12 @@ from conftest import TracePath
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.policy import PLACEMENTS, SitePolicy
 from gridweave.site.resources.chunks import NodeKind
 from reference.counted import CountedQueue, Site, simulate_counted
+from reference.levels import Levels
 from reference.ordering import ORDERS
 from support.builders import cancelling, random_jobs, to_workload
 from support.counted import CountedCase, counted_cases, placements, starts_of
@@ -110,3 +113,38 @@ def test_whole_nodes_of_one_kind_give_a_real_traces_schedule(trace_path: TracePa
     workload = workload.take(np.arange(3_000))
     for backfill in ("easy", "slack"):
         whole_nodes_agree(workload, 430, SitePolicy(backfill=backfill))
+
+
+LEVELS = (
+    Level(name="high", priority=2, evicts=("medium", "low")),
+    Level(name="medium", priority=1, evicts=("low",)),
+    Level(name="low", priority=0),
+)
+
+
+@given(
+    counted_cases(max_jobs=25),
+    st.sampled_from(RULES),
+    st.sampled_from(PLACEMENTS),
+    st.booleans(),
+    st.sampled_from([None, 1, 2]),
+    st.sampled_from([0, 3]),
+)
+def test_levels_evict_like_the_reference(
+    case: CountedCase, rule: dict[str, Any], placement: str, keeps_work: bool, raise_after: int | None, gain: int
+) -> None:
+    evicts = Levels([2, 1, 0], {(0, 1), (0, 2), (1, 2)}, keeps_work, raise_after, gain)
+    queue = CountedQueue(Site(case.nodes, case.asks, placement), levels=evicts, **rule)
+    want = simulate_counted(case.jobs, queue, order="sjf")
+    policy = LevelsPolicy(
+        levels=LEVELS,
+        under=SitePolicy(order="sjf", placement=placement, **rule),
+        evicted="checkpoint" if keeps_work else "restart",
+        raise_after=raise_after,
+        least_gain_ms=gain,
+    )
+    result = simulate(case.workload, case.kinds, policy)
+    assert starts_of(result) == want.start
+    assert result.own_metrics["evictions"] == len(want.evictions)
+    stepped = simulate(case.workload, case.kinds, policy, driver="core", check=True)
+    assert starts_of(stepped) == want.start

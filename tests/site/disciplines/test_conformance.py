@@ -27,6 +27,7 @@ from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job
 from gridweave.site.policy import Limit, SitePolicy, Window
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.testing import check_discipline
 
 LEVELS = (
@@ -48,12 +49,17 @@ def machines(**options: object) -> HeterogeneousPolicy:
     return HeterogeneousPolicy(**{**fixed, **options})
 
 
+KINDS = (NodeKind(name="cpu", count=4, cores=4), NodeKind(name="gpu", count=2, cores=6, gpus=2))
+
 POLICIES: dict[str, Policy] = {
     "queue": SitePolicy(),
     "queue, sjf": SitePolicy(order="sjf"),
     "queue, none": SitePolicy(backfill="none"),
     "queue, conservative": SitePolicy(backfill="conservative"),
     "queue, slack": SitePolicy(backfill="slack"),
+    "queue, kinds": SitePolicy(kinds=KINDS),
+    "queue, kinds, sjf, slack": SitePolicy(kinds=KINDS, order="sjf", backfill="slack", placement="worst-fit"),
+    "queue, kinds, none": SitePolicy(kinds=KINDS, backfill="none", placement="first-fit"),
     "planning": SitePolicy(discipline="planning", order="sjf"),
     "planning, limits": SitePolicy(discipline="planning", limits=LIMITS),
     "dynp": DynPPolicy(),
@@ -64,6 +70,7 @@ POLICIES: dict[str, Policy] = {
     "levels, planned": LevelsPolicy(levels=LEVELS, under=SitePolicy(discipline="planning")),
     "levels, planned, none evicts": LevelsPolicy(levels=QUIET, under=SitePolicy(discipline="planning")),
     "levels, conservative, none evicts": LevelsPolicy(levels=QUIET, under=SitePolicy(backfill="conservative")),
+    "levels, kinds": LevelsPolicy(levels=LEVELS, under=SitePolicy(kinds=KINDS), raise_after=2),
     "optimal": OptimalPolicy(most_jobs=5, effort_s=0.05),
     "lomarc": SharedNodes(sharing=SharingPolicy(coscheduling="always", load_threshold=0.0)),
     "gang": GangPolicy(mpl=3, slice_ms=100, switch_ms=5),

@@ -9,11 +9,16 @@ import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.kernels.blocks import index_new
+from gridweave.site.kernels.chunks import MANY, NodeArrays, add_held, choose
+from gridweave.site.kernels.counted import copy_free, leave_nodes, take_chosen
 from gridweave.site.kernels.dispatch import Evictions, evict
-from gridweave.site.kernels.state import HEAD, NO_PLACE, SiteState, comes_before, enqueue_at, place_before
+from gridweave.site.kernels.state import HEAD, NO_PLACE, REPLAN, SiteState, comes_before, enqueue_at, place_before
 
 RESTARTS, CHECKPOINTS, STAYS = np.int64(0), np.int64(1), np.int64(2)
 """What happens to a job on eviction: it starts over, resumes from its checkpoint, or (`STAYS`) is never evicted."""
+
+SPARED = np.int64(-1)
+"""Replaces the slot of a job that was picked for eviction but is not needed."""
 
 
 class LevelTable(NamedTuple):
@@ -59,10 +64,13 @@ class LevelRules(NamedTuple):
     under : SiteRules
         The site's rules without levels.
     levels : LevelTable
+    nodes : NodeArrays or None
+        The nodes, if the site counts resources.
     """
 
     under: Any
     levels: LevelTable
+    nodes: NodeArrays | None = None
 
     @kernel_method
     def submitted(self, state: SiteState, slot: Int) -> None:
@@ -82,8 +90,16 @@ class LevelRules(NamedTuple):
 
     @kernel_method
     def run_pass(self, state: SiteState, now_ms: Int) -> None:
-        evict_for_heads(state, self.levels, now_ms)
+        _evict_on(state, self.nodes, self.levels, now_ms)
         self.under.run_pass(state, now_ms)
+
+
+@kernel_part
+def _evict_on(state: SiteState, nodes: NodeArrays | None, levels: LevelTable, now_ms: Int) -> None:
+    if nodes is None:
+        evict_for_heads(state, levels, now_ms)
+    if nodes is not None:
+        evict_on_nodes(state, nodes, levels, now_ms)
 
 
 @kernel_part
@@ -170,13 +186,19 @@ def _evict_for(state: SiteState, levels: LevelTable, head: Int, lacking: Int, no
         if state.jobs[slot].width <= -lacking:
             lacking += state.jobs[slot].width
         else:
-            state.counters[0].n_blocks = 0
-            keeps_work = levels.way[slot] == CHECKPOINTS
-            evict(state, levels.evictions, _running_place(state, slot), keeps_work, now_ms)
-            levels.times[slot] += 1
-            levels.by[slot] = state.jobs[head].job_id
-            enqueue_by_level(state, levels, slot)
+            _put_back(state, levels, head, slot, now_ms)
     return True
+
+
+@kernel_part
+def _put_back(state: SiteState, levels: LevelTable, head: Int, slot: Int, now_ms: Int) -> None:
+    """Evict a running job for the waiting job `head`, and insert it into the queue."""
+    state.counters[0].n_blocks = 0
+    keeps_work = levels.way[slot] == CHECKPOINTS
+    evict(state, levels.evictions, _running_place(state, slot), keeps_work, now_ms)
+    levels.times[slot] += 1
+    levels.by[slot] = state.jobs[head].job_id
+    enqueue_by_level(state, levels, slot)
 
 
 @kernel_part
@@ -239,3 +261,92 @@ def _running_place(state: SiteState, slot: Int) -> Int:
     while state.running[place].slot != slot:
         place += 1
     return place
+
+
+# At a site that counts resources, the jobs from the head on fit if each fits after the nodes of the jobs ahead of it
+# have been chosen by rule 4 of docs/resources.md, which is what the pass then does.
+
+
+@kernel
+def evict_on_nodes(state: SiteState, nodes: NodeArrays, levels: LevelTable, now_ms: Int) -> None:
+    """Evict jobs like `evict_for_heads`, at a site that counts resources.
+
+    Parameters
+    ----------
+    state : SiteState
+        Changed in place; evicted jobs return to the queue.
+    nodes : NodeArrays
+        Changed in place; evicted jobs give back what they hold.
+    levels : LevelTable
+        Changed in place; on return, its ``evictions`` list the evicted jobs.
+    now_ms : int
+    """
+    levels.evictions.counts[0] = 0
+    state.counters[0].stale = REPLAN  # the last pass may have left the free amounts at the head's limit in `later`
+    copy_free(nodes)
+    last = HEAD
+    while last < state.counters[0].n_waiting:
+        if not _fit_on_later(state, nodes, last, last):
+            if not _evict_on_nodes_for(state, nodes, levels, last, now_ms):
+                return
+            copy_free(nodes)
+            _fit_on_later(state, nodes, HEAD, last)
+        last += 1
+
+
+@kernel_part
+def _fit_on_later(state: SiteState, nodes: NodeArrays, first: Int, last: Int) -> bool:
+    """Whether the waiting jobs from index `first` to `last` fit on the amounts in ``later``; subtract what they get."""
+    for place in range(first, last + 1):
+        slot = state.waiting[place]
+        if not choose(nodes, nodes.later, slot, state.jobs[slot].width):
+            return False
+        take_chosen(nodes, slot)
+    return True
+
+
+@kernel_part
+def _fit_without(state: SiteState, nodes: NodeArrays, levels: LevelTable, n_picked: Int, last: Int) -> bool:
+    """Whether the waiting jobs up to index `last` fit without the jobs that were picked and not spared."""
+    copy_free(nodes)
+    for number in range(n_picked):
+        if levels.picked[number] != SPARED:
+            add_held(nodes, levels.picked[number], nodes.later, 1)
+    return _fit_on_later(state, nodes, HEAD, last)
+
+
+@kernel
+def _evict_on_nodes_for(state: SiteState, nodes: NodeArrays, levels: LevelTable, last: Int, now_ms: Int) -> bool:
+    """Evict jobs until the waiting jobs up to index `last` fit; return whether that worked."""
+    head = state.waiting[last]
+    victim, n_picked = NO_PLACE, 0
+    while n_picked == 0 or not _fit_without(state, nodes, levels, n_picked, last):
+        victim = _next_victim(state, levels, head, victim, now_ms)
+        if victim == NO_PLACE:
+            return False
+        levels.picked[n_picked] = state.running[victim].slot
+        n_picked += 1
+    if not _gains_enough(state, nodes, levels, last, now_ms):
+        return False
+    for number in range(n_picked):
+        slot = levels.picked[number]
+        levels.picked[number] = SPARED
+        if not _fit_without(state, nodes, levels, n_picked, last):
+            levels.picked[number] = slot
+    for number in range(n_picked):
+        slot = levels.picked[number]
+        if slot != SPARED:
+            leave_nodes(nodes, slot)
+            nodes.bound[slot] = MANY
+            _put_back(state, levels, head, slot, now_ms)
+    return True
+
+
+@kernel_part
+def _gains_enough(state: SiteState, nodes: NodeArrays, levels: LevelTable, last: Int, now_ms: Int) -> bool:
+    """Whether, by the estimates, the waiting jobs up to index `last` would otherwise fit only after the least gain."""
+    copy_free(nodes)
+    for i in range(state.counters[0].n_running):
+        if state.running[i].end_ms - now_ms < levels.least_gain_ms:
+            add_held(nodes, state.running[i].slot, nodes.later, 1)
+    return not _fit_on_later(state, nodes, HEAD, last)

@@ -1,16 +1,12 @@
-"""Check kinds of nodes, and find out why a job could never run on them."""
+"""The reasons why a job could never run on a site's nodes (docs/resources.md)."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from gridweave.site.resources.chunks import (
-    MAX_AMOUNT,
-    MAX_KINDS,
     WHOLE_NODE,
     Chunk,
     NodeKind,
@@ -19,27 +15,7 @@ from gridweave.site.resources.chunks import (
     columns_of,
     request_of,
 )
-
-
-def kind_problems(kinds: Sequence[NodeKind]) -> list[str]:
-    """Return all problems with a site's kinds of nodes, one line per problem."""
-    problems = [f"has {len(kinds)} kinds of nodes; expected at most {MAX_KINDS}"] if len(kinds) > MAX_KINDS else []
-    names = Counter(kind.name for kind in kinds)
-    problems += [f"kind {name!r} is listed {count} times" for name, count in names.items() if count > 1]
-    return problems + [problem for kind in kinds for problem in _problems_of(kind)]
-
-
-def _problems_of(kind: NodeKind) -> Iterator[str]:
-    amounts = {"count": (kind.count, 1), "cores": (kind.cores, 1), "gpus": (kind.gpus, 0)}
-    amounts |= {"memory_mb": (kind.memory_mb, 1)} if kind.memory_mb is not None else {}
-    amounts |= {name: (amount, 0) for name, amount in kind.others}
-    for name, (amount, least) in amounts.items():
-        if not least <= amount <= MAX_AMOUNT:
-            yield f"kind {kind.name!r} has {name} {amount}; expected {least} to {MAX_AMOUNT:,}"
-    if not 0 < kind.speed < math.inf:
-        yield f"kind {kind.name!r} has speed {kind.speed}; expected a number above 0"
-    if not kind.name:
-        yield "a kind has no name"
+from gridweave.site.resources.text import memory_text
 
 
 def why_whole_only(chunk: Chunk | msgspec.UnsetType) -> str | None:
@@ -106,7 +82,8 @@ def _why_no_node(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
     too_large = [column for column in range(len(columns)) if needed[column] > max(c[column] for c in capacities)]
     for column in too_large:
         largest = max(capacity[column] for capacity in capacities)
-        yield f"{what} {amount_text(columns[column], needed[column])} and the largest node that suits has {largest:,}"
+        has = memory_text(largest) if columns[column] == "memory_mb" else f"{largest:,}"
+        yield f"{what} {amount_text(columns[column], needed[column])} and the largest node that suits has {has}"
     if not too_large:
         asked = (amount_text(name, amount) for name, amount in zip(columns, needed, strict=True) if amount)
         yield f"{what} {' and '.join(asked)}, and no node has all of them"
@@ -118,9 +95,9 @@ def amount_text(column: str, amount: int) -> str:
     Examples
     --------
     >>> amount_text("gpus", 1), amount_text("memory_mb", 1500), amount_text("fpga", 2)
-    ('1 GPU', '1,500 MB of memory', '2 fpga')
+    ('1 GPU', '1.5 GB of memory', '2 fpga')
     """
     if column == "memory_mb":
-        return f"{amount:,} MB of memory"
+        return f"{memory_text(amount)} of memory"
     names = {"cores": ("core", "cores"), "gpus": ("GPU", "GPUs")}
     return f"{amount:,} {names.get(column, (column, column))[amount != 1]}"
