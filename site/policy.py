@@ -14,6 +14,7 @@ from gridweave.errors import OptionError, check_known
 from gridweave.site.kernels.chunks import NodeArrays
 from gridweave.site.kernels.dispatch import PlanRules, PromiseRules, QueueRules, SiteRules
 from gridweave.site.kernels.limits import FROM_MONDAY, WEEK_MS, LimitArrays, WeekClock, next_open
+from gridweave.site.kernels.node_plan import NodePlan
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.kernels.queueing import QueueCodes
 from gridweave.site.kernels.state import NEVER_MS, Plan
@@ -266,16 +267,23 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("nodes", f"is {nodes!r}, but the kinds of nodes add up to {count}; leave it out")
         return count, self
 
-    def rules(self, plan: Plan | None, limits: LimitArrays | None, nodes: NodeArrays | None = None) -> SiteRules:
+    def rules(
+        self,
+        plan: Plan | None,
+        limits: LimitArrays | None,
+        nodes: NodeArrays | None = None,
+        node_plan: NodePlan | None = None,
+    ) -> SiteRules:
         """Return this policy's rules for compiled code.
 
-        ``plan`` is required if `makes_plan` is true, and ``nodes`` if there are `kinds`.
+        ``plan`` is required if `makes_plan` is true. If there are `kinds`, so is ``node_plan`` or, without a plan,
+        ``nodes``.
         """
         if plan is None:
             return QueueRules(self.codes, nodes)
         if limits is None:
-            return PromiseRules(plan)
-        return PlanRules(plan, limits, self.backfill != "none")
+            return PromiseRules(plan, node_plan)
+        return PlanRules(plan, limits, self.backfill != "none", node_plan)
 
     def profile_totals(self, nodes: int) -> npt.NDArray[np.int64]:
         """Return the capacity of each availability profile in a plan: the nodes, then the cap of each limit."""

@@ -386,6 +386,14 @@ class Discipline(ABC):
         """
         return None
 
+    def begin_reservation(self, now_ms: int, reservation_id: int) -> NodeIntervals | None:
+        """Give a due reservation its nodes and return them; None if too few are idle.
+
+        Called only if the discipline counts resources; otherwise, a reservation gets the free nodes with the lowest
+        numbers.
+        """
+        return None
+
     def unreserve(self, now_ms: int, reservation_id: int) -> None:  # noqa: B027
         """Cancel a reservation; if the reservation has begun, cancel its remaining time."""
 

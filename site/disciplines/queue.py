@@ -22,6 +22,7 @@ from gridweave.site.disciplines.arrays import ArrayDiscipline
 from gridweave.site.disciplines.base import NOTHING, Decisions, Discipline, ExpectedRun, Start, Traits, run_from
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, fill_jobs, keys_of, rows_without
 from gridweave.site.disciplines.entry import Entry, Options, must_end_by, refuse_unknown
+from gridweave.site.disciplines.planned_nodes import PlannedNodes, most_nodes_of_rows
 from gridweave.site.disciplines.queue_nodes import (
     CountedNodes,
     chunk_of_rows,
@@ -32,7 +33,7 @@ from gridweave.site.disciplines.queue_nodes import (
 from gridweave.site.disciplines.queue_shortage import find_shortage
 from gridweave.site.disciplines.slots import FIRST_SLOTS, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
-from gridweave.site.job import ASKED_ID, Job, Running
+from gridweave.site.job import ASKED_ID, Job, NodeIntervals, Running
 from gridweave.site.kernels.chunks import NodeArrays
 from gridweave.site.kernels.counted import head_limit_on_nodes, startable_on_nodes
 from gridweave.site.kernels.dispatch import (
@@ -46,10 +47,12 @@ from gridweave.site.kernels.dispatch import (
     startable_behind_queue,
 )
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, next_open
+from gridweave.site.kernels.node_plan import NodePlan, choose_reserved, empty_node_plan, occupy_reserved
 from gridweave.site.kernels.order import ORDERS, check_keys, order_keys
-from gridweave.site.kernels.planning import earliest_start, occupy_plan, update_plan
+from gridweave.site.kernels.planning import earliest_start, occupy_plan, rebuild, update_plan
 from gridweave.site.kernels.queueing import free_at, shadow_time
 from gridweave.site.kernels.state import (
+    HEAD,
     NEVER_MS,
     NO_LIMITS,
     REPLAN,
@@ -86,7 +89,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._policy = policy
         super().__init__(nodes)
         self._in_service = nodes
-        self._counted = CountedNodes(policy, nodes, FIRST_SLOTS) if policy.kinds else None
+        self._counted = _counted_nodes(policy, nodes)
         self._limits, self._has_limits = policy.limit_arrays(week=week), bool(policy.limits)
         self._plan = self._empty_plan()
         self._rules = self._made_rules()
@@ -128,11 +131,20 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
     def _made_rules(self) -> SiteRules:
         """Return the rules for the kernels, with the current plan, limits and nodes."""
-        return self._policy.rules(self._plan, self._limits, self._node_arrays)
+        return self._policy.rules(self._plan, self._limits, self._node_arrays, self._node_plan)
 
     @property
     def _node_arrays(self) -> NodeArrays | None:
         return None if self._counted is None else self._counted.arrays
+
+    @property
+    def _planned(self) -> PlannedNodes | None:
+        """The nodes of a site that counts resources and keeps a plan."""
+        return self._counted if isinstance(self._counted, PlannedNodes) else None
+
+    @property
+    def _node_plan(self) -> NodePlan | None:
+        return None if self._planned is None else self._planned.plan
 
     @override
     def why_never(self, job: Job) -> str | None:
@@ -146,6 +158,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         slot = self._entered(job)
         if self._counted is not None:
             self._counted.fill(slot, job.chunk)
+        if self._planned is not None and self._planned.add(self._planned.most_nodes(job)):
+            self._rules = self._made_rules()
         job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
         if job.behind:
             key = math.inf
@@ -164,7 +178,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         assert departed, f"job {job_id} is not among the running jobs"
         if end_ms == self._first_end_ms:
             self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
-        self._slots.leave(job_id)
+        self._leave(job_id)
 
     @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
@@ -179,7 +193,12 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     @override
     def withdraw(self, now_ms: int, job_id: int) -> None:
         job_withdrawn(self._state, self._rules, np.int64(self._place(job_id)))
-        self._slots.leave(job_id)
+        self._leave(job_id)
+
+    def _leave(self, job_id: int) -> None:
+        job = self._slots.leave(job_id)
+        if self._planned is not None:
+            self._planned.add(-self._planned.most_nodes(job))
 
     @override
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
@@ -187,13 +206,24 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             return None
         if self._state.counters[0]["n_reservations"] == len(self._plan.reservations):
             self._grow()
-        plan, limits = self._plan, self._limits
-        update_plan(self._state, plan, limits, self._policy.backfill != "none", np.int64(now_ms))
-        from_ms = max(start_ms, now_ms)
-        fits_ms = int(earliest_start(plan, limits, np.int64(from_ms), np.int64(width), np.int64(length_ms), NO_LIMITS))
+        slot = HEAD
+        if self._planned is not None:
+            # The next job's row says that a reservation asks for whole nodes, until that job overwrites it.
+            slot = np.int64(self._next_slot())
+            self._planned.fill(int(slot), msgspec.UNSET)
+        self._update_plan(now_ms)
+        times = np.int64(max(start_ms, now_ms)), np.int64(width), np.int64(length_ms)
+        fits_ms = int(earliest_start(self._plan, self._limits, self._node_plan, slot, *times, NO_LIMITS))
         if fits_ms == start_ms:
             self._enter(reservation_id, start_ms, start_ms + length_ms, width)
         return fits_ms
+
+    def _update_plan(self, now_ms: int) -> None:
+        """Bring a planning site's plan up to date without starting jobs."""
+        assert self._plan is not None, "a site without a plan"
+        assert self._limits is not None, "a plan of a queue"
+        backfills = self._policy.backfill != "none"
+        update_plan(self._state, self._plan, self._limits, self._node_plan, backfills, np.int64(now_ms))
 
     @override
     def resize(self, by: int) -> None:
@@ -207,6 +237,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     def serve(self, now_ms: int, nodes: int) -> None:
         assert self._counted is not None, "only a queue that counts resources chooses nodes"
         self._counted.serve(nodes)
+        if self._plan is not None:
+            self._plan.total[0] = nodes.bit_count()
         self._state.counters["stale"] = REPLAN
 
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
@@ -215,10 +247,29 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         assert self._plan is not None, "a reservation in a queue"
         entries = self._plan.reservations
         entries[count] = (start_ms, end_ms, width, reservation_id)
-        entries[: count + 1].sort(order=["start_ms", "reservation_id"])
+        places = np.argsort(entries[: count + 1], order=["start_ms", "reservation_id"])
+        entries[: count + 1] = entries[: count + 1][places]
         self._state.counters[0]["n_reservations"] = count + 1
         times = np.int64(start_ms), np.int64(end_ms)
+        if self._planned is not None:
+            self._planned.reorder(places)
+            if self._planned.add(width):
+                self._rules = self._made_rules()
+            if self._planned.plan.is_used[0]:
+                place = np.int64(places.tolist().index(count))
+                choose_reserved(self._planned.plan, place, np.int64(width), *times)
+                occupy_reserved(self._planned.plan, place, *times)
+                return
         occupy_plan(self._plan, self._limits, *times, np.int64(width), NO_LIMITS, TAKE)
+
+    @override
+    def begin_reservation(self, now_ms: int, reservation_id: int) -> NodeIntervals | None:
+        assert self._planned is not None, "the site's pool chooses the nodes of reservations"
+        assert self._plan is not None, "a reservation without a plan"
+        self._update_plan(now_ms)
+        entries = self._plan.reservations[: self._state.counters[0]["n_reservations"]]
+        place = int(np.flatnonzero(entries["reservation_id"] == reservation_id)[0])
+        return self._planned.begin_reservation(place, int(entries[place]["width"]))
 
     @override
     def unreserve(self, now_ms: int, reservation_id: int) -> None:
@@ -229,6 +280,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         entries = self._plan.reservations
         keep = entries[:count]["reservation_id"] != reservation_id
         gone = entries[:count][~keep]
+        if self._planned is not None:
+            for place in np.flatnonzero(~keep).tolist():
+                self._planned.end_reservation(place)
+            self._planned.reorder(np.flatnonzero(keep))
+            self._planned.add(-int(gone["width"].sum()))
         left = int(keep.sum())
         entries[:left] = entries[:count][keep]
         counters["n_reservations"] = left
@@ -261,17 +317,28 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             return int(startable_on_nodes(self._state, nodes, self._policy.codes, np.int64(slot), *times))
         if self._plan is None:
             return int(startable_behind_queue(self._state, self._policy.codes, *times))
-        if self._has_limits:
+        if self._has_limits or self._planned is not None:
             return super().startable(now_ms, length_ms)
         return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
 
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        if self._counted is not None and self._plan is None:
+        if self._planned is not None and self.why_never(job) is None:
+            return run_from(self._planned_start_ms(now_ms, job), now_ms, job)
+        if self._counted is not None:
             return Discipline.expected_run(self, now_ms, job)
         if not self._has_limits or self.why_never(job) is not None:
             return super().expected_run(now_ms, job)
         return run_from(self._start_under_limits_ms(now_ms, job), now_ms, job)
+
+    def _planned_start_ms(self, now_ms: int, job: Job) -> int | None:
+        """Return when a job would start in the plan that includes the job; None if it would never start."""
+        copy = self.copy()
+        copy.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
+        copy.run_pass(now_ms)
+        slot = copy._slots.of[ASKED_ID]
+        start_ms = int(copy._state.jobs[slot]["promised_ms"])
+        return None if start_ms == _NEVER else start_ms
 
     def _start_under_limits_ms(self, now_ms: int, job: Job) -> int | None:
         """Return when a job behind all other jobs would start under its limits; None if it would never start."""
@@ -279,13 +346,13 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         if job.width > self._in_service:
             return None
         times = np.int64(now_ms), np.int64(job.width), np.int64(job.estimate_ms)
-        start_ms = earliest_start(self._plan, self._limits, *times, np.int64(self._mask(job)))
+        start_ms = earliest_start(self._plan, self._limits, None, HEAD, *times, np.int64(self._mask(job)))
         return None if start_ms == NEVER_MS else int(start_ms)
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job would start; per-user limits are ignored, because the job's user is unknown."""
-        if self._counted is not None and self._plan is None:
+        if self._counted is not None:
             return Discipline.earliest_start_ms(self, now_ms, width, length_ms)
         if self._has_limits:
             return self._start_under_limits_ms(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms))
@@ -295,7 +362,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             return now_ms
         times = np.int64(now_ms), np.int64(width), np.int64(length_ms)
         if self._plan is not None:
-            start_ms = earliest_start(self._plan, self._limits, *times, NO_LIMITS)
+            start_ms = earliest_start(self._plan, self._limits, None, HEAD, *times, NO_LIMITS)
         else:
             scratch = self._scratch_plan()
             start_ms = start_behind_queue(self._state, scratch, self._policy.backfill != "none", *times)
@@ -486,6 +553,8 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             self._plan = restored_arrays(self._plan, state.plan)
         if self._counted is not None and state.nodes:
             self._counted.restore(state.nodes)
+        if self._planned is not None:
+            self._restore_node_plan(self._planned)
         self._rules = self._made_rules()
         self._name_numbers()
         self._end_ms = {running.job.job_id: running.end_by_estimate_ms for running in self.running()}
@@ -494,6 +563,15 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         held = self._state.jobs["width"][self._state.running["slot"][: self._state.counters[0]["n_running"]]].sum()
         self._in_service = int(self._state.counters[0]["free"] + held)
         self._reorder()
+
+    def _restore_node_plan(self, planned: PlannedNodes) -> None:
+        """Compute the steps of each node's plan from the jobs and the reservations."""
+        assert self._plan is not None, "planned nodes without a plan"
+        planned.add(sum(planned.most_nodes(job) for job in self._slots.jobs.values()))
+        planned.add(int(self._plan.reservations["width"][: self._state.counters[0]["n_reservations"]].sum()))
+        # The profiles of the limits are among the restored arrays, so the rebuilt ones are dropped.
+        profiles, place = copied(self._plan), np.int64(self._state.counters[0]["n_waiting"])
+        rebuild(self._state, profiles, self._limits, planned.plan, self._plan.step_ms[0, 0], place)
 
     def _reorder(self) -> None:
         """Sort the queue in this policy's order, because the state may come from a policy with another order."""
@@ -543,10 +621,21 @@ class SiteQueue(ArrayDiscipline[SiteState]):
                 assert (free >= 0).all() or overdue, "a profile is overbooked"
                 assert (free <= self._plan.total[p]).all(), "a profile has more free nodes than the site has"
                 assert (np.diff(self._plan.step_ms[p, :n_steps]) > 0).all(), "a profile is out of order"
+            if self._planned is not None and not overdue:
+                self._planned.check_plan()
 
     def _check_order(self, waiting: list[int]) -> None:
         ranks = [tuple(self._state.jobs[slot][["key", "submit_ms", "job_id"]]) for slot in waiting]
         assert ranks == sorted(ranks), "the queue is out of order"
+
+
+def _counted_nodes(policy: SitePolicy, nodes: int) -> CountedNodes | None:
+    """Return the idle nodes of a site that counts resources; None for other sites."""
+    if not policy.kinds:
+        return None
+    if policy.makes_plan:
+        return PlannedNodes(policy, nodes, FIRST_SLOTS, reservations=FIRST_SLOTS)
+    return CountedNodes(policy, nodes, FIRST_SLOTS)
 
 
 def read_policy(discipline: str, site_options: Options, usual: Options) -> SitePolicy:
@@ -596,14 +685,17 @@ def compiled_site(
     # Ask for the local time only if the policy has windows, so that an unknown time zone is harmless otherwise.
     limits = policy.limit_arrays(week=week() if policy.has_windows else FROM_MONDAY)
     plan = empty_plan(state, policy.profile_totals(nodes)) if policy.makes_plan else None
-    counted = nodes_of_site(policy, nodes, len(rows)) if policy.kinds else None
-    if counted is not None:
+    counted, node_plan = None, None
+    if policy.kinds:
+        entries = most_nodes_of_rows(jobs, rows, nodes) if policy.makes_plan else None
+        counted = nodes_of_site(policy, nodes, len(rows), entries)
         fill_requests(counted, policy.kinds, jobs, rows)
+        node_plan = empty_node_plan(counted, kinds=len(policy.kinds)) if policy.makes_plan else None
     return CompiledSite(
         rows=rows,
         refused=refused,
         state=state,
-        rules=policy.rules(plan, limits, counted),
+        rules=policy.rules(plan, limits, counted, node_plan),
         capacity=len(state.running),
         nodes=counted,
         keys_at=partial(keys_of, jobs, rows, policy.order, aging_ms=policy.aging_ms),

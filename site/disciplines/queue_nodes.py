@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.site.allocation import intervals_of_sorted
@@ -16,6 +17,7 @@ from gridweave.site.job import NodeIntervals
 from gridweave.site.kernels.chunks import (
     CORES,
     MANY,
+    Amounts,
     NodeArrays,
     RequestRow,
     add_held,
@@ -38,13 +40,16 @@ def most_running(policy: SitePolicy) -> int | None:
     return sum(kind.count * kind.cores for kind in policy.kinds) or None
 
 
-def nodes_of_site(policy: SitePolicy, nodes: int, slots: int) -> NodeArrays:
-    """Return a site's idle nodes, with capacity for ``slots`` jobs that run."""
+def nodes_of_site(policy: SitePolicy, nodes: int, slots: int, entries: int | None = None) -> NodeArrays:
+    """Return a site's idle nodes, with capacity for ``slots`` jobs, and for those that run to have all nodes.
+
+    Jobs that wait need ``entries`` if they have planned nodes.
+    """
     count = sum(kind.count for kind in policy.kinds)
     if count != nodes:
         raise OptionError("nodes", f"is {nodes}, but the kinds of nodes add up to {count}")
     placement = PLACEMENTS.index(policy.placement)
-    return empty_nodes(policy.kinds, placement, slots=slots, entries=_most_entries(policy, slots))
+    return empty_nodes(policy.kinds, placement, slots=slots, entries=entries or _most_entries(policy, slots))
 
 
 def _most_entries(policy: SitePolicy, slots: int) -> int:
@@ -96,7 +101,12 @@ class CountedNodes:
     @property
     def n_idle(self) -> int:
         """The number of nodes without any running job."""
-        return int((self.arrays.free[:, CORES] == self.arrays.total[:, CORES]).sum())
+        return int(self._idle.sum())
+
+    @property
+    def _idle(self) -> npt.NDArray[np.bool_]:
+        """Whether each node has no running job."""
+        return np.asarray(self.arrays.free[:, CORES] == self.arrays.total[:, CORES])
 
     def serve(self, nodes: int) -> None:
         """Let jobs start only on these nodes, given as a bit mask."""
@@ -124,11 +134,14 @@ class CountedNodes:
 
     def check_invariants(self, running: Iterable[int]) -> None:
         """Raise AssertionError if the free amounts and what the jobs in these slots hold do not add up."""
-        free = self.arrays.total.copy()
+        self._check_free(self.arrays.free, running)
+
+    def _check_free(self, free: Amounts, running: Iterable[int]) -> None:
+        unused = self.arrays.total.copy()
         for slot in running:
-            add_held(self.arrays, np.int64(slot), free, np.int64(-1))
-        assert (free == self.arrays.free).all(), "free and held resources do not add up"
-        assert (free >= 0).all(), "a node is overbooked"
+            add_held(self.arrays, np.int64(slot), unused, np.int64(-1))
+        assert (free == unused).all(), "free and held resources do not add up"
+        assert (unused >= 0).all(), "a node is overbooked"
 
 
 def fill_requests(arrays: NodeArrays, kinds: tuple[NodeKind, ...], jobs: Jobs, rows: Ints) -> None:

@@ -189,20 +189,7 @@ def fill_request(nodes: NodeArrays, slot: int, row: RequestRow) -> None:
 @kernel_part
 def units_on(nodes: NodeArrays, free: Amounts, slot: Int, node: Int) -> Int:
     """Return how many units of a job fit on a node with these free amounts (rules 1 and 2)."""
-    if (nodes.kinds[slot] >> nodes.kind[node]) & 1 == 0:
-        return 0
-    if nodes.exclusive[slot] and free[node, CORES] < nodes.total[node, CORES]:
-        return 0
-    units = nodes.most[slot]
-    for column in range(free.shape[1]):
-        needed = nodes.request[slot, column]
-        if needed > 0:
-            there = free[node, column]
-            if there < needed:
-                return 0
-            if units > 1:
-                units = min(units, there // needed)
-    return units
+    return units_in_row(nodes, free, node, slot, node)
 
 
 @kernel
@@ -316,3 +303,22 @@ def held_nodes(nodes: Any, slot: int) -> list[tuple[int, int]]:
         held.append((int(entry["node"]), int(entry["units"] * nodes.chunks[slot])))
         number = int(entry["next"])
     return held
+
+
+@kernel_part
+def units_in_row(nodes: NodeArrays, free: Amounts, row: Int, slot: Int, node: Int) -> Int:
+    """Return how many units of a job fit on a node if the amounts in this row of ``free`` are free there."""
+    if (nodes.kinds[slot] >> nodes.kind[node]) & 1 == 0:
+        return 0
+    if nodes.exclusive[slot] and free[row, CORES] < nodes.total[node, CORES]:
+        return 0
+    units = nodes.most[slot]
+    for column in range(free.shape[1]):
+        needed = nodes.request[slot, column]
+        if needed > 0:
+            there = free[row, column]
+            if there < needed:
+                return 0
+            if units > 1:
+                units = min(units, there // needed)
+    return units

@@ -20,26 +20,25 @@ from gridweave.site.kernels.blocks import index_new
 from gridweave.site.kernels.chunks import NodeArrays
 from gridweave.site.kernels.counted import counted_pass, leave_nodes
 from gridweave.site.kernels.limits import LimitArrays
+from gridweave.site.kernels.node_plan import NodePlan
 from gridweave.site.kernels.planning import (
     conservative_pass,
     earliest_start,
+    forget_nodes,
     job_ended_early,
+    leave_plan,
     occupy_plan,
     plan_pass,
     rebuild,
 )
 from gridweave.site.kernels.queueing import QueueCodes, free_at, head_limit, queue_pass, spare_nodes
 from gridweave.site.kernels.state import (
-    COMPRESS,
-    FRESH,
-    GIVE_BACK,
     HEAD,
     NEVER_MS,
     NO_LIMITS,
     NO_PLACE,
     REPLAN,
     TAKE,
-    UNPLACED_MS,
     Plan,
     SiteState,
     dequeue,
@@ -129,9 +128,17 @@ def _queue_pass_on(state: SiteState, nodes: NodeArrays | None, codes: QueueCodes
 
 
 class PromiseRules(NamedTuple):
-    """A queue with conservative backfilling."""
+    """A queue with conservative backfilling.
+
+    Attributes
+    ----------
+    plan : Plan
+    nodes : NodePlan or None
+        The plan for each node, if the site counts resources; None: only the number of free nodes counts.
+    """
 
     plan: Plan
+    nodes: NodePlan | None = None
 
     @kernel_method
     def submitted(self, state: SiteState, slot: Int) -> None:
@@ -139,20 +146,15 @@ class PromiseRules(NamedTuple):
 
     @kernel_method
     def withdrawn(self, state: SiteState, place: Int) -> None:
-        counters = state.counters[0]
-        job = state.jobs[state.waiting[place]]
-        if job.promised_ms != UNPLACED_MS and counters.stale != REPLAN:
-            end_ms = job.promised_ms + job.estimate_ms
-            occupy_plan(self.plan, None, job.promised_ms, end_ms, job.width, job.limits, GIVE_BACK)
-            if counters.stale == FRESH:
-                counters.stale = COMPRESS
+        leave_plan(state, self.plan, self.nodes, place)
 
     @kernel_method
     def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
         if end_ms < now_ms:
             state.counters[0].stale = REPLAN
         elif end_ms > now_ms:
-            job_ended_early(state, self.plan, None, place, now_ms)
+            job_ended_early(state, self.plan, None, self.nodes, place, now_ms)
+        _give_back_planned(state, self.nodes, place)
 
     @kernel_method
     def resized(self, by: Int) -> None:
@@ -160,7 +162,7 @@ class PromiseRules(NamedTuple):
 
     @kernel_method
     def run_pass(self, state: SiteState, now_ms: Int) -> None:
-        conservative_pass(state, self.plan, None, now_ms)
+        conservative_pass(state, self.plan, None, self.nodes, now_ms)
 
 
 class PlanRules(NamedTuple):
@@ -172,11 +174,14 @@ class PlanRules(NamedTuple):
     limits : LimitArrays
     backfills : bool
         Whether a job may be planned to start before the job ahead of it.
+    nodes : NodePlan or None
+        The plan for each node, if the site counts resources; None: only the number of free nodes counts.
     """
 
     plan: Plan
     limits: LimitArrays
     backfills: bool
+    nodes: NodePlan | None = None
 
     @kernel_method
     def submitted(self, state: SiteState, slot: Int) -> None:
@@ -185,11 +190,13 @@ class PlanRules(NamedTuple):
     @kernel_method
     def withdrawn(self, state: SiteState, place: Int) -> None:
         state.counters[0].stale = REPLAN
+        forget_nodes(self.nodes, state.waiting[place])
 
     @kernel_method
     def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
         if end_ms != now_ms:
             state.counters[0].stale = REPLAN
+        _give_back_planned(state, self.nodes, place)
 
     @kernel_method
     def resized(self, by: Int) -> None:
@@ -197,7 +204,14 @@ class PlanRules(NamedTuple):
 
     @kernel_method
     def run_pass(self, state: SiteState, now_ms: Int) -> None:
-        plan_pass(state, self.plan, self.limits, self.backfills, now_ms)
+        plan_pass(state, self.plan, self.limits, self.nodes, self.backfills, now_ms)
+
+
+@kernel_part
+def _give_back_planned(state: SiteState, nodes: NodePlan | None, place: Int) -> None:
+    """Give back what a running job holds, if the site counts resources."""
+    if nodes is not None:
+        leave_nodes(nodes.nodes, state.running[place].slot)
 
 
 @kernel
@@ -385,15 +399,15 @@ def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: In
         Whether a job may start before the job ahead of it.
     now_ms, width, length_ms : int
     """
-    rebuild(state, plan, None, now_ms, HEAD)
+    rebuild(state, plan, None, None, now_ms, HEAD)
     from_ms = now_ms
     for place in range(state.counters[0].n_waiting):
         job = state.jobs[state.waiting[place]]
-        start_ms = earliest_start(plan, None, from_ms, job.width, job.estimate_ms, job.limits)
+        start_ms = earliest_start(plan, None, None, HEAD, from_ms, job.width, job.estimate_ms, job.limits)
         occupy_plan(plan, None, start_ms, start_ms + job.estimate_ms, job.width, job.limits, TAKE)
         if not backfills:
             from_ms = start_ms
-    return earliest_start(plan, None, from_ms, width, length_ms, NO_LIMITS)
+    return earliest_start(plan, None, None, HEAD, from_ms, width, length_ms, NO_LIMITS)
 
 
 @kernel

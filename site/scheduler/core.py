@@ -615,11 +615,21 @@ class SiteCore:
         for reservation in self.reservations():
             # A job past its limit may still hold the nodes; the reservation then opens once the job has left.
             due = reservation.start_ms <= self._now_ms and reservation.reservation_id not in self._reserved_nodes
-            if due and reservation.width <= self.source.pool.free:
-                nodes = self.source.pool.allocate(reservation.width)
+            nodes = self._nodes_for(reservation) if due else None
+            if nodes is not None:
                 self._reserved_nodes[reservation.reservation_id] = nodes
                 commands.append(OpenReservation(reservation.reservation_id, nodes))
         return commands
+
+    def _nodes_for(self, reservation: ReservationRequested) -> NodeIntervals | None:
+        """Allocate the nodes of a due reservation and return them; None if too few are free."""
+        pool = self.source.pool
+        if not self.traits.counts_resources:
+            return pool.allocate(reservation.width) if reservation.width <= pool.free else None
+        nodes = self._discipline.begin_reservation(self._now_ms, reservation.reservation_id)
+        if nodes is not None:
+            pool.occupy(bits_of(nodes))
+        return nodes
 
 
 def _instant_order(event: Event) -> tuple[int, int]:

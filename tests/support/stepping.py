@@ -12,10 +12,11 @@ import asyncio
 import contextvars
 import functools
 import selectors
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gridweave.grid.control.limited import LEASE_MS
@@ -40,6 +41,7 @@ from gridweave.site.messages import (
     StartJob,
 )
 from gridweave.site.policy import Limit, SitePolicy, Window
+from gridweave.site.resources.chunks import Chunk
 from gridweave.site.scheduler.core import SiteCore
 from reference.model import Job as PlainJob
 from reference.model import Limit as PlainLimit
@@ -57,7 +59,7 @@ class Stepped:
     commands: list[tuple[int, Command]] = field(default_factory=list)
 
 
-def site_job(job: PlainJob) -> Job:
+def site_job(job: PlainJob, chunk: Chunk | msgspec.UnsetType = msgspec.UNSET) -> Job:
     """Convert a job of the reference to a job of a site."""
     assert not isinstance(job.user, str)
     return Job(
@@ -67,6 +69,7 @@ def site_job(job: PlainJob) -> Job:
         user=job.user,
         priority=float(job.priority),
         weight=job.weight,
+        chunk=chunk,
     )
 
 
@@ -105,10 +108,13 @@ def step(
     *,
     cancellations: Iterable[tuple[int, int]] = (),
     reservations: Iterable[Reservation] = (),
+    chunks: Mapping[int, Chunk | msgspec.UnsetType] = {},
+    after: Callable[[int], object] = lambda now: None,
 ) -> Stepped:
-    """Drive a core through jobs, cancellations and requests, and check its invariants after every step.
+    """Drive a core through jobs, cancellations and requests, check its invariants and call ``after`` at every step.
 
-    A running job that is cancelled ends at the same instant, as in the reference.
+    Jobs that are not in ``chunks`` ask for whole nodes. A running job that is cancelled ends at the same instant, as in
+    the reference.
     """
     jobs, cancellations, requests = list(jobs), list(cancellations), list(reservations)
     length = {job.id: job.length for job in jobs}
@@ -128,7 +134,7 @@ def step(
         done += [job_id for job_id in gone if ends.get(job_id, now) > now]
         events: list[Event] = [JobFinished(job_id) for job_id in done]
         events += [JobCancelled(job_id) for job_id in gone]
-        events += _submissions(jobs, requests, now)
+        events += _submissions(jobs, requests, now, chunks)
         for job_id in done:
             ends.pop(job_id, None)
         for command in core.handle(now, *events):
@@ -142,6 +148,7 @@ def step(
             elif isinstance(command, RefuseReservation):
                 stepped.answers[command.reservation_id] = (False, command.earliest_start_ms)
         core.check_invariants()
+        after(now)
 
 
 def do(core: Any, now_ms: int, *events: Any) -> list[Any]:
@@ -151,7 +158,12 @@ def do(core: Any, now_ms: int, *events: Any) -> list[Any]:
     return commands
 
 
-def _submissions(jobs: list[PlainJob], requests: list[Reservation], now: int) -> list[Event]:
+def _submissions(
+    jobs: list[PlainJob],
+    requests: list[Reservation],
+    now: int,
+    chunks: Mapping[int, Chunk | msgspec.UnsetType],
+) -> list[Event]:
     """Return the submissions at an instant: jobs by id, and each request after `request.place` of the jobs."""
     arriving = sorted((job for job in jobs if job.submit == now), key=lambda job: job.id)
     asked = [request for request in requests if request.request == now]
@@ -162,7 +174,8 @@ def _submissions(jobs: list[PlainJob], requests: list[Reservation], now: int) ->
             if own == place:
                 assert isinstance(request.id, int)
                 events.append(ReservationRequested(request.id, request.start, request.length, request.width))
-        events += [JobSubmitted(site_job(job)) for job in arriving[place : place + 1]]
+        some = arriving[place : place + 1]
+        events += [JobSubmitted(site_job(job, chunks.get(job.id, msgspec.UNSET))) for job in some]
     return events
 
 

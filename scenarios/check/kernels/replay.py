@@ -130,7 +130,7 @@ def take_in(state: SiteState, promises: Plan | None, schedule: ReplayedSchedule,
         clock.submitted += 1
     state.counters[0].n_started = 0
     if promises is not None:
-        keep_promises(state, promises, None, now_ms)
+        keep_promises(state, promises, None, None, now_ms)
 
 
 @kernel_part

@@ -79,7 +79,7 @@ class Optimal(SiteQueue):
         slots, jobs = slots[order], jobs[order]
         taken = empty_plan(self._state, np.array([self.nodes], np.int64), reservations=len(self._plan.reservations))
         taken = taken._replace(reservations=self._plan.reservations)
-        rebuild(self._state, taken, None, np.int64(now_ms), HEAD)
+        rebuild(self._state, taken, None, None, np.int64(now_ms), HEAD)
         steps = int(taken.n_steps[0])
         columns = {name: jobs[name].astype(np.int64) for name in ("job_id", "submit_ms", "width", "estimate_ms")}
         profile = {"step_ms": taken.step_ms[0, :steps].copy(), "step_free": taken.step_free[0, :steps].copy()}

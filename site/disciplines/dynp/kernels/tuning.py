@@ -80,7 +80,7 @@ def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
             make_stale(tuning)
         if due != 0 and counters.n_waiting >= tuning.codes.least_waiting:
             _tune(state, tuning, now_ms)
-        update_plan(state, tuning.plan, tuning.limits, True, now_ms)
+        update_plan(state, tuning.plan, tuning.limits, None, True, now_ms)
         # `update_plan` has reset the counter, but jobs that started before this tuning step count too.
         counters.n_started = n_started
         _start_planned(state, tuning, now_ms)
@@ -121,7 +121,7 @@ def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
             c = _nth_tried(memory.now[0].active, k)
             _leave_list(state, tuning, c, now_ms)
         site = site_of(state, tuning.candidates, c)
-        update_plan(site, plan_of(tuning.plan, tuning.candidates, c), tuning.limits, True, now_ms)
+        update_plan(site, plan_of(tuning.plan, tuning.candidates, c), tuning.limits, None, True, now_ms)
         memory.values[c] = worth(tuning.candidates, c, memory, codes, now_ms)
     if memory.values[memory.now[0].active] < NO_VALUE:
         memory.values[memory.now[0].active] *= codes.keeps
@@ -162,7 +162,7 @@ def _leave_list(state: SiteState, tuning: Tuning, c: Int, now_ms: Int) -> None:
         candidates.waiting[c, place] = listed[place]
     candidates.counters[c, 0].stale = REPLAN
     site = site_of(state, candidates, c)
-    update_plan(site, plan_of(tuning.plan, candidates, c), tuning.limits, True, now_ms)
+    update_plan(site, plan_of(tuning.plan, candidates, c), tuning.limits, None, True, now_ms)
 
 
 @kernel
