@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gridweave.jit import Int, Ints, Records, kernel, kernel_part
 from gridweave.site.kernels.chunks import (
     CORES,
+    MANY,
     NO_ENTRY,
     Amounts,
     NodeArrays,
@@ -62,6 +63,9 @@ class NodePlan(NamedTuple):
         Scratch: the least of each resource that is free throughout a time.
     units, until_ms : numpy.ndarray of int64, shape (nodes,)
         Scratch: how many units of a job fit on each node at some start, and the next start at which that changes.
+    missing : numpy.ndarray of int64, shape (slots,)
+        How many more units of a job with a planned start must become free before the job can start earlier; at most
+        the true number, and without meaning unless ``is_used``.
     """
 
     nodes: NodeArrays
@@ -76,6 +80,7 @@ class NodePlan(NamedTuple):
     least: Amounts
     units: Ints
     until_ms: Ints
+    missing: Ints
 
 
 def empty_node_plan(nodes: NodeArrays, *, kinds: int, reservations: int = 0) -> NodePlan:
@@ -106,6 +111,7 @@ def empty_node_plan(nodes: NodeArrays, *, kinds: int, reservations: int = 0) -> 
         least=np.zeros((count, columns), np.int64),
         units=np.zeros(count, np.int64),
         until_ms=np.zeros(count, np.int64),
+        missing=np.zeros(len(nodes.first), np.int64),
     )
 
 
@@ -289,6 +295,9 @@ def occupy_reserved(plan: NodePlan, place: Int, start_ms: Int, end_ms: Int) -> N
 @kernel_part
 def _look(plan: NodePlan, slot: Int, node: Int, from_ms: Int, length_ms: Int) -> None:
     """Set how many units of a job that starts at ``from_ms`` fit on a node, and until which start this stays so."""
+    plan.units[node], plan.until_ms[node] = 0, NEVER_MS
+    if (plan.nodes.kinds[slot] >> plan.nodes.kind[node]) & 1 == 0:
+        return
     number = _step_before(plan, node, from_ms)
     after = plan.steps[number].next
     units = units_in_row(plan.nodes, plan.amounts, number, slot, node)
@@ -315,6 +324,8 @@ def _look(plan: NodePlan, slot: Int, node: Int, from_ms: Int, length_ms: Int) ->
 def earliest_on_nodes(plan: NodePlan, slot: Int, width: Int, from_ms: Int, length_ms: Int, before_ms: Int) -> Int:
     """Return a job's earliest start from ``from_ms`` on, or ``before_ms`` if the job does not fit earlier.
 
+    Also set the job's ``missing``.
+
     Parameters
     ----------
     plan : NodePlan
@@ -326,7 +337,8 @@ def earliest_on_nodes(plan: NodePlan, slot: Int, width: Int, from_ms: Int, lengt
     before_ms : int
         `NEVER_MS` for no bound.
     """
-    missing = width // plan.nodes.chunks[slot]
+    missing, least_missing = width // plan.nodes.chunks[slot], MANY
+    plan.missing[slot] = MANY
     start_ms, next_ms = from_ms, before_ms
     for node in range(len(plan.first)):
         _look(plan, slot, node, from_ms, length_ms)
@@ -335,8 +347,10 @@ def earliest_on_nodes(plan: NodePlan, slot: Int, width: Int, from_ms: Int, lengt
             return from_ms
         next_ms = min(next_ms, plan.until_ms[node])
     while missing > 0:
+        least_missing = min(least_missing, missing)
         if next_ms >= before_ms:
-            return before_ms
+            start_ms = before_ms
+            break
         start_ms, next_ms = next_ms, before_ms
         for node in range(len(plan.first)):
             if plan.until_ms[node] == start_ms:
@@ -344,7 +358,55 @@ def earliest_on_nodes(plan: NodePlan, slot: Int, width: Int, from_ms: Int, lengt
                 _look(plan, slot, node, start_ms, length_ms)
                 missing -= plan.units[node]
             next_ms = min(next_ms, plan.until_ms[node])
+    plan.missing[slot] = least_missing
     return start_ms
+
+
+@kernel
+def most_gained(plan: NodePlan, slot: Int, leaving: Int, start_ms: Int, end_ms: Int) -> Int:
+    """Return how many more units of a job can fit at any start, at most, after another job has left the plan.
+
+    Parameters
+    ----------
+    plan : NodePlan
+    slot, leaving : int
+        The job that may fit, and the job whose entries were added back between ``start_ms`` and ``end_ms``.
+    start_ms, end_ms : int
+    """
+    nodes = plan.nodes
+    gained = np.int64(0)
+    number = nodes.first[leaving]
+    while number != NO_ENTRY:
+        node = nodes.entries[number].node
+        if (nodes.kinds[slot] >> nodes.kind[node]) & 1:
+            added = _units_in_amounts(nodes, slot, leaving, node, nodes.entries[number].units)
+            gained += min(added, _most_units(plan, slot, node, start_ms, end_ms))
+        number = nodes.entries[number].next
+    return gained
+
+
+@kernel_part
+def _units_in_amounts(nodes: NodeArrays, slot: Int, leaving: Int, node: Int, units: Int) -> Int:
+    """Return how many more units of a job can fit, at most, because units of another job leave the node."""
+    if nodes.exclusive[slot]:
+        return 1
+    added = np.int64(0)
+    for column in range(nodes.request.shape[1]):
+        needed = nodes.request[slot, column]
+        if needed > 0:
+            added = max(added, (amount(nodes, leaving, node, units, column) + needed - 1) // needed)
+    return added
+
+
+@kernel_part
+def _most_units(plan: NodePlan, slot: Int, node: Int, start_ms: Int, end_ms: Int) -> Int:
+    """Return the largest number of a job's units that fit on a node at any time between start and end."""
+    most = np.int64(0)
+    number = _step_before(plan, node, start_ms)
+    while number != NO_STEP and plan.steps[number].start_ms < end_ms:
+        most = max(most, units_in_row(plan.nodes, plan.amounts, number, slot, node))
+        number = plan.steps[number].next
+    return most
 
 
 @kernel

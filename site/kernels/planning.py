@@ -17,6 +17,7 @@ from gridweave.site.kernels.node_plan import (
     forget_reserved,
     hold_planned,
     keep_reserved,
+    most_gained,
     occupy_entries,
     takes_any_node,
 )
@@ -57,7 +58,7 @@ def earliest_start(
 
     ``slot`` is the row that says what the job asks for, if the site counts resources.
     """
-    start_ms = _earliest_free(plan, nodes, slot, from_ms, width, length_ms)
+    start_ms = _earliest_free(plan, nodes, slot, from_ms, width, length_ms, NEVER_MS)
     if limits is None or mask == NO_LIMITS:
         return start_ms
     # The windows and each profile may delay the start; repeat until none of them does.
@@ -66,7 +67,7 @@ def earliest_start(
         before_ms = start_ms
         start_ms = next_open(limits, mask, start_ms)
         if start_ms < NEVER_MS:
-            start_ms = _earliest_free(plan, nodes, slot, start_ms, width, length_ms)
+            start_ms = _earliest_free(plan, nodes, slot, start_ms, width, length_ms, NEVER_MS)
         for p in range(1, len(plan.n_steps)):
             if start_ms < NEVER_MS:
                 needed = amount(limits, p, width, mask)
@@ -77,10 +78,15 @@ def earliest_start(
 
 
 @kernel_part
-def _earliest_free(plan: Plan, nodes: NodePlan | None, slot: Int, from_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return the earliest start at which the nodes are free, whatever the limits."""
+def _earliest_free(
+    plan: Plan, nodes: NodePlan | None, slot: Int, from_ms: Int, width: Int, length_ms: Int, before_ms: Int
+) -> Int:
+    """Return the earliest start at which the nodes are free, whatever the limits.
+
+    ``before_ms`` is `NEVER_MS`, or a start at which they are known to be free.
+    """
     if nodes is not None and nodes.is_used[0]:
-        return earliest_on_nodes(nodes, slot, width, from_ms, length_ms, NEVER_MS)
+        return earliest_on_nodes(nodes, slot, width, from_ms, length_ms, before_ms)
     return earliest_fit(plan.step_ms[0], plan.step_free[0], plan.n_steps[0], from_ms, width, length_ms)
 
 
@@ -136,6 +142,7 @@ def job_ended_early(
     """Free the nodes of the job at index `place`, which has ended early, for the rest of its estimated time."""
     running = state.running[place]
     occupy_job(state, plan, limits, nodes, running.slot, now_ms, running.end_ms, GIVE_BACK)
+    _note_freed(state, nodes, running.slot, now_ms, running.end_ms)
     state.counters[0].stale = max(state.counters[0].stale, COMPRESS)
 
 
@@ -148,9 +155,20 @@ def leave_plan(state: SiteState, plan: Plan, nodes: NodePlan | None, place: Int)
     if job.promised_ms != UNPLACED_MS and counters.stale != REPLAN:
         end_ms = job.promised_ms + job.estimate_ms
         occupy_job(state, plan, None, nodes, slot, job.promised_ms, end_ms, GIVE_BACK)
+        _note_freed(state, nodes, slot, job.promised_ms, end_ms)
         if counters.stale == FRESH:
             counters.stale = COMPRESS
     forget_nodes(nodes, slot)
+
+
+@kernel
+def _note_freed(state: SiteState, nodes: NodePlan | None, leaving: Int, start_ms: Int, end_ms: Int) -> None:
+    """Record that waiting jobs can get what another job's entries hold between start and end."""
+    if nodes is not None and nodes.is_used[0]:
+        for place in range(state.counters[0].n_waiting):
+            slot = state.waiting[place]
+            if slot != leaving and nodes.missing[slot] > 0:
+                nodes.missing[slot] -= most_gained(nodes, slot, leaving, start_ms, end_ms)
 
 
 @kernel_part
@@ -457,6 +475,7 @@ def _plan_for_nodes(
     place = _next_promised(state, UNPLACED_MS, NO_PLACE)
     while place != NO_PLACE:
         job = state.jobs[state.waiting[place]]
+        nodes.missing[state.waiting[place]] = 0
         _promise(state, plan, limits, nodes, state.waiting[place], job.promised_ms)
         place = _next_promised(state, job.promised_ms, job.job_id)
 
@@ -496,11 +515,14 @@ def _moves_up(
     slot = state.waiting[place]
     job = state.jobs[slot]
     promised_ms = job.promised_ms
+    if nodes is not None and nodes.is_used[0] and nodes.missing[slot] > 0:
+        return False
     occupy_job(state, plan, limits, nodes, slot, promised_ms, promised_ms + job.estimate_ms, GIVE_BACK)
-    start_ms = earliest_start(plan, limits, nodes, slot, now_ms, job.width, job.estimate_ms, job.limits)
+    start_ms = _earliest_free(plan, nodes, slot, now_ms, job.width, job.estimate_ms, promised_ms)
     if start_ms == promised_ms:
         occupy_job(state, plan, limits, nodes, slot, promised_ms, promised_ms + job.estimate_ms, TAKE)
         return False
+    _note_freed(state, nodes, slot, promised_ms, promised_ms + job.estimate_ms)
     forget_nodes(nodes, slot)
     _promise(state, plan, limits, nodes, slot, start_ms)
     return True
