@@ -375,12 +375,16 @@ def most_gained(plan: NodePlan, slot: Int, leaving: Int, start_ms: Int, end_ms: 
     """
     nodes = plan.nodes
     gained = np.int64(0)
-    number = nodes.first[leaving]
+    number, own = nodes.first[leaving], nodes.first[slot]
     while number != NO_ENTRY:
         node = nodes.entries[number].node
         if (nodes.kinds[slot] >> nodes.kind[node]) & 1:
+            # The job itself may hold the node for a part of that time, but would leave it in order to start earlier.
+            while own != NO_ENTRY and nodes.entries[own].node < node:
+                own = nodes.entries[own].next
+            held = nodes.entries[own].units if own != NO_ENTRY and nodes.entries[own].node == node else 0
             added = _units_in_amounts(nodes, slot, leaving, node, nodes.entries[number].units)
-            gained += min(added, _most_units(plan, slot, node, start_ms, end_ms))
+            gained += min(added, held + _most_units(plan, slot, node, start_ms, end_ms))
         number = nodes.entries[number].next
     return gained
 
@@ -389,7 +393,7 @@ def most_gained(plan: NodePlan, slot: Int, leaving: Int, start_ms: Int, end_ms: 
 def _units_in_amounts(nodes: NodeArrays, slot: Int, leaving: Int, node: Int, units: Int) -> Int:
     """Return how many more units of a job can fit, at most, because units of another job leave the node."""
     if nodes.exclusive[slot]:
-        return 1
+        return nodes.most[slot]
     added = np.int64(0)
     for column in range(nodes.request.shape[1]):
         needed = nodes.request[slot, column]
