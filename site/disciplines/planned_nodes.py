@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from typing_extensions import override
 
-from gridweave.site.allocation import intervals_of_numbers
+from gridweave.site.allocation import intervals_of_sorted
 from gridweave.site.disciplines.compiled import Ints, Jobs
 from gridweave.site.disciplines.queue_nodes import CountedNodes, chunk_of_rows
 from gridweave.site.disciplines.slots import copied, copy_into
@@ -95,21 +95,21 @@ class PlannedNodes(CountedNodes):
         self.plan.reserved[: len(places)], self.plan.has_begun[: len(places)] = kept
 
     def begin_reservation(self, place: int, width: int) -> NodeIntervals | None:
-        """Give a reservation its planned nodes, or else the idle nodes with the lowest numbers.
+        """Give a reservation its planned nodes, or else idle nodes that are not reserved, with the lowest numbers.
 
         Return None if too few nodes are idle.
         """
-        idle = self._idle & ~np.delete(self.plan.reserved, place, axis=0).any(axis=0)
         planned = self.plan.reserved[place]
-        if planned.sum() < width or not idle[planned].all():
-            numbers = np.flatnonzero(idle)[:width]
+        if planned.sum() < width or not self._idle[planned].all():
+            others = np.delete(self.plan.reserved, place, axis=0).any(axis=0)
+            numbers = np.flatnonzero(self._idle & ~others)[:width]
             if len(numbers) < width:
                 return None
             planned[:] = False
             planned[numbers] = True
         self.plan.has_begun[place] = True
         self.arrays.free[planned] -= self.arrays.total[planned]
-        return intervals_of_numbers(np.flatnonzero(planned).tolist())
+        return intervals_of_sorted(np.flatnonzero(planned).tolist())
 
     def end_reservation(self, place: int) -> None:
         """Give back the nodes of a reservation that has begun."""

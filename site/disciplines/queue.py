@@ -269,7 +269,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._update_plan(now_ms)
         entries = self._plan.reservations[: self._state.counters[0]["n_reservations"]]
         place = int(np.flatnonzero(entries["reservation_id"] == reservation_id)[0])
-        return self._planned.begin_reservation(place, int(entries[place]["width"]))
+        before = self._planned.plan.reserved[place].copy()
+        nodes = self._planned.begin_reservation(place, int(entries[place]["width"]))
+        if self._planned.plan.is_used[0] and (before != self._planned.plan.reserved[place]).any():
+            self._state.counters["stale"] = REPLAN  # a job past its limit holds the planned nodes
+        return nodes
 
     @override
     def unreserve(self, now_ms: int, reservation_id: int) -> None:

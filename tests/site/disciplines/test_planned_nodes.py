@@ -10,15 +10,24 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from gridweave.site.messages import AcceptReservation, JobSubmitted, RefuseReservation, ReservationRequested
+from gridweave.site.job import Job
+from gridweave.site.messages import (
+    AcceptReservation,
+    JobSubmitted,
+    OpenReservation,
+    RefuseReservation,
+    ReservationRequested,
+    StartJob,
+)
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import Chunk, NodeKind
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 from reference.model import Reservation
 from reference.ordering import ORDERS
 from support.builders import Case, reservation_lists
 from support.counted import CountedCase, counted_cases
-from support.stepping import site_job, step
+from support.stepping import do, site_job, step
 
 RULES = [
     {"discipline": "queue", "backfill": "conservative"},
@@ -120,3 +129,14 @@ def test_a_reservation_is_accepted_at_the_start_that_a_refusal_names(
             assert AcceptReservation(2) in again
 
     step(core, case.jobs, chunks=case.chunks, after=ask)
+
+
+def test_a_reservation_begins_on_its_planned_nodes_although_a_later_one_has_them_next() -> None:
+    policy = SitePolicy(discipline="planning", kinds=(NodeKind(name="node", count=3),))
+    core = SiteCore(3, policy)
+    jobs = [Job(job_id=1, width=2, estimate_ms=1), Job(job_id=2, width=2, estimate_ms=1)]
+    part = Job(job_id=3, width=3, estimate_ms=1, chunk=Chunk(cores=1))
+    requests = [ReservationRequested(0, 1, 1, 1), ReservationRequested(1, 0, 1, 1)]
+    commands = do(core, 0, *(JobSubmitted(job) for job in (*jobs, part)), *requests)
+    assert OpenReservation(1, ((2, 3),)) in commands
+    assert StartJob(1, ((0, 2),)) in commands
