@@ -11,7 +11,7 @@ from typing_extensions import override
 from gridweave.errors import InputError, OptionError, not_known
 from gridweave.plugins import all_entry_points, own_entry_points
 from gridweave.site.disciplines.base import Traits
-from gridweave.site.disciplines.entry import Entry, HasKinds, Policy
+from gridweave.site.disciplines.entry import Entry, Policy, kinds_of
 from gridweave.site.resources.chunks import NodeKind
 
 GROUP = "gridweave.disciplines"
@@ -116,10 +116,10 @@ def traits_of(policy: Policy) -> Traits:
     return entry_of(policy).traits_of(policy)
 
 
-def kinds_of(policy: Policy) -> tuple[NodeKind, ...]:
+def counted_kinds(policy: Policy) -> tuple[NodeKind, ...]:
     """Return the kinds of a site's nodes if it counts cores, memory and GPUs; empty if it gives out whole nodes."""
-    inside = deciding(policy)[0]
-    return inside.kinds if entry_of(inside).reads_kinds and isinstance(inside, HasKinds) else ()
+    inside, traits = deciding(policy)
+    return kinds_of(inside) if traits.counts_resources else ()
 
 
 def policy_named(name: str) -> Any:

@@ -98,6 +98,28 @@ def gpus_text(number: int, gpu_type: str = "") -> str:
     return counted(number, f"{gpu_type} GPU".strip())
 
 
+def amount_of(name: str, amount: int) -> str:
+    """Return an amount of a resource with its unit, if it has one.
+
+    Examples
+    --------
+    >>> amount_of("memory_mb", 8000), amount_of("gpus", 4)
+    ('8 GB', '4')
+    """
+    return memory_text(amount) if name == "memory_mb" else f"{amount:,}"
+
+
+def resource_title(name: str) -> str:
+    """Return the name of a resource for people.
+
+    Examples
+    --------
+    >>> resource_title("memory_mb"), resource_title("gpus"), resource_title("fpga")
+    ('memory', 'GPUs', 'fpga')
+    """
+    return {"memory_mb": "memory", "gpus": "GPUs"}.get(name, name)
+
+
 def chunk_text(chunk: Chunk) -> str:
     """Return what a job asks for in each chunk.
 

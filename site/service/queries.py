@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.disciplines.dictionary import kinds_of
+from gridweave.site.disciplines.dictionary import counted_kinds
 from gridweave.site.explain import Forecast
 from gridweave.site.job import Accepted, ActionKind, Declined, JobRecord, JobRequest, SignalName
 from gridweave.site.journal.journal import Journal
@@ -353,7 +353,7 @@ class SiteQueries(Queries[SiteDriver]):
         await self.driver.durable()
         site, settings = self.driver.site, self.driver.settings
         core = site.core.site
-        kinds = kinds_of(settings.policy)
+        kinds = counted_kinds(settings.policy)
         jobs = {run.job.job_id: run.job for run in core.running()} if kinds else {}
         held = [
             (jobs[job_id].chunk or WHOLE_NODE, jobs[job_id].width, nodes)

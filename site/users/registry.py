@@ -32,6 +32,7 @@ from gridweave.site.messages import JobAction, UserSubmitted
 from gridweave.site.needs.beside import AloneRuns, KnownAlone
 from gridweave.site.needs.estimates import KnownNeeds, NeedsExperience, UsualNeeds
 from gridweave.site.quotas import node_s_of
+from gridweave.site.resources.chunks import most_nodes
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
@@ -238,7 +239,7 @@ class JobRegistry:
         if bound.what == "node-hours":
             return "queued or running jobs have ended early, or their use has left the window"
         ends = sorted(
-            (record.start_ms + record.request.limit_ms, record.request.nodes if bound.what == "nodes" else 1)
+            (record.start_ms + record.request.limit_ms, group_set_of(record.request)[1].of(bound.what))
             for record in self.records.values()
             if record.state == "running"
             and record.start_ms is not None
@@ -414,8 +415,9 @@ def _processes_ran_ms(record: JobRecord) -> int:
 
 
 def _nodes_of(record: JobRecord) -> int:
-    """Return a job's number of nodes, which can differ from the request if the job has several forms."""
-    return sum(nodes for _, nodes in record.places) or record.request.nodes
+    """Return a job's number of nodes as quotas count them; if it has several forms, the number can differ by form."""
+    width = sum(nodes for _, nodes in record.places) or record.request.nodes
+    return most_nodes(width, record.request.chunk)
 
 
 def _by_whom(origin: str) -> str:

@@ -75,7 +75,7 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kinds(self) -> tuple[NodeKind, ...]:
-        """The kinds of the site's nodes; empty if the site gives out whole nodes."""
+        """The kinds of the site's nodes; empty if jobs get whole nodes."""
         return self.under.kinds
 
     @property
