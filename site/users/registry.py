@@ -33,6 +33,7 @@ from gridweave.site.needs.beside import AloneRuns, KnownAlone
 from gridweave.site.needs.estimates import KnownNeeds, NeedsExperience, UsualNeeds
 from gridweave.site.quotas import node_s_of
 from gridweave.site.resources.chunks import most_nodes
+from gridweave.site.resources.text import size_text
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
@@ -179,7 +180,7 @@ class JobRegistry:
         self.records[job.job_id] = JobRecord(job_id=job.job_id, request=request, state=state, submit_ms=self._now_ms)
         self._fresh[job.job_id] = event.key
         to = f"to {self._site}, " if self._site else ""
-        self.note(job.job_id, "submitted", f"{to}{nodes_text(request.nodes)}{_by_whom(event.origin)}")
+        self.note(job.job_id, "submitted", f"{to}{_size(request)}{_by_whom(event.origin)}")
         return job if is_eligible else None
 
     def apply_action(self, action: JobAction) -> Iterator[JobRecord]:
@@ -405,6 +406,10 @@ def _used_s(record: JobRecord, end_ms: int | None) -> int:
         end_ms = min(end_ms, record.start_ms + record.request.limit_ms)
     ended_ms = end_of_processes_ms(record.start_ms, record.ran_ms, end_ms)
     return node_s_of(_nodes_of(record), max(0, ended_ms - record.start_ms))
+
+
+def _size(request: JobRequest) -> str:
+    return size_text(request.nodes, request.chunk) if request.chunk else nodes_text(request.nodes)
 
 
 def _processes_ran_ms(record: JobRecord) -> int:

@@ -185,8 +185,9 @@ def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -
 
 
 def _size_cell(request: JobRequest) -> str:
-    is_parts = bool(request.chunk) and not request.chunk.is_whole
-    return counted(request.nodes, "chunk") if is_parts else f"{request.nodes:,}"
+    if not request.chunk or request.chunk.is_whole:
+        return f"{request.nodes:,}"
+    return counted(request.nodes, "chunk")
 
 
 def _amount_cells(request: JobRequest) -> tuple[str, str]:

@@ -51,7 +51,7 @@ function Amount({ name, total, used }) {
   const [held, all, free] = [used, total, total - used].map((amount) => amountOf(name, amount));
   return html`<div><dt>${resourceTitle(name)}</dt>
     <dd><progress max=${total} value=${used} aria-label="${resourceTitle(name)} in use"></progress>
-      ${" "}${held} of ${all} in use, ${free} free</dd></div>`;
+      ${" "}${held} of ${all}, ${free} free</dd></div>`;
 }
 
 function Site({ site, canOperate, reload }) {
