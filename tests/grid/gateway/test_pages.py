@@ -120,7 +120,6 @@ async def test_pages_show_cores_memory_and_gpus(served: Served, backend: FakeBac
     await expect(page.locator("dl.facts")).to_contain_text("4 cores, 16 GB, 1 a100 GPU with ib, 1 per node")
     await window.go(f"{served.url}/#/jobs")
     await expect(page.get_by_role("row").filter(has_text="parts")).to_contain_text("3 chunks")
-    backend.end(1)
     await window.go(f"{served.url}/#/usage")
     await expect(page.get_by_role("columnheader").filter(has_text="GPU-hours")).to_be_visible()
 
