@@ -14,7 +14,19 @@ import msgspec
 
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import JobRequest
-from gridweave.site.quotas import NO_QUOTA, NO_QUOTAS, Quota, Quotas, beyond, hours_text, node_s_of
+from gridweave.site.quotas import (
+    NO_QUOTA,
+    NO_QUOTAS,
+    PARTS,
+    Quota,
+    Quotas,
+    beyond,
+    hours_text,
+    node_s_of,
+    part_text,
+    parts_of,
+)
+from gridweave.site.resources.chunks import most_nodes
 from gridweave.site.times import span_text
 
 GroupName = tuple[str, str, str]
@@ -27,12 +39,22 @@ PARTS_OF_WINDOW = 100
 """Resolution of the node-hours window: used node-hours expire late, by up to a hundredth of the window's length."""
 
 
+NO_PARTS = (0, 0, 0)
+
+
 class Ask(msgspec.Struct, frozen=True):
     """The part of each group's limits that a job would use."""
 
     nodes: int
     node_s: int  # node-seconds up to its wall time limit
     at_once: int  # maximum number of jobs of its array that may be admitted at the same time; 0: no maximum
+    # Cores, memory in MB, and GPUs; left out of states if there are none.
+    parts: tuple[int, int, int] | msgspec.UnsetType = msgspec.UNSET
+
+    def of(self, what: str) -> int:
+        """Return the part of a limit, named as in `Bound.what`."""
+        own = {"jobs": 1, "nodes": self.nodes, "node-hours": self.node_s}
+        return own[what] if what in own else (self.parts or NO_PARTS)[PARTS.index(what)]
 
 
 class JobGroup(msgspec.Struct):
@@ -43,6 +65,18 @@ class JobGroup(msgspec.Struct):
     promised_s: int = 0  # node-seconds that the admitted jobs use if they run until their limits
     unstarted: int = 0  # jobs that have not started, admitted or not
     used: list[tuple[int, int]] = []  # (time at which the use leaves the window, node-seconds used), ascending
+    # Cores, memory in MB, and GPUs of the admitted jobs; left out of states if there are none.
+    parts: tuple[int, int, int] | msgspec.UnsetType = msgspec.UNSET
+
+    def hold(self, parts: tuple[int, int, int], sign: int) -> None:
+        """Add the parts of nodes of a job to those of the admitted jobs, or subtract them if the sign is -1."""
+        cores, memory_mb, gpus = (there + sign * asked for there, asked in zip(self.held, parts, strict=True))
+        self.parts = (cores, memory_mb, gpus) if (cores, memory_mb, gpus) != NO_PARTS else msgspec.UNSET
+
+    @property
+    def held(self) -> tuple[int, int, int]:
+        """The cores, memory in MB, and GPUs of the admitted jobs."""
+        return self.parts or NO_PARTS
 
     def used_s(self, now_ms: int) -> int:
         """Return the node-seconds used within the window."""
@@ -58,7 +92,7 @@ class Bound(msgspec.Struct, frozen=True):
     """A limit of a group that a job would exceed."""
 
     group: GroupName
-    what: str  # ``jobs``, ``nodes`` or ``node-hours``
+    what: str  # ``jobs``, ``nodes``, ``node-hours``, or a name in `PARTS`
     most: int
     there: int
     asked: int
@@ -84,6 +118,9 @@ class Bound(msgspec.Struct, frozen=True):
         if self.what == "nodes":
             there = nodes_text(self.there)
             return f"{whose} uses {there} and may use {self.most}: {self.missing} too many with this job"
+        if self.what in PARTS:
+            there, most, missing = (part_text(self.what, number) for number in (self.there, self.most, self.missing))
+            return f"{whose} uses {there} and may use {most}: {missing} too many with this job"
         there, most, missing = (hours_text(number) for number in (self.there, self.most, self.missing))
         window = span_text(self.window_ms)
         return f"{whose} has used or requested {there} node-hours in {window} and may use {most}: {missing} too many"
@@ -180,6 +217,7 @@ class AdmissionQueue:
             group = self._groups.setdefault(name, JobGroup())
             group.inside += 1
             group.nodes += ask.nodes
+            group.hold(ask.parts or NO_PARTS, 1)
             group.promised_s += ask.node_s
 
     def leave(self, group_set: GroupSet, ask: Ask, now_ms: int, used_s: int = 0) -> None:
@@ -188,6 +226,7 @@ class AdmissionQueue:
             group = self._groups[name]
             group.inside -= 1
             group.nodes -= ask.nodes
+            group.hold(ask.parts or NO_PARTS, -1)
             group.promised_s -= ask.node_s
             self._moved.add(name)
         self.used(group_set, now_ms, used_s)
@@ -311,6 +350,10 @@ class AdmissionQueue:
             return Bound(name, "jobs", most_jobs, inside, 1)
         if maximum.running_nodes is not None and inside and group.nodes + ask.nodes > maximum.running_nodes:
             return Bound(name, "nodes", maximum.running_nodes, group.nodes, ask.nodes)
+        for part, limit in maximum.parts:
+            there, asked = group.held[PARTS.index(part)], ask.of(part)
+            if inside and asked and there + asked > limit:
+                return Bound(name, part, limit, there, asked)
         most, there = maximum.node_s, group.used_s(now_ms) + group.promised_s
         if maximum.node_hours is None or not there or there + ask.node_s <= most:
             return None
@@ -337,7 +380,7 @@ class AdmissionQueue:
     def check_invariants(self, now_ms: int) -> None:
         """Raise AssertionError if the state is inconsistent, e.g. a job is waiting for no reason."""
         for name, group in self._groups.items():
-            least = min(group.inside, group.nodes, group.promised_s, group.unstarted)
+            least = min(group.inside, group.nodes, group.promised_s, group.unstarted, *group.held)
             assert least >= 0, f"{name} has a negative count"
         for job_id, (group_set, ask) in self._asks.items():
             is_bound = self.bound(now_ms, group_set, ask) or self.ahead(job_id)
@@ -346,11 +389,10 @@ class AdmissionQueue:
 
 def group_set_of(request: JobRequest) -> tuple[GroupSet, Ask]:
     """Return a job's groups, and the part of their limits that the job would use."""
-    return tuple(_groups_of(request)), Ask(
-        request.nodes,
-        node_s_of(request.nodes, request.limit_ms),
-        0 if request.array is None else request.array.at_once,
-    )
+    nodes = most_nodes(request.nodes, request.chunk)
+    at_once = 0 if request.array is None else request.array.at_once
+    parts = parts_of(request) if request.chunk else msgspec.UNSET
+    return tuple(_groups_of(request)), Ask(nodes, node_s_of(nodes, request.limit_ms), at_once, parts)
 
 
 def _groups_of(request: JobRequest) -> Iterator[GroupName]:

@@ -30,6 +30,7 @@ from gridweave.site.launch import (
 )
 from gridweave.site.lifecycle import JobState
 from gridweave.site.resources.chunks import Chunk
+from gridweave.site.resources.problems import chunk_problem
 
 # No message contains a reference cycle, so the garbage collector can skip them (``gc=False``).
 
@@ -250,7 +251,9 @@ def why_impossible(job: Job) -> str | None:
         return f"estimate_ms {job.estimate_ms} is not within 1 to {MAX_TIME_MS}"
     if not (0 < job.weight < inf and isfinite(job.priority)):
         return f"weight {job.weight} is not above 0, or priority {job.priority} is not a number"
-    return why_impossible_needs(job.resources) if job.resources is not None else None
+    if job.resources is not None and (problem := why_impossible_needs(job.resources)):
+        return problem
+    return chunk_problem(job.chunk, job.width)
 
 
 def why_impossible_needs(needs: Resources) -> str | None:
@@ -303,8 +306,7 @@ MOST_TEXT_BYTES = (128 << 10) - 1
 MOST_TEXTS_BYTES = 1 << 20
 """Maximum total size of command and environment; Linux accepts 2 MiB, including variables added by the machine."""
 
-MOST_AFTER = 1_000
-"""Maximum number of jobs that one job can depend on."""
+MOST_AFTER = 1_000  # jobs that one job can depend on
 
 MOST_NAME = 200
 """Maximum number of characters in an array's name and in a batch system option."""
@@ -312,11 +314,8 @@ MOST_NAME = 200
 MOST_BATCH_OPTIONS = 20  # per job
 _BATCH_OPTION = re.compile(r"[a-z][a-z-]*=.")
 
-MOST_FORMS = 20
-"""Maximum number of forms per job."""
-
-MOST_SPEED = 10_000.0
-"""Highest relative speed of a machine or form."""
+MOST_FORMS = 20  # per job
+MOST_SPEED = 10_000.0  # relative speed of a machine or form
 
 JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
 """How a job ended: all ranks succeeded, a rank failed, the time limit was reached, or a user or operator ended it."""
@@ -659,6 +658,7 @@ def request_problem(request: JobRequest) -> str | None:
         or _batch_problem(request)
         or forms_problem(request.nodes, request.forms)
         or _needs_problem(request)
+        or chunk_problem(request.chunk, request.nodes, has_forms=bool(request.forms))
         or next((problem for form in (None, *request.forms) if (problem := _command_problem(request, form))), None)
     )
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals
 from gridweave.site.lifecycle import JobState
+from gridweave.site.resources.chunks import NodeKind
 
 MOST_LISTED = 1_000
 """Largest number of jobs on one page."""
@@ -186,6 +187,20 @@ class JobProgress(msgspec.Struct, frozen=True):
     worked_ms: int
 
 
+class ResourceUse(msgspec.Struct, frozen=True):
+    """How much of a resource a site's nodes have, and how much running jobs hold.
+
+    Attributes
+    ----------
+    name : str
+        ``cores``, ``memory_mb``, ``gpus``, or the name of another resource.
+    """
+
+    name: str
+    total: int
+    used: int
+
+
 class KeptNodes(msgspec.Struct, frozen=True):
     """Nodes of a site that are reserved for a period.
 
@@ -237,6 +252,10 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Why the site does not work or answer now; empty if there is no problem.
     fault : LoggedFault, optional
         Last warning or error in the site's log, shown for a day and only to operators.
+    kinds : tuple of NodeKind
+        Kinds of the site's nodes, if it counts cores, memory and GPUs; empty: it gives out whole nodes.
+    amounts : tuple of ResourceUse
+        What the nodes have, and how much of it running jobs hold, for each resource that the site counts.
     """
 
     name: str
@@ -257,6 +276,8 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     users: str = ""
     problem: str = ""
     fault: LoggedFault | None = None
+    kinds: tuple[NodeKind, ...] = ()
+    amounts: tuple[ResourceUse, ...] = ()
 
 
 class GivenUp(msgspec.Struct, frozen=True):

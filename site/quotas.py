@@ -12,7 +12,10 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH, MOST_PRIORITY, JobRequest
+from gridweave.site.resources.chunks import FIRST_COLUMNS, WHOLE_NODE, most_nodes
+from gridweave.site.resources.text import memory_text, parse_memory
 from gridweave.site.times import span_text, typed_time
+from gridweave.values import counted
 
 HOUR_MS = 3_600_000
 
@@ -22,6 +25,12 @@ MOST_NODE_S = 10**12
 """Cap on the node-seconds counted for a job (30,000 node-years), so that sums fit into 64-bit integers."""
 
 MOST_HOURS = MAX_TIME_MS / HOUR_MS
+
+MOST_PARTS = 10**12
+"""Largest limit on cores or GPUs."""
+
+PARTS = FIRST_COLUMNS
+"""The parts of nodes that quotas limit."""
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -39,6 +48,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Largest number of jobs that have not started, wherever they are waiting.
     running_jobs, running_nodes : int, optional
         Largest number of jobs that are queued or running, and of the nodes of all these jobs.
+    max_cores, max_gpus : int, optional
+        Largest numbers of cores and of GPUs that all these jobs ask for; jobs of whole nodes ask for none.
+    max_memory : str, optional
+        Largest size of memory that all these jobs ask for, e.g. ``512GB``.
     node_hours : float, optional
         Node-hours in the window: actual use of ended jobs, plus the most that queued and running jobs can use.
     window_hours : float, optional
@@ -58,6 +71,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     running_nodes: int | None = None
     node_hours: float | None = None
     window_hours: float | None = None
+    max_cores: int | None = None
+    max_gpus: int | None = None
+    max_memory: str | None = None
 
     def __post_init__(self) -> None:
         for name, most in (("limit_hours", MOST_HOURS), ("node_hours", 1e12), ("window_hours", MOST_HOURS)):
@@ -68,6 +84,12 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MAX_WIDTH:
                 raise OptionError(name, f"is {value}; expected a whole number from 1 to {MAX_WIDTH}")
+        for name in ("max_cores", "max_gpus"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MOST_PARTS:
+                raise OptionError(name, f"is {value}; expected a whole number from 0 to {MOST_PARTS}")
+        if self.max_memory is not None:
+            parse_memory("max_memory", self.max_memory)
         if self.priority is not None and not abs(self.priority) <= MOST_PRIORITY:
             expected = f"a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
             raise OptionError("priority", f"is {self.priority}; expected {expected}")
@@ -87,7 +109,14 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def lets_wait(self) -> bool:
         """Whether this quota can make a job wait for other jobs."""
-        return not (self.running_jobs is self.running_nodes is self.node_hours is None)
+        return bool(self.parts) or not (self.running_jobs is self.running_nodes is self.node_hours is None)
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """The limits on the parts of nodes that jobs ask for together, by the names in `PARTS`."""
+        memory_mb = None if self.max_memory is None else parse_memory("max_memory", self.max_memory)
+        limits = zip(PARTS, (self.max_cores, memory_mb, self.max_gpus), strict=True)
+        return tuple((name, most) for name, most in limits if most is not None)
 
     @property
     def limit_ms(self) -> int:
@@ -162,12 +191,15 @@ def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> s
     >>> beyond(Quota(nodes=8), "user 'anna'", request, 0)
     "nodes is 12, 4 more than the quota of user 'anna'; request at most 8"
     """
-    if maximum.nodes is not None and request.nodes > maximum.nodes:
-        more = str(request.nodes - maximum.nodes)
-        return f"nodes is {request.nodes}, {more} more than the quota of {whose}; request at most {maximum.nodes}"
-    if maximum.running_nodes is not None and request.nodes > maximum.running_nodes:
-        more = f"{request.nodes - maximum.running_nodes} more than the quota of all jobs of {whose} together"
-        return f"nodes is {request.nodes}, {more}; request at most {maximum.running_nodes}"
+    nodes = most_nodes(request.nodes, request.chunk)
+    if maximum.nodes is not None and nodes > maximum.nodes:
+        more = str(nodes - maximum.nodes)
+        return f"nodes is {nodes}, {more} more than the quota of {whose}; request at most {maximum.nodes}"
+    if maximum.running_nodes is not None and nodes > maximum.running_nodes:
+        more = f"{nodes - maximum.running_nodes} more than the quota of all jobs of {whose} together"
+        return f"nodes is {nodes}, {more}; request at most {maximum.running_nodes}"
+    if (problem := _beyond_parts(maximum, whose, request)) is not None:
+        return problem
     if maximum.limit_hours is not None and request.limit_ms > maximum.limit_ms:
         more = f"{span_text(request.limit_ms - maximum.limit_ms)} more than the quota of {whose}"
         right = f"request at most {typed_time(maximum.limit_ms)}"
@@ -175,7 +207,7 @@ def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> s
     if maximum.priority is not None and request.priority > maximum.priority:
         more = f"{request.priority - maximum.priority:g} more than the quota of {whose}"
         return f"priority is {request.priority:g}, {more}; request at most {maximum.priority:g}"
-    asked_s = node_s_of(request.nodes, request.limit_ms)
+    asked_s = node_s_of(nodes, request.limit_ms)
     if maximum.node_hours is not None and asked_s > maximum.node_s:
         more = f"{hours_text(asked_s - maximum.node_s)} more than {whose} may use in {span_text(maximum.window_ms)}"
         right = f"request at most {hours_text(maximum.node_s)}, with fewer nodes or a shorter time limit"
@@ -183,6 +215,36 @@ def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> s
     if maximum.waiting_jobs is not None and unstarted >= maximum.waiting_jobs:
         more = f"with this job {unstarted + 1 - maximum.waiting_jobs} more than the quota"
         return f"{whose} has {unstarted} jobs that have not started, {more}; wait until one starts, or cancel one"
+    return None
+
+
+def parts_of(request: JobRequest) -> tuple[int, int, int]:
+    """Return how many cores, how much memory [MB] and how many GPUs a job asks for; 0 for whole nodes.
+
+    Examples
+    --------
+    >>> from gridweave.site.job import Program
+    >>> from gridweave.site.resources.chunks import Chunk
+    >>> parts_of(JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1, chunk=Chunk(cores=4, gpus=1)))
+    (8, 0, 2)
+    """
+    chunk = request.chunk or WHOLE_NODE
+    return request.nodes * chunk.cores, request.nodes * chunk.memory_mb, request.nodes * chunk.gpus
+
+
+def part_text(name: str, amount: int) -> str:
+    """Return an amount of a part of nodes in words, such as ``8 cores`` or ``64 GB of memory``."""
+    if name == "memory_mb":
+        return f"{memory_text(amount)} of memory"
+    return counted(amount, "core" if name == "cores" else "GPU")
+
+
+def _beyond_parts(maximum: Quota, whose: str, request: JobRequest) -> str | None:
+    asked = dict(zip(PARTS, parts_of(request), strict=True))
+    for name, most in maximum.parts:
+        if asked[name] > most:
+            more = f"{part_text(name, asked[name] - most)} more than the quota of all jobs of {whose} together"
+            return f"it asks for {part_text(name, asked[name])}, {more}; request at most {part_text(name, most)}"
     return None
 
 

@@ -9,7 +9,7 @@ here and the code that acts on its value.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
@@ -18,6 +18,7 @@ from gridweave.grid.client.arguments import Afters
 from gridweave.grid.client.option import Option, Sbatch
 from gridweave.site.job import ArrayPlace, JobForm, Resources, TaskGroup, Where
 from gridweave.site.needs.text import parse_resources
+from gridweave.site.resources.text import parse_gres
 
 IfLost = Literal["requeue", "fail"]
 """What to do with a job if one of its machines fails."""
@@ -49,6 +50,11 @@ def _data(flag: str, text: str) -> Option:
     return Option(flags=(flag,), metavar="SITE:SIZE", help=text, parse=texts.checked_data, quoted=True)
 
 
+def _slurm(names: tuple[str, ...], value: type, note: str, parse: Callable[[str, str], Any] | None = None) -> Option:
+    """Return an option of ``#SBATCH`` lines that has no direct equivalent (`gridweave.grid.client.slurm_sizes`)."""
+    return Option(value=value, help="A size in Slurm's terms.", sbatch=(Sbatch(names=names, parse=parse, note=note),))
+
+
 class JobOptions(TypedDict, total=False):
     """The options of a job, as keyword arguments of `Client.submit`; absent options have their defaults.
 
@@ -62,10 +68,91 @@ class JobOptions(TypedDict, total=False):
             value=int,
             least=1,
             metavar="N",
-            help="Number of nodes.",
+            help="Number of nodes or, with --cores and the like, of chunks: parts of nodes, all alike.",
             default="1",
-            sbatch=(Sbatch(names=("nodes", "N"), note="a number; ranges are not supported"),),
             field="nodes",
+            quoted=True,
+        ),
+    ]
+    cores: Annotated[
+        int,
+        Option(
+            flags=("--cores",),
+            value=int,
+            least=1,
+            metavar="C",
+            help="Cores of each chunk.",
+            default="whole nodes, or 1 with another resource",
+            field="cores",
+            quoted=True,
+        ),
+    ]
+    memory: Annotated[
+        str,
+        Option(
+            flags=("--memory",),
+            metavar="SIZE",
+            help="Memory of each chunk, e.g. 8GB.",
+            parse=texts.checked_memory,
+            field="memory_mb",
+            quoted=True,
+        ),
+    ]
+    gpus: Annotated[
+        int | str,
+        Option(
+            flags=("--gpus",),
+            metavar="[TYPE:]G",
+            help="GPUs of each chunk, e.g. 1 or a100:1.",
+            parse=texts.checked_gpus,
+            field="gpus",
+            quoted=True,
+        ),
+    ]
+    gres: Annotated[
+        Mapping[str, int],
+        Option(
+            flags=("--gres",),
+            many=dict,
+            metavar="NAME:N",
+            help="Other countable resource of each chunk, e.g. fpga:2. Repeatable.",
+            parse=parse_gres,
+            field="others",
+            quoted=True,
+        ),
+    ]
+    labels: Annotated[
+        str | Iterable[str],
+        Option(
+            flags=("--label",),
+            many=tuple,
+            metavar="NAME",
+            help="Label, or kind, that the job's nodes must have. Repeatable.",
+            field="labels",
+            quoted=True,
+        ),
+    ]
+    exclusive: Annotated[
+        bool,
+        Option(
+            flags=("--exclusive/--no-exclusive",),
+            value=bool,
+            help="Run no other job on the job's nodes; always so for whole nodes.",
+            sbatch=(Sbatch(names=("exclusive",), value=True),),
+            field="exclusive",
+            quoted=True,
+        ),
+    ]
+    per_node: Annotated[
+        int,
+        Option(
+            flags=("--per-node",),
+            value=int,
+            least=1,
+            metavar="K",
+            help="Exact number of chunks on each of the job's nodes; -n must be a multiple of it.",
+            default="any",
+            field="per_node",
             quoted=True,
         ),
     ]
@@ -399,19 +486,38 @@ class SubmitOptions(JobOptions, total=False):
             field="batch_options",
         ),
     ]
-    tasks: Annotated[
+    slurm_nodes: Annotated[
         int,
-        Option(
-            value=int,
-            help="Tasks that the script itself starts on its nodes.",
-            sbatch=(
-                Sbatch(
-                    names=("ntasks", "n"),
-                    note="without `--nodes`, the number of nodes; otherwise it only sets `SLURM_NTASKS`",
-                ),
-            ),
+        _slurm(
+            ("nodes", "N"),
+            int,
+            "a number; ranges are not supported. Alone, the job gets whole nodes; with options below, its tasks are "
+            "divided evenly among the nodes",
         ),
     ]
+    tasks: Annotated[
+        int,
+        _slurm(
+            ("ntasks", "n"),
+            int,
+            "chunks of one core or, with options below, of more. A grid of whole nodes gives as many nodes, unless "
+            "`--nodes` is set",
+        ),
+    ]
+    tasks_per_node: Annotated[int, _slurm(("ntasks-per-node",), int, "with `--ntasks` and without `--nodes`: at most")]
+    cpus_per_task: Annotated[int, _slurm(("cpus-per-task", "c"), int, "cores of each task")]
+    slurm_memory: Annotated[
+        str, _slurm(("mem",), str, "of each node, e.g. `8G` (GiB) or `4096` (MiB); needs `--nodes` or the like")
+    ]
+    slurm_memory_per_cpu: Annotated[str, _slurm(("mem-per-cpu",), str, "of each core, e.g. `2G`")]
+    slurm_gpus: Annotated[str, _slurm(("gpus", "G"), str, "of the whole job, e.g. `4` or `a100:4`", texts.checked_gpus)]
+    slurm_gpus_per_node: Annotated[str, _slurm(("gpus-per-node",), str, "as `--gres=gpu`", texts.checked_gpus)]
+    slurm_gpus_per_task: Annotated[str, _slurm(("gpus-per-task",), str, "of each task", texts.checked_gpus)]
+    slurm_gres: Annotated[
+        str, _slurm(("gres",), str, "of each node, e.g. `gpu:a100:4,fpga:1`; needs `--nodes` or the like")
+    ]
+    constraint: Annotated[str, _slurm(("constraint", "C"), str, "labels, joined by `&`")]
+    slurm_variables: Annotated[Mapping[str, str], Option(help="Slurm's variables for the size of the job.")]
     exported: Annotated[
         texts.Exported,
         Option(

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, cast, get_args
 
 from gridweave.errors import OptionError
 from gridweave.site.job import JobForm, SignalName, TaskGroup
+from gridweave.site.resources.text import parse_gpus, parse_memory
 from gridweave.site.times import parse_time_ms
 from gridweave.values import Kinds, named_values, parse_bytes
 
@@ -114,6 +115,21 @@ def parse_task_group(name: str, text: str) -> TaskGroup:
     if fields.get("tasks", 0) < 1:
         raise OptionError(name, f"{text!r}: has no number of tasks (at least 1); {right}")
     return TaskGroup(tasks=fields["tasks"], cpu_need=fields.get("cpu", 1.0), memory=fields.get("memory", 1.0))
+
+
+# -- chunks
+
+
+def checked_memory(name: str, text: str) -> str:
+    """Check that a text is a size of memory, and return the text unchanged."""
+    parse_memory(name, text)
+    return text
+
+
+def checked_gpus(name: str, text: str) -> str:
+    """Check that a text is a number of GPUs, and return the text unchanged."""
+    parse_gpus(name, text)
+    return text
 
 
 # -- data

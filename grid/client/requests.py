@@ -15,6 +15,7 @@ from gridweave.errors import InputError, OptionError, check_known
 from gridweave.grid.api import NewJob
 from gridweave.grid.client.arguments import afters, encoded, environment_of, many, typed_request, whole
 from gridweave.grid.client.arguments import text as as_text
+from gridweave.grid.client.chunk_options import requested_chunk
 from gridweave.grid.client.job_options import DEFAULT_LIMIT, IfLost, JobOptions, Limit, Needs
 from gridweave.grid.client.option_texts import parse_data, parse_limit
 from gridweave.grid.client.options import JOB_OPTIONS
@@ -85,6 +86,7 @@ def job_request(what: Runnable, options: JobOptions) -> JobRequest:
         forms=forms,
         resources=_resources(options.get("resources", "")),
         traffic=_traffic(options),
+        chunk=requested_chunk(options),
     )
 
 

@@ -49,6 +49,9 @@ class GatewayMetrics:
             "gridweave_uplink_answered_timestamp_seconds": "When the grid last answered, as the site reports.",
         }
         self._of_site = {name: gauge(name, text, ("site",)) for name, text in by_site.items()}
+        of_resource = ("site", "resource")
+        self._total = gauge("gridweave_site_resource_total", "Resources of the site's nodes.", of_resource)
+        self._used = gauge("gridweave_site_resource_used", "Resources that running jobs hold.", of_resource)
         gauge("gridweave_watchers", "Open streams of events.").set_function(watchers)
         gauge("gridweave_streams", "Open streams of events and output.").set_function(streams)
 
@@ -110,6 +113,9 @@ class GatewayMetrics:
                 values["gridweave_uplink_answered_timestamp_seconds"] = site.uplink.answered_ms / 1000
             for name, value in values.items():
                 self._of_site[name].labels(site.name).set(value)
+            for amount in site.amounts:
+                self._total.labels(site.name, amount.name).set(amount.total)
+                self._used.labels(site.name, amount.name).set(amount.used)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""

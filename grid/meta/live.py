@@ -90,6 +90,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.needs.beside import beside_text
 from gridweave.site.quotas import QuotasChanged
+from gridweave.site.resources.problems import why_on_no_site
 from gridweave.site.state import CoreState, hand_over, with_parts
 from gridweave.site.times import run_time_ms
 from gridweave.site.users.registry import JobRegistry, RegistryState
@@ -460,6 +461,8 @@ class LiveGrid:
             return str(error)
         if len(asked.excluded) == len(self._names):
             return self._why_nowhere(request, self._excluded(request))
+        if (reason := why_on_no_site(self.settings.kinds, request.chunk)) is not None:
+            return reason
         return self.core.why_never(job, asked.excluded, asked.sends)
 
     @property

@@ -16,6 +16,7 @@ from gridweave.grid.sends import UsualCommunication
 from gridweave.settings import Changeable
 from gridweave.site.job import JobRecord
 from gridweave.site.needs.estimates import UsualNeeds
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.scheduler.contract import ALONE_MS
 
 
@@ -52,6 +53,8 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int | None = None
     usual: UsualCommunication = UsualCommunication()  # the communication of jobs that declare none
     needs: UsualNeeds = UsualNeeds()  # the needs per node of jobs that declare none
+    # The kinds of each site's nodes; empty for a site that gives out whole nodes, or whose kinds are not known here.
+    kinds: tuple[tuple[NodeKind, ...], ...] = ()
 
     @property
     def changeable(self) -> Changeable:

@@ -43,11 +43,16 @@ class TakesKinds(Protocol):
 
 @runtime_checkable
 class HasKinds(Protocol):
-    """A policy with kinds of nodes whose resources the site counts; empty: jobs get whole nodes."""
+    """A policy of a site that may count cores, memory and GPUs (docs/resources.md)."""
 
     @property
     def kinds(self) -> tuple[NodeKind, ...]:
-        """The kinds of the site's nodes."""
+        """The kinds of the site's nodes; empty if jobs get whole nodes."""
+
+
+def kinds_of(policy: Policy) -> tuple[NodeKind, ...]:
+    """Return the kinds of a site's nodes; empty if the site does not count resources."""
+    return policy.kinds if isinstance(policy, HasKinds) else ()
 
 
 class SiteOutcome(NamedTuple):

@@ -120,6 +120,17 @@ def request_of(chunk: Chunk, columns: Sequence[str]) -> tuple[int, ...]:
     return (chunk.cores, chunk.memory_mb, chunk.gpus, *(others.get(name, 0) for name in columns[len(FIRST_COLUMNS) :]))
 
 
+def most_nodes(width: int, chunk: Chunk | msgspec.UnsetType) -> int:
+    """Return the largest number of nodes on which a job's chunks can be; this is what quotas and usage count.
+
+    Examples
+    --------
+    >>> most_nodes(8, msgspec.UNSET), most_nodes(8, Chunk(cores=2)), most_nodes(8, Chunk(cores=2, per_node=4))
+    (8, 8, 2)
+    """
+    return -(-width // (chunk.per_node or 1)) if chunk else width
+
+
 def chunks_on(chunk: Chunk, kind: NodeKind) -> int:
     """Return how many chunks an idle node of this kind can hold, or 0 if the kind does not suit.
 

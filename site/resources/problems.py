@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
+from gridweave.site.resources.checks import why_never_on
 from gridweave.site.resources.chunks import FIRST_COLUMNS, MAX_AMOUNT, MAX_KINDS, Chunk, NodeKind
 from gridweave.site.resources.text import is_name
 
@@ -53,7 +56,42 @@ def chunk_problems(chunk: Chunk, width: int) -> Iterator[Problem]:
     if chunk.gpu_type and not chunk.gpus:
         yield "gpus", f"asks for 0 {chunk.gpu_type} GPUs; expected at least 1"
     if chunk.per_node > 0 and width % chunk.per_node:
-        yield "per_node", f"is {chunk.per_node}; expected a number that divides the {width} chunks of the job"
+        yield "per_node", f"is {chunk.per_node}; expected a divisor of {width}, the width"
+
+
+def chunk_problem(chunk: Chunk | msgspec.UnsetType, width: int, *, has_forms: bool = False) -> str | None:
+    """Return all problems of what a job with this number of chunks asks for, in one line, or None.
+
+    Examples
+    --------
+    >>> chunk_problem(Chunk(gpus=-1, per_node=3), 8)
+    'gpus is -1; expected a whole number from 0 to 1,000,000,000; per_node is 3; expected a divisor of 8, the width'
+    """
+    if not chunk:
+        return None
+    problems = [("cores", "is given together with forms; give one of them")] if has_forms else []
+    problems += chunk_problems(chunk, width)
+    return "; ".join(f"{field} {problem}" for field, problem in problems) or None
+
+
+def why_on_no_site(kinds: Sequence[Sequence[NodeKind]], chunk: Chunk | msgspec.UnsetType) -> str | None:
+    """Return why no node of any site can hold a chunk, given the kinds of each site, or None.
+
+    Without the kinds of all sites, the answer is not known and therefore None, too.
+
+    Examples
+    --------
+    >>> north, south = [NodeKind(name="cpu", count=2, cores=16)], [NodeKind(name="gpu", count=1, cores=8, gpus=4)]
+    >>> why_on_no_site([north, south], Chunk(cores=32))
+    'a chunk needs 32 cores and the largest node that suits has 16'
+    >>> why_on_no_site([north, south], Chunk(labels=("fast",)))
+    "no node has the label 'fast'; one of cpu, gpu"
+    >>> why_on_no_site([north, []], Chunk(cores=32)) is None
+    True
+    """
+    if not chunk or not kinds or not all(kinds):
+        return None
+    return why_never_on([kind for of_site in kinds for kind in of_site], chunk.per_node or 1, chunk)
 
 
 def _amount_problems(field: str, amount: int | None, least: int) -> Iterator[Problem]:

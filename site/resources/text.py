@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from gridweave.errors import OptionError
 from gridweave.site.resources.chunks import MAX_AMOUNT, Chunk, NodeKind
 from gridweave.values import counted, parse_bytes
@@ -96,6 +98,28 @@ def gpus_text(number: int, gpu_type: str = "") -> str:
     return counted(number, f"{gpu_type} GPU".strip())
 
 
+def amount_of(name: str, amount: int) -> str:
+    """Return an amount of a resource with its unit, if it has one.
+
+    Examples
+    --------
+    >>> amount_of("memory_mb", 8000), amount_of("gpus", 4)
+    ('8 GB', '4')
+    """
+    return memory_text(amount) if name == "memory_mb" else f"{amount:,}"
+
+
+def resource_title(name: str) -> str:
+    """Return the name of a resource for people.
+
+    Examples
+    --------
+    >>> resource_title("memory_mb"), resource_title("gpus"), resource_title("fpga")
+    ('memory', 'GPUs', 'fpga')
+    """
+    return {"memory_mb": "memory", "gpus": "GPUs"}.get(name, name)
+
+
 def chunk_text(chunk: Chunk) -> str:
     """Return what a job asks for in each chunk.
 
@@ -110,6 +134,21 @@ def chunk_text(chunk: Chunk) -> str:
     words += [f"{amount:,} {name}" for name, amount in chunk.others]
     text = ", ".join(words) + (f" with {' and '.join(chunk.labels)}" if chunk.labels else "")
     return text + "".join(f", {word}" for word in _placement_words(chunk))
+
+
+def size_text(width: int, chunk: Chunk | msgspec.UnsetType) -> str:
+    """Return the size of a job: its number of nodes, or its chunks and what each of them asks for.
+
+    Examples
+    --------
+    >>> size_text(4, msgspec.UNSET), size_text(8, Chunk(cores=4, memory_mb=8000))
+    ('4 nodes', '8 chunks of 4 cores, 8 GB')
+    """
+    if not chunk:
+        return counted(width, "node")
+    if chunk.is_whole:
+        return f"{counted(width, 'node')} with {' and '.join(chunk.labels)}"
+    return f"{counted(width, 'chunk')} of {chunk_text(chunk)}"
 
 
 def _placement_words(chunk: Chunk) -> Iterator[str]:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from gridweave.errors import InputError
+from gridweave.site.disciplines.dictionary import counted_kinds
 from gridweave.site.explain import Forecast
 from gridweave.site.job import Accepted, ActionKind, Declined, JobRecord, JobRequest, SignalName
 from gridweave.site.journal.journal import Journal
@@ -38,11 +39,14 @@ from gridweave.site.query_messages import (
     MachineInfo,
     Queue,
     QueuedJob,
+    ResourceUse,
     SiteInfo,
     SiteNames,
     matches,
     page_of,
 )
+from gridweave.site.resources.chunks import WHOLE_NODE
+from gridweave.site.resources.use import resource_use
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.faults import recent_fault
 from gridweave.site.service.history import HistoryReader
@@ -349,6 +353,13 @@ class SiteQueries(Queries[SiteDriver]):
         await self.driver.durable()
         site, settings = self.driver.site, self.driver.settings
         core = site.core.site
+        kinds = counted_kinds(settings.policy)
+        jobs = {run.job.job_id: run.job for run in core.running()} if kinds else {}
+        held = [
+            (jobs[job_id].chunk or WHOLE_NODE, jobs[job_id].width, nodes)
+            for job_id, nodes in core.occupied()
+            if job_id in jobs
+        ]
         machines = tuple(
             MachineInfo(
                 name=machine.name,
@@ -377,6 +388,8 @@ class SiteQueries(Queries[SiteDriver]):
             users=site.runs.users.words,
             problem=self.driver.peer_problem(GRID),
             fault=recent_fault(),
+            kinds=kinds,
+            amounts=tuple(ResourceUse(*row) for row in resource_use(kinds, held)),
         )
 
     async def forecasts(self, job_ids: list[int]) -> list[Forecast]:

@@ -32,6 +32,8 @@ from gridweave.site.messages import JobAction, UserSubmitted
 from gridweave.site.needs.beside import AloneRuns, KnownAlone
 from gridweave.site.needs.estimates import KnownNeeds, NeedsExperience, UsualNeeds
 from gridweave.site.quotas import node_s_of
+from gridweave.site.resources.chunks import most_nodes
+from gridweave.site.resources.text import size_text
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
@@ -57,6 +59,7 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Res
         forms=request.forms,
         if_evicted=request.program.if_evicted,
         assumed=None if request.resources else assumed,
+        chunk=request.chunk,
     )
 
 
@@ -177,7 +180,7 @@ class JobRegistry:
         self.records[job.job_id] = JobRecord(job_id=job.job_id, request=request, state=state, submit_ms=self._now_ms)
         self._fresh[job.job_id] = event.key
         to = f"to {self._site}, " if self._site else ""
-        self.note(job.job_id, "submitted", f"{to}{nodes_text(request.nodes)}{_by_whom(event.origin)}")
+        self.note(job.job_id, "submitted", f"{to}{_size(request)}{_by_whom(event.origin)}")
         return job if is_eligible else None
 
     def apply_action(self, action: JobAction) -> Iterator[JobRecord]:
@@ -237,7 +240,7 @@ class JobRegistry:
         if bound.what == "node-hours":
             return "queued or running jobs have ended early, or their use has left the window"
         ends = sorted(
-            (record.start_ms + record.request.limit_ms, record.request.nodes if bound.what == "nodes" else 1)
+            (record.start_ms + record.request.limit_ms, group_set_of(record.request)[1].of(bound.what))
             for record in self.records.values()
             if record.state == "running"
             and record.start_ms is not None
@@ -405,6 +408,10 @@ def _used_s(record: JobRecord, end_ms: int | None) -> int:
     return node_s_of(_nodes_of(record), max(0, ended_ms - record.start_ms))
 
 
+def _size(request: JobRequest) -> str:
+    return size_text(request.nodes, request.chunk) if request.chunk else nodes_text(request.nodes)
+
+
 def _processes_ran_ms(record: JobRecord) -> int:
     """Return the run time of a job's processes, excluding startup if known; 0 if the run time is unknown."""
     if record.ran_ms is None:
@@ -413,8 +420,9 @@ def _processes_ran_ms(record: JobRecord) -> int:
 
 
 def _nodes_of(record: JobRecord) -> int:
-    """Return a job's number of nodes, which can differ from the request if the job has several forms."""
-    return sum(nodes for _, nodes in record.places) or record.request.nodes
+    """Return a job's number of nodes as quotas count them; if it has several forms, the number can differ by form."""
+    width = sum(nodes for _, nodes in record.places) or record.request.nodes
+    return most_nodes(width, record.request.chunk)
 
 
 def _by_whom(origin: str) -> str:

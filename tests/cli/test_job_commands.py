@@ -94,9 +94,9 @@ def test_jobs_and_usage_of_a_time(here: Elsewhere, shell: Shell) -> None:
     assert [record["job_id"] for record in json.loads(until)] == [2, 1]
     assert [record["job_id"] for record in json.loads(shell("jobs", "--json", "--since", "30s")[1])] == [3]
     assert shell("usage", "--by", "user,day", "--csv")[1].splitlines() == [
-        "user,day,jobs,node_hours,cpu_hours",
-        "anna,2023-11-14,1,4.0,0.0",
-        "berta,2023-11-14,1,6.0,0.0",
+        "user,day,jobs,node_hours,cpu_hours,core_hours,gpu_hours",
+        "anna,2023-11-14,1,4.0,0.0,0.0,0.0",
+        "berta,2023-11-14,1,6.0,0.0,0.0,0.0",
     ]
     heading = ["site", "jobs", "node-hours", "CPU hours"]
     assert rows(shell("usage", "--by", "site")[1]) == [heading, ["north", "2", "10.00", "0.00"]]

@@ -169,7 +169,6 @@ def test_options_of_slurm(
         ("#SBATCH --tmp 4G -N 2", "job.sh:3: #SBATCH --tmp: is not supported"),
         ("#SBATCH --n 4", "job.sh:3: #SBATCH --n: is not supported"),
         ("#GRIDWEAVE --batch-option fast", "--batch-option: 'fast' is not an option; expected name=value, e.g."),
-        ("#SBATCH --exclusive", "#SBATCH --exclusive: is not supported"),
         ("#SBATCH -N 2-4", "job.sh:3: #SBATCH --nodes: '2-4' is not a number from 1 up; ranges"),
         ("#SBATCH -N", "job.sh:3: #SBATCH -N: has no value"),
         ("#SBATCH nodes=3", "job.sh:3: #SBATCH nodes=3: is not an option"),
@@ -281,9 +280,11 @@ def test_what_is_not_supported_may_be_ignored(here: Elsewhere, shell: Shell) -> 
     name = script("#!/bin/sh\n#SBATCH -p debug -N 2\n#SBATCH --mem=4G --exclusive\n#SBATCH --gres gpu:1 -t 5\n")
     status, out, err = shell("submit", "--ignore-unsupported", name)
     assert (status, out) == (0, "1\n")
+    whole = "is ignored, because this grid gives out whole nodes"
     assert [line for line in err.splitlines() if "warning" in line] == [
-        f"warning: job.sh:{line}: #SBATCH {option}: is not supported, and ignored"
-        for line, option in ((2, "-p"), (3, "--mem"), (3, "--exclusive"), (4, "--gres"))
+        "warning: job.sh:2: #SBATCH -p: is not supported, and ignored",
+        f"warning: job.sh:3: #SBATCH --mem: {whole}",
+        f"warning: job.sh:4: #SBATCH --gres: {whole}",
     ]
     (request,) = handed_in(here)
     assert (request.nodes, request.limit_ms) == (2, 300_000)
@@ -360,7 +361,7 @@ def test_everything_wrong_in_a_script_is_told_at_once(here: Elsewhere, shell: Sh
     """Each with its file and line, also what is only wrong once it is read."""
     lines = (
         "#SBATCH --partition=debug", "#SBATCH --time=0", "#SBATCH --output=%y.txt", "#SBATCH --array=5-1",
-        "#GRIDWEAVE --time soon", "#SBATCH --exclusive", "#SBATCH --signal=NONE@5", "#SBATCH --open-mode=w",
+        "#GRIDWEAVE --time soon", "#SBATCH --tmp=4G", "#SBATCH --signal=NONE@5", "#SBATCH --open-mode=w",
     )  # fmt: skip
     status, out, err = shell("submit", script("#!/bin/sh\n" + "\n".join(lines) + "\ntrue\n"))
     assert (status, out) == (2, "")

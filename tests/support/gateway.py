@@ -66,6 +66,9 @@ from gridweave.site.job import Accepted, ActionKind, Declined, JobRecord, JobReq
 from gridweave.site.known_times import EXPERIENCE, KnownTimes, TimesKey, in_order, read_times
 from gridweave.site.lifecycle import OPEN
 from gridweave.site.needs.estimates import NeedsExperience
+from gridweave.site.query_messages import ResourceUse
+from gridweave.site.resources.chunks import WHOLE_NODE, NodeKind
+from gridweave.site.resources.use import resource_use
 from support.machine import PATIENCE_S
 from support.web import FlakyProxy
 
@@ -106,6 +109,7 @@ class FakeBackend(Backend):
         self.progress: dict[str, list[JobProgress]] = {}
         self.kept: dict[str, list[KeptNodes]] = {}
         self.nodes = {"north": 4, "south": 8}
+        self.kinds: dict[str, tuple[NodeKind, ...]] = {}  # of sites that count resources
         self.is_away = False
         self.open_gate = asyncio.Event()
         self.open_gate.set()
@@ -338,6 +342,8 @@ class FakeBackend(Backend):
             if width:
                 busy.append(BusyNodes(record.job_id, ((first, first + width),)))
             first += width
+        kinds = self.kinds.get(name, ())
+        held = [(record.request.chunk or WHOLE_NODE, dict(record.places).get(name, 0), ()) for record in running]
         return SiteInfo(
             name=name,
             nodes=nodes,
@@ -349,6 +355,8 @@ class FakeBackend(Backend):
             progress=tuple(self.progress.get(name, ())),
             busy=tuple(busy),
             kept=tuple(self.kept.get(name, ())),
+            kinds=kinds,
+            amounts=tuple(ResourceUse(*row) for row in resource_use(kinds, held)),
         )
 
     async def drain(self, site: str, draining: bool) -> None:

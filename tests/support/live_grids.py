@@ -36,12 +36,14 @@ from gridweave.grid.service.doors import CallsOverLinks, FarSite, LinksDoor, Sit
 from gridweave.grid.service.driver import GridDriver
 from gridweave.grid.service.queries import GridQueries
 from gridweave.grid.service.serve import GridService, SiteService
+from gridweave.site.disciplines.dictionary import counted_kinds
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.machine.processes import strays
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
 from gridweave.site.quotas import NO_QUOTAS, Quotas
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service import calls as ray_names
 from gridweave.site.service.actor import SiteActor
@@ -78,6 +80,8 @@ class LocalGrid:
         users' jobs, as the user of this process.
     maxima : Quotas
         Quotas of the grid's users.
+    kinds : dict from str to tuple of NodeKind, optional
+        The kinds of nodes of sites that count resources.
     **options
         Fields of `GridSettings`.
 
@@ -104,6 +108,7 @@ class LocalGrid:
         *,
         rules: Mapping[str, MachineRules] | None = None,
         quotas: Quotas = NO_QUOTAS,
+        kinds: Mapping[str, tuple[NodeKind, ...]] | None = None,
         **options: Any,
     ) -> None:
         self.folder, self.away = folder, set[str]()
@@ -116,13 +121,14 @@ class LocalGrid:
                     Machine(name=f"m{place}", nodes=count, ports=meeting_ports(10 * number + place))
                     for place, count in enumerate(nodes)
                 ),
-                policy=SitePolicy(),
+                policy=SitePolicy(kinds=(kinds or {}).get(name, ())),
                 owner=OwnerPolicy(),
             )
             for number, (name, nodes) in enumerate(sites)
         ]
         each = tuple((settings.name, settings.nodes) for settings in self.settings)
         options = {"policy": GridPolicy(mode="multi-site"), "margin_ms": 500, "retry_ms": 2_000} | options
+        options |= {"kinds": tuple(counted_kinds(settings.policy) for settings in self.settings)}
         self.grid_settings = GridSettings(sites=each, **options)
         self.backend = LiveBackend(self)
         self.sites: dict[str, SiteDriver] = {}

@@ -50,6 +50,36 @@ export function title(record) {
   return request.name || (request.program?.argv ?? []).join(" ").slice(0, 80) || request.program?.call?.function || "";
 }
 
+/** A size of memory in MB (10^6 bytes), with four digits or fewer. */
+export function memory(megabytes) {
+  const power = [3, 2, 1].find((power) => megabytes >= 1000 ** power) ?? 0;
+  return `${Number((megabytes / 1000 ** power).toPrecision(4))} ${["MB", "GB", "TB", "PB"][power]}`;
+}
+
+/** The name of a resource that a site counts, and an amount of it. */
+export const resourceTitle = (name) => ({ cores: "Cores", memory_mb: "Memory", gpus: "GPUs" })[name] ?? name;
+export const amountOf = (name, amount) => (name === "memory_mb" ? memory(amount) : amount.toLocaleString());
+
+/** What each chunk of a job asks for, like `chunk_text` in site/resources/text.py. */
+export function chunkText(chunk) {
+  const { cores = 1, memory_mb: megabytes = 0, gpus = 0, gpu_type: type = "", others = [], labels = [] } = chunk;
+  const words = [cores === 0 ? "a whole node" : count(cores, "core")];
+  if (megabytes) words.push(memory(megabytes));
+  if (gpus) words.push(count(gpus, `${type} GPU`.trim()));
+  words.push(...others.map(([name, amount]) => `${amount.toLocaleString()} ${name}`));
+  const text = words.join(", ") + (labels.length ? ` with ${labels.join(" and ")}` : "");
+  return text + (chunk.per_node ? `, ${chunk.per_node} per node` : "") + (chunk.exclusive && cores ? ", no other job on its nodes" : "");
+}
+
+/** Whether a job asks for parts of nodes. */
+export const asksForParts = ({ chunk }) => chunk !== undefined && (chunk.cores ?? 1) > 0;
+
+/** The size of a job: its nodes, or its chunks. */
+export const sizeOf = (request) => (asksForParts(request) ? count(request.nodes, "chunk") : request.nodes.toLocaleString());
+
+/** The largest number of nodes on which a job can be, like `most_nodes` in site/resources/chunks.py. */
+export const mostNodes = ({ nodes, chunk }) => Math.ceil(nodes / (chunk?.per_node || 1));
+
 export const places = (list) => list.map(([site, nodes]) => `${site} (${nodes})`).join(" + ") || "–";
 
 /** The needs of a job on shared nodes, as written after --resources. */

@@ -26,7 +26,7 @@ _OF_OTHERS = re.compile(r"\s*#(PBS|BSUB|COBALT|MSUB|OAR|PJM|\$)(?=\s+-|\s*$)")
 Parse = Callable[[list[str]], SubmitOptions]
 """Parses words like the options of the command."""
 
-_PASSED_ON = {"C": "constraint", "L": "licenses", "q": "qos", "w": "nodelist", "x": "exclude"}
+_PASSED_ON = {"L": "licenses", "q": "qos", "w": "nodelist", "x": "exclude"}
 """Letters of options that only Slurm knows, and that a Slurm site passes on."""
 
 
@@ -55,10 +55,13 @@ class ScriptOptions(NamedTuple):
         The options of the job.
     of_slurm : bool
         Whether there are ``#SBATCH`` lines.
+    places : dict of str to str
+        The last ``#SBATCH`` line that sets an option, such as ``job.sh:3: #SBATCH --mem``, by the option's key.
     """
 
     options: SubmitOptions
     of_slurm: bool
+    places: dict[str, str]
 
 
 def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> ScriptOptions:
@@ -79,6 +82,7 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
     """
     own, slurm = SubmitOptions(), SubmitOptions()
     of_slurm = False
+    places: dict[str, str] = {}
     problems: list[str] = []
     for place, kind, words in _directives(text, file):
         try:
@@ -90,13 +94,15 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
             of_slurm = True
             for option, value in _pairs(place, words, ignored):
                 slurm = joined(slurm, _slurm_option(place, option, value))
+                if option in SBATCH:
+                    places[SBATCH[option].key] = place.problem_of(f"#SBATCH --{option}")
         except ProblemsError as error:
             problems += [place.problem_of(problem) for problem in error.problems]
         except InputError as error:
             problems.append(place.problem_of(error))
     if problems:
         raise ProblemsError(problems)
-    return ScriptOptions(joined(slurm, own), of_slurm)
+    return ScriptOptions(joined(slurm, own), of_slurm, places)
 
 
 def beginning_problem(text: str) -> str | None:

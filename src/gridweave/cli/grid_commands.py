@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +27,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.job_options import JobOptions, SubmitOptions
 from gridweave.grid.client.options import FLAGS
 from gridweave.site.query_messages import MOST_LISTED
+from gridweave.site.resources.text import amount_of, resource_title
 from gridweave.site.service.faults import fault_text
 from gridweave.site.times import span_text
 
@@ -90,19 +91,37 @@ def _print_links(network: KnownNetwork) -> None:
 
 def _print_sites(site_infos: list[SiteInfo], machines: bool) -> None:
     rows = []
+    names = counted_names(site_infos)
     for site in site_infos:
         numbers = (site.nodes, site.for_grid, site.free, site.running, site.waiting)
-        rows.append((site.name, site_state(site), *(f"{number:,}" for number in numbers)))
+        rows.append((site.name, site_state(site), *(f"{number:,}" for number in numbers), *_free_amounts(site, names)))
         if machines:
             for machine in site.machines:
                 state = "away" if not machine.here else "cannot start anything" if machine.problem else "here"
                 rows.append((f"  {machine.name}", f"{state}, {machine.host}", f"{machine.nodes:,}"))
-    headings = ("site", "", "nodes", "for the grid", "free", "running", "waiting")
+    titles = [f"free {resource_title(name)}" for name in names]
+    headings = ("site", "", "nodes", "for the grid", "free", "running", "waiting", *titles)
     print_table(rows, headings=headings, left=2)
     for site in site_infos:
         for message in (site.problem, fault_text(site.fault)):
             if message:
                 typer.echo(f"{site.name}: {message}")
+
+
+def counted_names(site_infos: Iterable[SiteInfo]) -> list[str]:
+    """Return the names of the resources that some of these sites count, in the order in which sites report them."""
+    return list(dict.fromkeys(amount.name for site in site_infos for amount in site.amounts))
+
+
+def _free_amounts(site: SiteInfo, names: Sequence[str]) -> list[str]:
+    """Return how much of each resource is free at a site, and how much its nodes have."""
+    amounts = {amount.name: amount for amount in site.amounts}
+    return [
+        f"{amount_of(name, amount.total - amount.used)} of {amount_of(name, amount.total)}"
+        if (amount := amounts.get(name))
+        else "-"
+        for name in names
+    ]
 
 
 def site_state(site: SiteInfo) -> str:

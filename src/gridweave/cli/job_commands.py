@@ -42,6 +42,8 @@ from gridweave.cli.grid_client import (
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.cli.terminal import VisibleBytes, visible
 from gridweave.errors import InputError, OptionError
+from gridweave.site.resources.chunks import WHOLE_NODE, Chunk, most_nodes
+from gridweave.site.resources.text import size_text
 from gridweave.site.times import parse_time_ms, processes_ended_ms, run_time_ms, span_text
 from gridweave.values import counted
 
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from gridweave.grid.api import JobHistory, JobProgress, QueuedJob
     from gridweave.grid.client.client import Client
     from gridweave.site.array_tasks import ArrayTask
-    from gridweave.site.job import ActionKind, JobRecord, SignalName
+    from gridweave.site.job import ActionKind, JobRecord, JobRequest, SignalName
     from gridweave.site.launch import Used
     from gridweave.site.lifecycle import JobState
 
@@ -159,7 +161,8 @@ def _selection(
 
 def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -> None:
     """Print jobs as a table; `starts_ms` has the expected starts of waiting jobs, if known."""
-    at_ms = now_ms()
+    at_ms, records = now_ms(), list(records)
+    with_parts = any(record.request.chunk for record in records)
     rows = [
         (
             str(record.job_id),
@@ -167,7 +170,8 @@ def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -
             shortened(record.request.user or "-", 16),
             state_text(record),
             places_text(record.places) or "-",
-            f"{record.request.nodes:,}",
+            _size_cell(record.request),
+            *(_amount_cells(record.request) if with_parts else ()),
             span_text(record.request.limit_ms),
             _starts(record, starts_ms.get(record.job_id), at_ms),
             "-" if (ran_ms := run_time_ms(record, at_ms)) is None else span_text(ran_ms),
@@ -175,8 +179,23 @@ def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -
         )
         for record in records
     ]
-    headings = ("job", "name", "user", "state", "where", "nodes", "limit", "starts", "runs", "submitted")
+    parts = ("cores", "GPUs") if with_parts else ()
+    headings = ("job", "name", "user", "state", "where", "nodes", *parts, "limit", "starts", "runs", "submitted")
     print_table(rows, headings=headings, left=5)
+
+
+def _size_cell(request: JobRequest) -> str:
+    if not request.chunk or request.chunk.is_whole:
+        return f"{request.nodes:,}"
+    return counted(request.nodes, "chunk")
+
+
+def _amount_cells(request: JobRequest) -> tuple[str, str]:
+    """Return the cores and GPUs of all chunks of a job; a dash for whole nodes."""
+    chunk = request.chunk
+    if not chunk or chunk.is_whole:
+        return "-", "-"
+    return f"{request.nodes * chunk.cores:,}", f"{request.nodes * chunk.gpus:,}"
 
 
 def _starts(record: JobRecord, expected_ms: int | None, at_ms: int) -> str:
@@ -188,7 +207,7 @@ def _starts(record: JobRecord, expected_ms: int | None, at_ms: int) -> str:
 
 _COLUMNS = (
     *("job", "name", "user", "account", "state", "outcome", "nodes", "limit_ms", "submit_ms", "start_ms", "end_ms"),
-    *("sites", "starts", "cpu_s", "peak_memory_bytes", "exit_codes", "reason"),
+    *("sites", "starts", "cpu_s", "peak_memory_bytes", "exit_codes", "reason", "cores", "memory_mb", "gpus"),
 )
 
 
@@ -199,7 +218,9 @@ def _job_cells(record: JobRecord) -> Sequence[object]:
     times = record.submit_ms, record.start_ms, record.end_ms
     named = record.job_id, request.name, request.user, request.account, record.state, record.outcome
     used_of = where, record.starts, round(used.cpu_s, 3), used.peak_memory_bytes, codes, record.reason
-    return *named, request.nodes, request.limit_ms, *times, *used_of
+    chunk = request.chunk or Chunk(cores=0)
+    amounts = (request.nodes * amount for amount in (chunk.cores, chunk.memory_mb, chunk.gpus))
+    return *named, request.nodes, request.limit_ms, *times, *used_of, *amounts
 
 
 def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -273,7 +294,8 @@ def usage(
 ) -> None:
     """Show what ended jobs used, by user, account, class, name, site, day or month.
 
-    A node-hour is one node for an hour. A job counts on the day of its end, and at each site by its nodes there.
+    A node-hour is one node for an hour, a core-hour one core; jobs that get whole nodes have no core-hours. A job
+    counts on the day of its end, and at each site by its nodes or chunks there.
 
     Example: gridweave usage --by user,day --since 2026-11-01 --csv
     """
@@ -291,8 +313,8 @@ def usage(
         return sums
 
     totals = sorted(reach.ask(work).items())
-    columns = (*keys, "jobs", "node_hours", "cpu_hours")
-    cells = [(*key, int(n_jobs), round(nodes, 4), round(cpu, 4)) for key, (n_jobs, nodes, cpu) in totals]
+    columns = (*keys, "jobs", "node_hours", "cpu_hours", "core_hours", "gpu_hours")
+    cells = [(*key, int(n_jobs), *(round(hours, 4) for hours in used)) for key, (n_jobs, *used) in totals]
     if as_csv:
         _print_csv(columns, cells)
     elif reach.as_json:
@@ -300,8 +322,13 @@ def usage(
     elif not cells:
         say("no job has ended in that time")
     else:
-        shown = [(*key, f"{n_jobs:,.0f}", f"{nodes:,.2f}", f"{cpu:,.2f}") for key, (n_jobs, nodes, cpu) in totals]
-        print_table(shown, headings=(*keys, "jobs", "node-hours", "CPU hours"), left=len(keys))
+        headings = ("node-hours", "CPU hours", "core-hours", "GPU-hours")
+        # The last columns are only for grids with jobs that ask for parts of nodes.
+        width = 4 if any(used[2] for _, (_, *used) in totals) else 2
+        shown = [
+            (*key, f"{n_jobs:,.0f}", *(f"{hours:,.2f}" for hours in used[:width])) for key, (n_jobs, *used) in totals
+        ]
+        print_table(shown, headings=(*keys, "jobs", *headings[:width]), left=len(keys))
 
 
 def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys: Sequence[str]) -> None:
@@ -318,10 +345,13 @@ def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys
     total = sum(nodes for _, nodes in placement) or 1
     for site, nodes in placement:
         key = tuple((values | {"site": site})[name] or "-" for name in keys)
-        row = sums.setdefault(key, [0, 0.0, 0.0])
+        chunk = request.chunk or WHOLE_NODE
+        row = sums.setdefault(key, [0, 0.0, 0.0, 0.0, 0.0])
         row[0] += 1
-        row[1] += nodes * hours
+        row[1] += most_nodes(nodes, request.chunk) * hours
         row[2] += record.used.cpu_s / 3600 * nodes / total
+        row[3] += chunk.cores * nodes * hours
+        row[4] += chunk.gpus * nodes * hours
 
 
 # -- one job, and actions on jobs
@@ -431,7 +461,7 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "class": request.job_class,
         "array": f"{request.array.name}, number {request.array.index}" if request.array else "",
         "array tasks": _tasks_text(record),
-        "nodes": f"{request.nodes:,}, a rank on {program.ranks.replace('-', ' ')}",
+        **_size_rows(request),
         "limit": span_text(request.limit_ms) + (" of work, not of elapsed time" if progress else ""),
         "has done": _progress_text(record, progress) if progress else "",
         "directory": program.working_directory,
@@ -451,6 +481,15 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "used": _used_text(used) if used.wall_s else "",
     }
     yield from ((name, str(value)) for name, value in values.items() if value)
+
+
+def _size_rows(request: JobRequest) -> dict[str, str]:
+    """Return the size of a job and the place of its ranks, as a row of `gridweave show`."""
+    first_only = request.program.ranks == "first-node"
+    if not request.chunk:
+        return {"nodes": f"{request.nodes:,}, a rank on {'first node' if first_only else 'each node'}"}
+    ranks = "a rank on first node" if first_only else f"a rank on each {'node' if request.chunk.is_whole else 'chunk'}"
+    return {"asks for": f"{size_text(request.nodes, request.chunk)}; {ranks}"}
 
 
 def _used_text(used: Used) -> str:

@@ -21,12 +21,12 @@ from gridweave.cli.grid_client import (
     plain,
 )
 from gridweave.cli.output import print_json, say
-from gridweave.errors import InputError, JobFailedError, OptionError
+from gridweave.errors import InputError, JobFailedError, OptionError, ProblemsError
 from gridweave.grid.client.job_options import SubmitOptions
 from gridweave.grid.client.options import OPTIONS, flag, joined, read_flags
 from gridweave.ranges import ranges_text
+from gridweave.site.resources.text import size_text
 from gridweave.site.times import run_time_ms, span_text
-from gridweave.values import counted
 
 if TYPE_CHECKING:
     from gridweave.cli.submit_options import NamedProgram
@@ -103,7 +103,7 @@ def submit(
 
     async def send(grid: Client) -> None:
         folder = os.getcwd() if grid.connection.shares_folders else None
-        jobs, requests, arrays = await _send(grid, parts, folder)
+        jobs, requests, arrays = await _send(grid, await _sized(grid, parts, ignore_unsupported), folder)
         if not (reach.as_json and wait):
             _print_submitted(jobs, requests, arrays, reach.as_json)
         if (
@@ -117,6 +117,33 @@ def submit(
             await _wait(jobs, reach.as_json)
 
     reach.ask(send, waits=wait)
+
+
+async def _sized(
+    grid: Client, parts: list[tuple[SubmitOptions, NamedProgram]], ignore_unsupported: bool
+) -> list[tuple[SubmitOptions, NamedProgram]]:
+    """Return jobs in which the sizes of ``#SBATCH`` lines are replaced by what they mean on this grid.
+
+    Raise ProblemsError with all lines that the grid cannot follow.
+    """
+    from gridweave.cli.submit_options import sized
+    from gridweave.grid.client.slurm_sizes import asks_for_parts
+
+    sites = await grid.sites() if any(asks_for_parts(options) for options, _ in parts) else []
+    problems: list[object] = []
+    ignored: list[str] | None = [] if ignore_unsupported else None
+    found = []
+    for options, work in parts:
+        counts_resources = any(site.kinds for site in sites if options.get("site", site.name) == site.name)
+        try:
+            found.append((sized(options, work, counts_resources=counts_resources, ignored=ignored), work))
+        except ProblemsError as error:
+            problems += error.problems
+    if problems:
+        raise ProblemsError(problems)
+    for line in ignored or ():
+        say(f"warning: {line}")
+    return found
 
 
 async def _send(
@@ -198,7 +225,7 @@ def _print_submitted(jobs: list[JobHandle], requests: list[JobRequest], arrays: 
         return
     typer.echo(numbers)
     request = requests[0]
-    size = f"{counted(request.nodes, 'node')} for at most {span_text(request.limit_ms)}"
+    size = f"{size_text(request.nodes, request.chunk)} for at most {span_text(request.limit_ms)}"
     if array_name and request.array is not None and request.array.array_tasks:
         from gridweave.site.array_tasks import count_of
 
@@ -270,7 +297,8 @@ def _work(
     parsed = script_options(text, command[0], lambda words: _parsed(ctx, words), ignored=ignored)
     unread += unread_lines(text, command[0])
     name = "stdin" if name == "-" else name
-    work = NamedProgram(name=name, argv=tuple(command[1:]), script=text, of_slurm=parsed.of_slurm)
+    argv = tuple(command[1:])
+    work = NamedProgram(name=name, argv=argv, script=text, of_slurm=parsed.of_slurm, places=parsed.places)
     return work, parsed.options
 
 

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import msgspec
 
 from gridweave.cli.grid_client import job_numbers
-from gridweave.errors import InputError, OptionError
+from gridweave.errors import InputError, OptionError, ProblemsError
 from gridweave.grid.client.arguments import encoded
 from gridweave.grid.client.job_options import JobOptions, SubmitOptions
 from gridweave.grid.client.options import FLAG_OF_FIELD, JOB_OPTIONS, flag, off_flag
 from gridweave.grid.client.requests import job_request
 from gridweave.grid.client.scripts import MOST_BYTES, RESTART_LINES, shipped, slurm_lines, writes_one_file
+from gridweave.grid.client.slurm_sizes import in_chunks, in_whole_nodes
 from gridweave.ranges import ranges_of
 from gridweave.site.array_tasks import MAX_ARRAY_TASKS
 from gridweave.site.job import (
@@ -33,6 +34,7 @@ from gridweave.site.job import (
     why_impossible_needs,
 )
 from gridweave.site.launch import DEFAULT_GRACE_MS, LimitSignal
+from gridweave.site.resources.problems import chunk_problems
 
 
 class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,12 +50,15 @@ class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
         The text of the script.
     of_slurm : bool
         Whether the script has ``#SBATCH`` lines, and so expects Slurm's variables.
+    places : dict of str to str
+        The last ``#SBATCH`` line that sets an option, by the option's key.
     """
 
     name: str
     argv: tuple[str, ...]
     script: str | None = None
     of_slurm: bool = False
+    places: dict[str, str] = {}
 
 
 def check(options: SubmitOptions, work: NamedProgram) -> None:
@@ -66,9 +71,14 @@ def check(options: SubmitOptions, work: NamedProgram) -> None:
     if "indexes" not in options and (options.get("pack") or "pack_size" in options):
         right = f"write for example: {flag('indexes')} 1-1000 {flag('pack')}"
         raise OptionError(flag("pack"), f"works only with {flag('indexes')}; {right}")
-    # Relative paths are valid on a grid whose machines see the current folder, so assume such a grid.
-    job = _job(options, work, (), folder="/", remarks=[])
+    # Relative paths are valid on a grid whose machines see the current folder, so assume such a grid. Whether sizes in
+    # #SBATCH lines are valid depends on the grid, too (`sized`).
+    job = _job(in_whole_nodes(options, []), work, (), folder="/", remarks=[])
     encoded(job)  # raises for text that cannot be encoded
+    problems = [] if not job.chunk else chunk_problems(job.chunk, job.nodes)
+    errors = [OptionError(FLAG_OF_FIELD.get(field, field), problem) for field, problem in problems]
+    if errors:
+        raise ProblemsError(errors)
     if problem := request_problem(job):
         field = re.match(r"[a-z_]+", problem)
         typed = FLAG_OF_FIELD.get(field[0]) if field else None
@@ -81,6 +91,36 @@ def check_alone(options: SubmitOptions) -> None:
     for key in ("pack", "pack_size", "after_jobs", "input"):
         alone.pop(key, None)  # type: ignore[misc]
     check(alone, NamedProgram(name="job", argv=("true",)))
+
+
+def sized(
+    options: SubmitOptions, work: NamedProgram, *, counts_resources: bool, ignored: list[str] | None
+) -> SubmitOptions:
+    """Return options in which the sizes of ``#SBATCH`` lines are replaced by what they mean on a grid.
+
+    Parameters
+    ----------
+    counts_resources : bool
+        Whether a site of the grid counts cores, memory and GPUs.
+    ignored : list of str, optional
+        Gets a warning for each line that the grid cannot follow; without this list, such lines are errors.
+
+    Raises
+    ------
+    ProblemsError
+        If lines cannot be followed; the message lists all of them, with file and line.
+    """
+    lost: list[str] | None = None if ignored is None else []
+    try:
+        found = in_chunks(options) if counts_resources else in_whole_nodes(options, lost)
+    except ProblemsError as error:
+        wrong = [problem for problem in error.problems if isinstance(problem, OptionError)]
+        wrong.sort(key=lambda problem: list(work.places).index(problem.option))
+        raise ProblemsError(f"{work.places[problem.option]}: {problem.problem}" for problem in wrong) from None
+    if ignored is not None and lost:
+        why = "is ignored, because this grid gives out whole nodes"
+        ignored += [f"{place}: {why}" for key, place in work.places.items() if key in lost]
+    return found
 
 
 def requests(
@@ -143,8 +183,8 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, folder: str
     odd = {key: value for key, value in environment.items() if not key.isidentifier()}
     sent: dict[str, Any] = {"open_mode": options.get("open_mode"), "odd": odd, **files, **_input_of(options, chdir)}
     if work.of_slurm:
-        counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": options.get("tasks", nodes)}
-        environment = {**{key: str(value) for key, value in counts.items()}, **environment}
+        usual = {"SLURM_NNODES": str(nodes), "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_NTASKS": str(nodes)}
+        environment = {**options.get("slurm_variables", usual), **environment}
         sent["preamble"] = slurm_lines(name) + RESTART_LINES
     return Program(
         argv=shipped(work.argv, work.script, name=name, **sent),
@@ -169,7 +209,7 @@ def _nodes(options: SubmitOptions) -> int:
     """Return the number of nodes a job requests: its own option, or else what its forms or tasks need."""
     forms = tuple(options.get("forms", ()))  # type: ignore[arg-type]
     in_groups = sum(group.tasks for group in options.get("task_groups", ()))
-    usual = max((form.width for form in forms), default=in_groups or options.get("tasks", 1))
+    usual = max((form.width for form in forms), default=in_groups or 1)
     nodes = options.get("nodes", usual)
     if in_groups and nodes != in_groups:
         differ = f"the groups have {in_groups} tasks, but the job has {nodes} nodes"

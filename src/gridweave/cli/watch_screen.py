@@ -16,6 +16,7 @@ from rich.text import Text
 from gridweave.cli.grid_client import clock, places_text, shortened
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.site.job import JobRecord
+from gridweave.site.resources.text import amount_of, resource_title, size_text
 from gridweave.site.times import span_text
 from gridweave.values import counted
 
@@ -74,14 +75,14 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
     """Return the last event of each job, made from its record, oldest first; shown until the grid sends events."""
     events = []
     for record in records:
+        request = record.request
         if record.end_ms is not None:
             at_ms, kind, detail = record.end_ms, "ended", record.outcome
         elif record.start_ms is not None:
             at_ms, kind = record.start_ms, "runs"
             detail = " and ".join(f"{counted(nodes, 'node')} at {name}" for name, nodes in record.places)
         else:
-            at_ms, kind, detail = record.submit_ms, "submitted", counted(record.request.nodes, "node")
-        request = record.request
+            at_ms, kind, detail = record.submit_ms, "submitted", size_text(request.nodes, request.chunk)
         events.append(
             JobEvent(
                 number=0,
@@ -306,13 +307,21 @@ def _sites(seen: GridSnapshot, most: int, width: int, is_low: bool) -> Renderabl
     for site in shown:
         busy = site.for_grid - site.free
         style = "red" if not site.answers else "yellow" if site.draining else "green"
-        state = "does not answer" if not site.answers else "drains" if site.draining else ""
+        state = "does not answer" if not site.answers else "drains" if site.draining else _used_text(site)
         words = ("{:,} run", "{:,} wait") if is_low else ("{:,}", "{:,}")
         numbers = (f"{busy:,} of {site.for_grid:,}", words[0].format(site.running), words[1].format(site.waiting))
         table.add_row(_cell(site.name), bar(busy, site.for_grid, bar_width, style), *numbers, _cell(state, style))
     if len(shown) < len(seen.sites):
         table.add_row(_cell(f"{len(seen.sites) - len(shown)} more", "dim"))
     return table
+
+
+def _used_text(site: SiteInfo) -> str:
+    """Return how much of each resource running jobs hold; empty for a site that gives out whole nodes."""
+    return ", ".join(
+        f"{resource_title(amount.name)} {amount_of(amount.name, amount.used)} of {amount_of(amount.name, amount.total)}"
+        for amount in site.amounts
+    )
 
 
 def bar(part: int, whole: int, width: int, style: str = "green") -> Text:

@@ -21,10 +21,10 @@ from gridweave.grid.client.option import Option, Sbatch
 from gridweave.grid.client.options import FLAG_OF_FIELD, JOB_OPTIONS, OPTIONS, SBATCH, joined, read_flags, read_sbatch
 from gridweave.grid.client.requests import job_request
 from gridweave.site.job import ArrayPlace, JobForm, JobRequest, Program
+from gridweave.site.resources.chunks import Chunk
 from support.gateway import Elsewhere
 
 SAME = {
-    "nodes": (3, "3"),
     "name": ("solve", "solve"),
     "working_directory": ("/data", "/data"),
     "hold": (True, ""),
@@ -38,6 +38,7 @@ SAME = {
     "signal": ("B:USR1@90", "B:USR1@90"),
     "limit": ("90m", "90"),
     "if_lost": (True, ""),
+    "exclusive": (True, ""),
 }
 """How the same value is written on the command line and in an #SBATCH line."""
 
@@ -52,7 +53,7 @@ def test_nothing_is_written_in_two_options() -> None:
 def test_every_option_can_be_written_somewhere_and_has_help() -> None:
     """An entry that nobody can write would be dead."""
     for key, option in OPTIONS.items():
-        assert option.flags or option.sbatch or key in JOB_OPTIONS, key
+        assert option.flags or option.sbatch or key in {*JOB_OPTIONS, "slurm_variables"}, key
         assert option.help.endswith((".", ")")), key
 
 
@@ -67,7 +68,7 @@ def test_a_flag_that_a_site_or_the_grid_names_is_there(file: str) -> None:
 
 def test_every_field_is_one_of_a_request() -> None:
     """Errors about a field of a request or of its program name the flag."""
-    known = {*JobRequest.__struct_fields__, *Program.__struct_fields__}
+    known = {*JobRequest.__struct_fields__, *Program.__struct_fields__, *Chunk.__struct_fields__}
     assert {option.field for option in OPTIONS.values() if option.field} <= known
     assert FLAG_OF_FIELD["limit_ms"] == "--time"
 
@@ -110,12 +111,13 @@ def test_every_option_of_the_client_reaches_the_request() -> None:
         "ranks": "first-node", "if_lost": "fail", "hold": True, "after": 17, "priority": 2.5, "job_class": "big",
         "user": "anna", "account": "physics", "resources": "cpu=1", "communication": "light",
         "array": ArrayPlace(name="sweep", index=3), "forms": JobForm(width=2),
-        "input_data": "alpha:1GB", "output_data": "beta:1GB",
+        "input_data": "alpha:1GB", "output_data": "beta:1GB", "cores": 4, "memory": "8GB", "gpus": "a100:2",
+        "gres": {"fpga": 1}, "labels": "ib", "exclusive": True, "per_node": 2,
     }  # fmt: skip
     assert values.keys() == JOB_OPTIONS.keys()
     usual = msgspec.to_builtins(job_request(["true"], {}))
     for key, value in values.items():
-        said: Any = {key: value}
+        said: Any = {key: value} | ({"cores": 1} if key == "exclusive" else {})
         assert msgspec.to_builtins(job_request(["true"], said)) != usual, key
 
 

@@ -95,7 +95,8 @@ def test_quotas_are_read_and_invalid_ones_reported() -> None:
         "GRID.toml:10: quotas.users.anna.nodes: is 0; expected a whole number from 1 to 10000000",
         (
             "GRID.toml:12: quotas.accounts.x.node_hour: is not known (perhaps node_hours was meant); known are "
-            "limit_hours, priority, nodes, waiting_jobs, running_jobs, running_nodes, node_hours, window_hours"
+            "limit_hours, priority, nodes, waiting_jobs, running_jobs, running_nodes, node_hours, window_hours, "
+            "max_cores, max_gpus, max_memory"
         ),
     ]
 

@@ -10,6 +10,7 @@ import pytest
 
 from gridweave.grid.api import Problem, Submitted
 from gridweave.site.launch import UsageCurve, UsagePoint
+from gridweave.site.resources.chunks import NodeKind
 from support.gateway import SLEEP, FakeBackend, a_job, make_tokens, serving
 
 pytestmark = pytest.mark.asyncio
@@ -243,6 +244,7 @@ async def test_a_client_cut_off_in_a_batch_repeats_it_and_nothing_is_doubled() -
 async def test_health_readiness_metrics_and_description() -> None:
     """The gateway says that it lives, whether the grid does, what it counted, and how to speak to it."""
     backend = FakeBackend()
+    backend.kinds["north"] = (NodeKind(name="gpu", count=4, cores=16, gpus=2),)
     async with serving(backend) as grid:
         await grid.submit(a_job(), a_job())
         assert (await grid.ask("GET", "/readyz"))[0] == 200
@@ -250,6 +252,8 @@ async def test_health_readiness_metrics_and_description() -> None:
         assert headers["Content-Type"].startswith("text/plain")
         assert 'gridweave_jobs{state="waiting"} 2.0' in text.decode()
         assert 'gridweave_site_nodes{site="south"} 8.0' in text.decode()
+        assert 'gridweave_site_resource_total{resource="gpus",site="north"} 8.0' in text.decode()
+        assert 'gridweave_site_resource_used{resource="cores",site="north"} 0.0' in text.decode()
         assert 'gridweave_http_requests_total{method="POST",route="submit",status="200"} 1.0' in text.decode()
         _, described, _ = await grid.ask("GET", "/openapi.json")
         assert described["paths"]["/v1/jobs"]["post"]["operationId"] == "submit"

@@ -18,6 +18,7 @@ from playwright.async_api import Browser, expect
 
 from gridweave.grid.api import KeptNodes
 from gridweave.site.launch import UsageCurve, UsagePoint
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.times import span_text
 from support.gateway import FakeBackend, Served, make_tokens, serving
 from support.web import Window, a_browser, needs_browser, window_of
@@ -100,6 +101,27 @@ async def test_a_job_is_seen_to_wait_run_and_end(served: Served, backend: FakeBa
     backend.end(job_id)
     await expect(page.locator(".s-finished").first).to_be_visible()
     await expect(page.get_by_text("Peak memory")).to_be_visible()
+
+
+async def test_pages_show_cores_memory_and_gpus(served: Served, backend: FakeBackend, window: Window) -> None:
+    """A site card shows what is in use and free; a job's page what it asks for; a site of whole nodes shows neither."""
+    backend.kinds["north"] = (NodeKind(name="gpu", count=4, cores=16, memory_mb=64_000, gpus=4, gpu_type="a100"),)
+    chunk = {"cores": 4, "memory_mb": 16_000, "gpus": 1, "gpu_type": "a100", "labels": ["ib"], "per_node": 1}
+    await served.submit(job(name="parts", nodes=3, chunk=chunk), job(name="whole", nodes=2))
+    backend.start(1, (("north", 3),))
+    page = window.page
+    await window.go(f"{served.url}/#/")
+    cards = page.locator("section.site")
+    await expect(cards.nth(0)).to_contain_text("12 of 64, 52 free")
+    await expect(cards.nth(0)).to_contain_text("48 GB of 256 GB, 208 GB free")
+    await expect(cards.nth(0)).to_contain_text("3 of 16, 13 free")
+    await expect(cards.nth(1).locator("dl.amounts")).to_have_count(0)
+    await window.go(f"{served.url}/#/job/1")
+    await expect(page.locator("dl.facts")).to_contain_text("4 cores, 16 GB, 1 a100 GPU with ib, 1 per node")
+    await window.go(f"{served.url}/#/jobs")
+    await expect(page.get_by_role("row").filter(has_text="parts")).to_contain_text("3 chunks")
+    await window.go(f"{served.url}/#/usage")
+    await expect(page.get_by_role("columnheader").filter(has_text="GPU-hours")).to_be_visible()
 
 
 async def test_a_job_without_a_name_is_called_by_what_it_runs(served: Served, window: Window) -> None:

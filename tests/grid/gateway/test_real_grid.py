@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gridweave.site.resources.chunks import NodeKind
 from support.gateway import Served, a_job, make_tokens, serving
 from support.live_grids import LocalGrid
 from support.machine import PATIENCE_S
@@ -81,6 +82,36 @@ async def test_waiting_jobs_are_explained_held_and_cancelled(tmp_path: Path) -> 
         assert (await grid.ask("POST", "/v1/sites/west/drain"))[0] == 404
         status, when, _ = await grid.ask("POST", "/v1/quote", script("true", nodes=2))
         assert (status, when["job_id"]) == (200, None)
+
+
+async def test_chunks_that_no_node_can_hold_are_refused_with_the_largest_node(tmp_path: Path) -> None:
+    """The grid looks at the kinds of all sites, a site at its own; a malformed chunk is refused anywhere."""
+    kinds = {
+        "north": (NodeKind(name="cpu", count=4, cores=16, memory_mb=64_000),),
+        "south": (NodeKind(name="gpu", count=2, cores=8, gpus=4, gpu_type="a100", labels=("ib",)),),
+    }
+    chunks = [
+        ({"cores": 32}, "a chunk needs 32 cores and the largest node that suits has 16"),
+        ({"gpus": 8}, "a chunk needs 8 GPUs and the largest node that suits has 4"),
+        ({"labels": ["ssd"]}, "no node has the label 'ssd'; one of cpu, gpu, ib"),
+        ({"gpus": 1, "gpu_type": "h100"}, "no node has GPUs of type 'h100'; one of a100"),
+        ({"memory_mb": -1, "per_node": 3}, "memory_mb is -1"),
+    ]
+    async with LocalGrid(tmp_path, kinds=kinds) as live, serving(live.backend) as grid:
+        jobs = [script("true", nodes=2, chunk=chunk) for chunk, _ in chunks]
+        _, found, _ = await grid.ask("POST", "/v1/jobs", {"jobs": jobs})
+        for answer, (_, reason) in zip(found["answers"], chunks, strict=True):
+            assert answer["job_id"] is None
+            assert answer["reason"].startswith(reason)
+        _, found, _ = await grid.ask("POST", "/v1/jobs", {"jobs": [script("true", chunk={"gpus": 1})], "site": "north"})
+        assert "a chunk needs 1 GPU and the largest node that suits has 0" in found["detail"]
+        _, sites, _ = await grid.ask("GET", "/v1/sites")
+        north, south = sites["sites"]
+        assert north["amounts"] == [
+            {"name": "cores", "total": 64, "used": 0},
+            {"name": "memory_mb", "total": 256_000, "used": 0},
+        ]
+        assert south["kinds"][0]["gpu_type"] == "a100"
 
 
 async def test_a_batch_is_repeated_before_another_gateway_and_after_the_grid(tmp_path: Path) -> None:

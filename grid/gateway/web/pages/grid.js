@@ -1,7 +1,7 @@
 // The overview of the grid: the sites with one cell per node, and the numbers of waiting and running jobs.
 
 import { get, post } from "../api.js";
-import { count } from "../text.js";
+import { amountOf, count, resourceTitle } from "../text.js";
 import { Links } from "./links.js";
 import { Empty, html, Trouble, useFresh, useState } from "../ui.js";
 
@@ -46,6 +46,14 @@ function condition(site) {
   return ["● running", "works"];
 }
 
+/** A resource that the site counts: how much of it jobs hold, and how much is free. */
+function Amount({ name, total, used }) {
+  const [held, all, free] = [used, total, total - used].map((amount) => amountOf(name, amount));
+  return html`<div><dt>${resourceTitle(name)}</dt>
+    <dd><progress max=${total} value=${used} aria-label="${resourceTitle(name)} in use"></progress>
+      ${" "}${held} of ${all}, ${free} free</dd></div>`;
+}
+
 function Site({ site, canOperate, reload }) {
   const [message, setMessage] = useState("");
   const [text, kind] = condition(site);
@@ -68,6 +76,7 @@ function Site({ site, canOperate, reload }) {
     <p class="condition ${kind}">${text}</p>
     <p><strong>${busy}</strong> of ${count(site.nodes, "node")} busy; the grid may use ${site.for_grid}.
       ${" "}${count(site.running, "job")} running, ${site.waiting} waiting at this site.</p>
+    ${site.amounts.length > 0 && html`<dl class="amounts">${site.amounts.map((amount) => html`<${Amount} ...${amount} key=${amount.name} />`)}</dl>`}
     <div class="cells" aria-hidden="true">
       ${cells.map((cell, node) => html`<${Cell} cell=${cell} node=${node} paused=${site.paused} />`)}
       ${site.nodes > MOST_CELLS && html`<span>and ${site.nodes - MOST_CELLS} more</span>`}

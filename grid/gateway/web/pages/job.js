@@ -1,7 +1,7 @@
 // One job: its state and history, why it waits, its output, and how changes would move its start.
 
 import { get } from "../api.js";
-import { absolute, count, endOf, measuredSlowdown, needs, places, span, stateOf, title, when } from "../text.js";
+import { absolute, asksForParts, chunkText, count, endOf, measuredSlowdown, needs, places, span, stateOf, title, when } from "../text.js";
 import { Actions } from "../actions.js";
 import { html, JobLink, State, Table, Time, Trouble, useFresh, useNow } from "../ui.js";
 import { Output } from "./output.js";
@@ -15,7 +15,8 @@ function Facts({ record, now }) {
   const ran = record.start_ms === null ? null : (endOf(record) ?? now) - record.start_ms;
   const facts = [
     ["User", html`<span dir="auto">${request.user || "–"}${request.account ? `, account ${request.account}` : ""}</span>`],
-    ["Nodes", request.nodes],
+    [asksForParts(request) ? "Chunks" : "Nodes", request.nodes],
+    ...(request.chunk ? [[asksForParts(request) ? "Each chunk" : "Each node", chunkText(request.chunk)]] : []),
     ["Limit", span(request.limit_ms)],
     ["Where", places(record.places)],
     ["Submitted", html`<${Time} ms=${record.submit_ms} now=${now} />`],
@@ -47,6 +48,7 @@ function Progress({ record, now }) {
 function Why({ forecast, record, now }) {
   const most = Math.max(record.request.nodes, ...forecast.sites.map((site) => site.nodes), 1);
   const part = (nodes) => ({ width: `${(100 * nodes) / most}%` });
+  const ofParts = asksForParts(record.request); // free nodes do not say whether parts of nodes fit
   return html`<section class="card"><h2>${record.state === "waiting" || record.state === "held" ? "Why it waits" : "Forecast"}</h2>
     <p class="reason">${forecast.reason}</p>
     ${forecast.start_ms !== null && html`<p>Starts <strong>${when(forecast.start_ms, now)}</strong>, in
@@ -54,11 +56,11 @@ function Why({ forecast, record, now }) {
       to its limit and no new jobs arrive.</p>`}
     ${forecast.sites.map((site) => html`<div class="need" key=${site.site}>
       <h3>${site.site}</h3>
-      <div class="bar" role="img" aria-label="${site.free} of ${site.nodes} nodes free; it needs ${record.request.nodes}">
+      ${!ofParts && html`<div class="bar" role="img" aria-label="${site.free} of ${site.nodes} nodes free; it needs ${record.request.nodes}">
         <span class="has" style=${part(site.nodes)}></span><span class="is-free" style=${part(site.free)}></span>
         <span class="needs" style=${{ left: `${(100 * record.request.nodes) / most}%` }}></span>
-      </div>
-      <p><small>${site.free} of ${count(site.nodes, "node")} free; it needs ${record.request.nodes}.
+      </div>`}
+      <p><small>${!ofParts && `${site.free} of ${count(site.nodes, "node")} free; it needs ${record.request.nodes}.`}
         ${" "}${site.start_ms !== null ? `On this site alone: ${site.start_ms <= now ? "now" : `in ${span(site.start_ms - now)}`}. ` : ""}
         ${site.reason}${site.waits_for.length ? html` Waits for ${site.waits_for.slice(0, 8).map((id) => html`<${JobLink} id=${id} /> `)}` : ""}</small></p>
     </div>`)}

@@ -3,7 +3,7 @@
 import { Actions } from "../actions.js";
 import { get } from "../api.js";
 import { gridNow } from "../clock.js";
-import { endOf, places, span, stateOf, title } from "../text.js";
+import { endOf, places, sizeOf, span, stateOf, title } from "../text.js";
 import { Empty, html, JobLink, State, Table, Time, Trouble, useFresh, useNow, useState } from "../ui.js";
 
 const STATES = ["held", "waiting", "starting", "running", "ending", "ended", "refused"];
@@ -98,7 +98,7 @@ export function JobsPage({ at, who }) {
         <td class="name" dir="auto">${title(job)}</td>
         <td class="name" dir="auto">${job.request.user}</td>
         <td><${State} state=${stateOf(job)} /></td>
-        <td class="number">${job.request.nodes}</td>
+        <td class="number">${sizeOf(job.request)}</td>
         <td>${places(job.places)}</td>
         <td><${Time} ms=${job.submit_ms} now=${now} /></td>
         <td class="number">${job.start_ms === null ? "–" : span((endOf(job) ?? now) - job.start_ms)}</td>

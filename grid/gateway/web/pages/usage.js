@@ -1,8 +1,8 @@
-// Node-hours of jobs, by user, account, site or day.
+// Node-hours, core-hours and GPU-hours of jobs, by user, account, site or day.
 
 import { jobsOf } from "../api.js";
 import { gridNow } from "../clock.js";
-import { count, endOf } from "../text.js";
+import { count, endOf, mostNodes } from "../text.js";
 import { Empty, html, Table, Trouble, useFresh, useNow, useState } from "../ui.js";
 
 const DAY = 86_400_000;
@@ -19,11 +19,14 @@ function usageOf(jobs, by, now) {
   const found = new Map();
   for (const job of jobs) {
     if (job.start_ms === null) continue;
-    const hours = ((endOf(job) ?? now) - job.start_ms) * job.request.nodes / 3_600_000;
+    const hours = ((endOf(job) ?? now) - job.start_ms) / 3_600_000;
+    const { cores = 0, gpus = 0 } = job.request.chunk === undefined ? {} : { cores: 1, ...job.request.chunk };
     for (const [name, part] of BY[by](job)) {
-      const row = found.get(name) ?? { name, jobs: 0, hours: 0, cpuHours: 0 };
+      const row = found.get(name) ?? { name, jobs: 0, hours: 0, cpuHours: 0, coreHours: 0, gpuHours: 0 };
       row.jobs += 1;
-      row.hours += hours * part;
+      row.hours += hours * mostNodes(job.request) * part;
+      row.coreHours += hours * job.request.nodes * cores * part;
+      row.gpuHours += hours * job.request.nodes * gpus * part;
       row.cpuHours += (job.used.cpu_s * part) / 3600;
       found.set(name, row);
     }
@@ -42,6 +45,7 @@ export function UsagePage() {
   };
   const { data, problem } = useFresh(load, [days], { every: 60_000, gap: 20_000 });
   const rows = data ? usageOf(data, by, now) : [];
+  const hasParts = rows.some((row) => row.coreHours > 0);
   const most = Math.max(...rows.map((row) => row.hours), 1e-9);
   return html`<h1>Usage</h1><${Trouble} problem=${problem} />
     <form class="filters">
@@ -51,11 +55,13 @@ export function UsagePage() {
         ${[1, 7, 30, 90].map((number) => html`<option value=${number}>${count(number, "day")}</option>`)}</select></label>
     </form>
     ${data && !rows.length && html`<${Empty}>No jobs have run.<//>`}
-    ${rows.length > 0 && html`<${Table} label="Usage" columns=${[by, "Node-hours", "Share", "CPU-hours", "Jobs"]}>
+    ${rows.length > 0 && html`<${Table} label="Usage" columns=${[by, "Node-hours", "Share", "CPU-hours", ...(hasParts ? ["Core-hours", "GPU-hours"] : []), "Jobs"]}>
       ${rows.map((row) => html`<tr key=${row.name}><td class="name" dir="auto">${row.name}</td>
         <td class="number">${row.hours.toFixed(2)}</td>
         <td><progress max=${most} value=${row.hours} aria-label="Node-hours of ${row.name}"></progress></td>
-        <td class="number">${row.cpuHours.toFixed(2)}</td><td class="number">${row.jobs}</td></tr>`)}
+        <td class="number">${row.cpuHours.toFixed(2)}</td>
+        ${hasParts && html`<td class="number">${row.coreHours.toFixed(2)}</td><td class="number">${row.gpuHours.toFixed(2)}</td>`}
+        <td class="number">${row.jobs}</td></tr>`)}
     <//>`}
     ${data && data.length >= MOST_JOBS && html`<p class="hint">Only the last ${count(MOST_JOBS, "job")} are counted.</p>`}`;
 }
