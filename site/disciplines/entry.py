@@ -15,6 +15,7 @@ from gridweave.site.disciplines.base import Discipline, Traits
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.job import Running
 from gridweave.site.kernels.limits import WeekClock
+from gridweave.site.resources.chunks import NodeKind
 
 Options = Mapping[str, Any]
 """A site's options by name; None if an option was not given."""
@@ -38,6 +39,20 @@ class TakesKinds(Protocol):
 
     def on(self, nodes: Any) -> tuple[int | None, Policy]:
         """Return the number of nodes, and the policy for them; ``nodes`` is a number, kinds of nodes, or None."""
+
+
+@runtime_checkable
+class HasKinds(Protocol):
+    """A policy of a site that may count cores, memory and GPUs (docs/resources.md)."""
+
+    @property
+    def kinds(self) -> tuple[NodeKind, ...]:
+        """The kinds of the site's nodes; empty if jobs get whole nodes."""
+
+
+def kinds_of(policy: Policy) -> tuple[NodeKind, ...]:
+    """Return the kinds of a site's nodes; empty if the site does not count resources."""
+    return policy.kinds if isinstance(policy, HasKinds) else ()
 
 
 class SiteOutcome(NamedTuple):
