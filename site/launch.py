@@ -238,6 +238,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """The memory that the node task's ranks have together, in MB (10**6 bytes); 0: not counted."""
         return sum(rank.resources.memory_mb for rank in self.ranks if rank.resources)
 
+    @property
+    def bound_threads(self) -> frozenset[int]:
+        """The hardware threads of the cores that the ranks have; empty if they are not bound to cores."""
+        return frozenset(thread for rank in self.ranks if rank.resources for thread in rank.threads or ())
+
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a machine keeps the folders of ended jobs, which contain their output.
