@@ -259,7 +259,9 @@ class LiveSiteTable(Site, frozen=True, kw_only=True):
     """An element of ``[[sites]]`` in GRID.toml: the keys of a scenario's sites, and keys only for live sites."""
 
     machines: Nodes = 1  # number of the site's Ray nodes, among which its nodes are divided
-    virtual: bool = True  # whether nodes are only counted; otherwise each node has its own cores of the machine
+    # Whether nodes are only counted; otherwise each node has its own cores and GPUs of the machine. None: only counted
+    # unless the site has kinds.
+    virtual: bool | None = None
     journal: str = ""  # URL of the site's journal; by default a file in the folder
     launcher: LauncherTable = LauncherTable()
 

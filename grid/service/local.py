@@ -253,7 +253,7 @@ class _Startup:
         self._lap("launch")
         plan = self._plan(ray.labelled)
         # The grid survives the loss of a site's node. Without the head there is nothing left to schedule for.
-        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS)
+        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS, is_on_one_host=True)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -98,6 +99,15 @@ def _bits(numbers: Iterable[int]) -> int:
     return sum(1 << number for number in numbers)
 
 
+def kinds_by_machine(machines: Iterable[Machine], kinds: Sequence[NodeKind]) -> list[tuple[NodeKind, ...]]:
+    """Return the kind of each node of each machine; empty tuples if the site does not count resources.
+
+    The nodes of a site are numbered machine by machine, and kind by kind.
+    """
+    nodes = iter([kind for kind in kinds for _ in range(kind.count)])
+    return [tuple(islice(nodes, machine.nodes)) for machine in machines]
+
+
 class NodeNumbers:
     """The cores and GPUs of a site's nodes, each held by at most one rank.
 
@@ -112,10 +122,11 @@ class NodeNumbers:
     """
 
     def __init__(self, machines: Collection[Machine], kinds: Sequence[NodeKind]) -> None:
-        slots = [(machine.name, slot) for machine in machines for slot in range(machine.nodes)]
-        nodes = [kind for kind in kinds for _ in range(kind.count)]
-        # Sites without kinds have no nodes here.
-        self._nodes = {place: _Node(kind) for place, kind in zip(slots, nodes, strict=False)}
+        self._nodes = {
+            (machine.name, slot): _Node(kind)
+            for machine, nodes in zip(machines, kinds_by_machine(machines, kinds), strict=True)
+            for slot, kind in enumerate(nodes)
+        }
 
     def has_free(self, tasks: Mapping[str, NumberedTask]) -> bool:
         """Whether the ranks' cores and GPUs are free; False if the site does not count resources."""
