@@ -105,7 +105,13 @@ class KindTable(Table, frozen=True, kw_only=True):
     speed: float = 1.0
 
 
-def _check_nodes(nodes: int | None, kinds: list[KindTable] | None) -> None:
+FOUND: Literal["found"] = "found"
+"""Stands for the kinds of a live site whose only node is the machine on which `gridweave up` starts the grid."""
+
+Kinds = list[KindTable] | Literal["found"]
+
+
+def _check_nodes(nodes: int | None, kinds: Kinds | None) -> None:
     """Raise OptionError unless exactly one of ``nodes`` and ``kinds`` is given."""
     if nodes is not None and kinds is not None:
         raise OptionError("nodes", "is given together with kinds, which have counts; leave one of them out")
@@ -127,14 +133,14 @@ class NodesTable(Table, frozen=True, kw_only=True):
     ----------
     nodes : int, optional
         Number of nodes; exactly one of ``nodes`` and ``kinds`` is given.
-    kinds : list of KindTable
-        Kinds of nodes; an element is UNSET if it could not be read.
+    kinds : list of KindTable or str
+        Kinds of nodes, where an element is UNSET if it could not be read; or `FOUND`.
     placement : str, optional
         Which nodes a job gets first, if the site counts resources; None: ``best-fit``.
     """
 
     nodes: Nodes | None = None
-    kinds: list[KindTable] | None = None
+    kinds: Kinds | None = None
     placement: Placement | None = None
 
     def __post_init__(self) -> None:
@@ -143,6 +149,8 @@ class NodesTable(Table, frozen=True, kw_only=True):
     @property
     def node_count(self) -> int:
         """The number of nodes, without kinds that could not be read."""
+        if self.kinds == FOUND:
+            return 1
         return self.nodes or sum(kind.count for _, kind in legible_kinds(self.kinds))
 
 

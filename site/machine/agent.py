@@ -34,6 +34,7 @@ from gridweave.site.machine.cgroups import (
     missing_groups,
     open_cgroups,
     parts_problem,
+    unconfined,
 )
 from gridweave.site.machine.environment import PASSED, PASSED_FROM
 from gridweave.site.machine.folders import (
@@ -165,6 +166,7 @@ class AgentDriver:
         """Lock the folder, adopt its running tasks, and announce this machine to the site."""
         await self.runner.open()
         await self.runner.adopt()
+        self._users = await self._asked_users() or ANYONE
         if not self._rules.launcher:
             limits_jobs = self._rules.limits is not None or self._rules.gives_parts or self._gpus is not None
             controllers = CONTROLLERS if limits_jobs else ()
@@ -172,10 +174,12 @@ class AgentDriver:
             self._groups = open_cgroups(_GROUP, controllers=(*controllers, *confining)).paths
             if self._rules.gives_parts and (problem := parts_problem(self._groups)):
                 logger.warning("machine %s: %s", self.name, problem)
+        groups, has_gpus = self._groups or {}, bool(self._gpu_devices)
+        if self._gpus is not None and (problem := unconfined(groups, cores=bool(self._cores), gpus=has_gpus)):
+            logger.warning("machine %s: %s", self.name, problem)
         limits = self._rules.limits
         if limits is not None and (problem := memory_problem({self.name: (self._nodes, limits.memory_bytes)})):
             logger.warning("machine %s: %s", self.name, problem)
-        self._users = await self._asked_users() or ANYONE
         self._say(MachineJoined(self.name, self.host, self._users, self._secret))
 
     async def run(self) -> None:

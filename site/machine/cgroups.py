@@ -271,6 +271,31 @@ def parts_problem(groups: Mapping[str, str]) -> str | None:
     return f"jobs cannot get fractions of its nodes: {missing}; {advice}"
 
 
+def unconfined(groups: Mapping[str, str], *, cores: bool, gpus: bool) -> str | None:
+    """Return a warning that the kernel does not enforce everything that a job of a site with kinds gets, or None.
+
+    Parameters
+    ----------
+    groups : mapping from str to str
+        The control groups, one per controller.
+    cores, gpus : bool
+        Whether jobs are bound to cores, and whether the machine has device files of GPUs.
+
+    Examples
+    --------
+    >>> unconfined({"memory": "/m"}, cores=True, gpus=False)
+    'what jobs get is only advisory without a usable control group for cpuset; see docs/security.md'
+    """
+    needed = ["memory", *["cpuset"] * cores, *["devices"] * gpus]
+    # Only root may deny devices.
+    lacking = [name for name in needed if name not in groups or (name == "devices" and os.geteuid() != 0)]
+    if not lacking:
+        return None
+    return (
+        f"what jobs get is only advisory without a usable control group for {', '.join(lacking)}; see docs/security.md"
+    )
+
+
 def group_name(folder: Path) -> str:
     """Return the name of a node task's group, which differs between the runners on a machine."""
     return f"{zlib.crc32(os.fsencode(folder.parent)):08x}-{folder.name}"

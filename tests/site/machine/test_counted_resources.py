@@ -14,7 +14,7 @@ import pytest
 
 from gridweave.site.launch import Launch, Limits, Rank, RankResources
 from gridweave.site.machine.agent import AgentDriver
-from gridweave.site.machine.cgroups import CONFINING, ControlGroup, open_cgroups
+from gridweave.site.machine.cgroups import CONFINING, ControlGroup, open_cgroups, unconfined
 from gridweave.site.machine.environment import rank_environment
 from gridweave.site.messages import ENCODER, REPORTS, RunEnded, StartRun
 from support.machine import PATIENCE_S
@@ -229,3 +229,19 @@ def test_whole_nodes_leave_the_variables_alone() -> None:
     assert plain["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert "GRIDWEAVE_CORES" not in plain
     assert "OMP_NUM_THREADS" not in plain
+
+
+@pytest.mark.parametrize(
+    ("groups", "cores", "gpus", "missing"),
+    [
+        ({}, True, True, "memory, cpuset, devices"),
+        ({"memory": "/m"}, False, False, None),
+        ({"memory": "/m", "cpuset": "/c"}, True, True, "devices"),
+        ({"cpuset": "/c"}, True, False, "memory"),
+    ],
+)
+def test_a_machine_names_what_it_does_not_enforce(
+    groups: dict[str, str], cores: bool, gpus: bool, missing: str | None
+) -> None:
+    warning = unconfined(groups, cores=cores, gpus=gpus)
+    assert warning is None if missing is None else f"control group for {missing};" in (warning or "")
