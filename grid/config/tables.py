@@ -105,10 +105,10 @@ class KindTable(Table, frozen=True, kw_only=True):
     speed: float = 1.0
 
 
-FOUND: Literal["found"] = "found"
+FOUND = "found"
 """Stands for the kinds of a live site whose only node is the machine on which `gridweave up` starts the grid."""
 
-Kinds = list[KindTable] | Literal["found"]
+Kinds = list[KindTable] | str
 
 
 def _check_nodes(nodes: int | None, kinds: Kinds | None) -> None:
@@ -117,6 +117,8 @@ def _check_nodes(nodes: int | None, kinds: Kinds | None) -> None:
         raise OptionError("nodes", "is given together with kinds, which have counts; leave one of them out")
     if nodes is None and kinds is None:
         raise OptionError("nodes", "is missing; give the number of nodes, or kinds")
+    if isinstance(kinds, str) and kinds != FOUND:
+        raise OptionError("kinds", f"is {kinds!r}; expected a list of kinds, or {FOUND!r}")
     if kinds is not None and not kinds:
         raise OptionError("kinds", "is empty; expected at least one kind, or nodes instead")
 

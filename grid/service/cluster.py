@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +26,8 @@ from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.disciplines.dictionary import deciding
-from gridweave.site.disciplines.entry import Policy, kinds_of
+from gridweave.site.disciplines.dictionary import deciding, kinds_of
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLimits
 from gridweave.site.machine.hardware.bind import HostShare, share_of
@@ -129,21 +129,8 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def shares(self) -> dict[tuple[str, str], HostShare]:
         """Return which cores and GPUs each machine gets, by site and machine, if all are on one host; else empty."""
-        if not self.is_on_one_host:
-            return {}
-        machines = [
-            (site.virtual, (site.name, machine.name), nodes)
-            for number, site in enumerate(self.sites)
-            for machine, nodes in machines_with_kinds(self.site_settings(number))
-        ]
-        real = [node for is_virtual, _, nodes in machines if not is_virtual for node in nodes]
-        shares: dict[tuple[str, str], HostShare] = {}
-        before: list[NodeKind] = []
-        # The GPUs of virtual nodes have numbers that no other node has.
-        for _, key, nodes in sorted(machines, key=lambda machine: machine[0]):
-            shares[key] = share_of(nodes, before, real[len(before) + len(nodes) :])
-            before += nodes
-        return shares
+        sites = [(site, self.site_settings(number)) for number, site in enumerate(self.sites)]
+        return shares_of_host(sites) if self.is_on_one_host else {}
 
     def settings(self) -> GridSettings:
         """Return the meta-scheduler's settings."""
@@ -282,6 +269,23 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def machines_with_kinds(settings: SiteSettings) -> Iterator[tuple[Machine, tuple[NodeKind, ...]]]:
     """Yield each machine of a site with the kinds of its nodes; without kinds if the site counts no resources."""
     yield from zip(settings.machines, kinds_by_machine(settings.machines, kinds_of(settings.policy)), strict=True)
+
+
+def shares_of_host(sites: Iterable[tuple[SitePlan, SiteSettings]]) -> dict[tuple[str, str], HostShare]:
+    """Return which of a host's cores and GPUs each machine gets, by site and machine, if all are on this host."""
+    machines = [
+        (site.virtual, (site.name, machine.name), nodes)
+        for site, settings in sites
+        for machine, nodes in machines_with_kinds(settings)
+    ]
+    real = [node for is_virtual, _, nodes in machines if not is_virtual for node in nodes]
+    shares: dict[tuple[str, str], HostShare] = {}
+    before: list[NodeKind] = []
+    # The GPUs of virtual nodes have numbers that no other node has.
+    for _, key, nodes in sorted(machines, key=lambda machine: machine[0]):
+        shares[key] = share_of(nodes, before, real[len(before) + len(nodes) :])
+        before += nodes
+    return shares
 
 
 def _add_machines(

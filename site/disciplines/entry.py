@@ -50,11 +50,6 @@ class HasKinds(Protocol):
         """The kinds of the site's nodes; empty if jobs get whole nodes."""
 
 
-def kinds_of(policy: Policy) -> tuple[NodeKind, ...]:
-    """Return the kinds of a site's nodes; empty if the site does not count resources."""
-    return policy.kinds if isinstance(policy, HasKinds) else ()
-
-
 class SiteOutcome(NamedTuple):
     """The result of a single-site simulation, from which the discipline computes its metrics.
 

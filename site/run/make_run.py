@@ -9,7 +9,7 @@ import msgspec
 
 from gridweave.site.allocation import nodes_of_groups
 from gridweave.site.array_tasks import count_of, share_of
-from gridweave.site.disciplines.entry import kinds_of
+from gridweave.site.disciplines.dictionary import kinds_of
 from gridweave.site.job import DescribeJob, NodeIntervals, part_of_nodes, task_groups
 from gridweave.site.launch import Launch, NodePart, Rank
 from gridweave.site.messages import StartJob

@@ -15,8 +15,8 @@ from gridweave.errors import OptionError
 from gridweave.settings import Changeable
 from gridweave.site.allocation import NO_PORT, Port, Ports
 from gridweave.site.array_tasks import ArrayTask, count_of, indexes_of, tasks_problem
-from gridweave.site.disciplines.dictionary import deciding
-from gridweave.site.disciplines.entry import Policy, kinds_of
+from gridweave.site.disciplines.dictionary import deciding, kinds_of
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import JobRequest, SignalName
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.launch import (

@@ -10,11 +10,11 @@ from gridweave.errors import InputError, ScenarioError
 from gridweave.grid.config import found as found_module
 from gridweave.grid.config.checks import site_policy
 from gridweave.grid.config.found import kinds_of_machines, with_found
-from gridweave.grid.config.reading import ReadGrid, grid_of_text
+from gridweave.grid.config.reading import ReadGrid, grid_of_text, service_of_text
 from gridweave.grid.service import local
 from gridweave.grid.service.local import grid_spec, hardware_notes
 from gridweave.scenarios.scenario.read import read_scenario
-from gridweave.site.disciplines.entry import kinds_of
+from gridweave.site.disciplines.dictionary import kinds_of
 from gridweave.site.machine.hardware.find import Gpu, Hardware
 
 GPUS = tuple(Gpu(number=number, type="a100") for number in (0, 1, 3))
@@ -102,3 +102,9 @@ def test_simulations_need_the_kinds_themselves(tmp_path: Path) -> None:
     file.write_text(FILE + '[workload]\ntrace = "x.swf"\n')
     with pytest.raises(ScenarioError, match="'found', which works only on live sites"):
         read_scenario(file)
+
+
+def test_a_served_site_needs_the_kinds_themselves() -> None:
+    text = 'folder = "/x"\n[site]\nname = "lab"\nnumber = 0\nkinds = "found"\n'
+    with pytest.raises(ScenarioError, match=r"site\.kinds: is 'found', which is only for GRID.toml; list the kinds"):
+        service_of_text(text, "lab.toml", "")
