@@ -83,6 +83,25 @@ class LimitSignal(msgspec.Struct, frozen=True):
     to: Literal["all", "rank", "below", "steps"] = "all"
 
 
+class RankResources(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank has of its node, at a site that counts cores, memory and GPUs.
+
+    Attributes
+    ----------
+    cores, gpus : tuple of int
+        Numbers of its cores and GPUs on the node, each from 0, ascending.
+    memory_mb : int
+        Memory in MB (10**6 bytes); 0: not counted.
+    devices : tuple of int, optional
+        Numbers of its GPUs on the machine, as its processes see them; added by the machine.
+    """
+
+    cores: tuple[int, ...]
+    gpus: tuple[int, ...] = ()
+    memory_mb: int = 0
+    devices: tuple[int, ...] | None = None
+
+
 class Rank(msgspec.Struct, frozen=True):
     """One process of a job on this machine."""
 
@@ -90,6 +109,8 @@ class Rank(msgspec.Struct, frozen=True):
     node: int = 0  # number of its node within the job, from 0; a machine can provide several nodes of a job
     # Allowed hardware threads, as numbered by the operating system; ``None``: inherited from the parent process.
     threads: tuple[int, ...] | None = None
+    # Left out of messages at sites that give out whole nodes, as in releases that did not count resources.
+    resources: RankResources | msgspec.UnsetType = msgspec.UNSET
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +229,19 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     lanes: tuple[int, int] | None = None
     # How long the ranks may wait for their gate to be opened once all are ready; ``None``: no limit.
     gate_ms: int | None = None
+    # Added by the machine, if the site counts resources: device numbers (major, minor) of GPUs that the ranks must not
+    # open.
+    denied: tuple[tuple[int, int], ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def memory_mb(self) -> int:
+        """The memory that the node task's ranks have together, in MB (10**6 bytes); 0: not counted."""
+        return sum(rank.resources.memory_mb for rank in self.ranks if rank.resources)
+
+    @property
+    def bound_threads(self) -> frozenset[int]:
+        """The hardware threads of the cores that the ranks have; empty if they are not bound to cores."""
+        return frozenset(thread for rank in self.ranks if rank.resources for thread in rank.threads or ())
 
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):

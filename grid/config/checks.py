@@ -9,6 +9,7 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError, not_known
 from gridweave.grid.config.tables import (
+    FOUND,
     FRAGMENT_TABLES,
     SITES_OF_SPLITS,
     KindTable,
@@ -55,7 +56,7 @@ def site_policy(site: Site, grid: PolicyTable) -> Policy:
 
 
 def node_kinds(
-    kinds: Sequence[KindTable] | None, place: KeyPath = (), report: FileReport | None = None
+    kinds: Sequence[object] | None, place: KeyPath = (), report: FileReport | None = None
 ) -> tuple[NodeKind, ...]:
     """Return the kinds of a site's nodes, without those that could not be read; none if the site counts whole nodes.
 
@@ -163,6 +164,8 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         The level of control of a live grid; None for a simulated grid.
     """
     for number, site in enumerate(sites):
+        if control is None and isinstance(site, Site) and site.kinds == FOUND:
+            report.add(("sites", number, "kinds"), f"is {FOUND!r}, which works only on live sites; list the kinds")
         if not isinstance(site, Site) or site.discipline not in DISCIPLINES or control in ("limited", "none"):
             continue
         entry = DISCIPLINES[site.discipline]
@@ -198,7 +201,7 @@ def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
     own = {name: value for name, value in rest.items() if name == DISCIPLINES[discipline].table_key}
     order = [] if site.order is None else [{"discipline": discipline, "order": site.order, **own}]
     nodes: dict[str, Any] = {}
-    if site.kinds is not None and report.is_clean((*place, "kinds"), (*place, "placement")):
+    if site.kinds not in (None, FOUND) and report.is_clean((*place, "kinds"), (*place, "placement")):
         nodes = {"nodes": None, "kinds": site.kinds, "placement": site.placement}
     for changed in (*order, {"discipline": site.discipline, **rest, **nodes}):
         try:

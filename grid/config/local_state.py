@@ -24,6 +24,7 @@ import platformdirs
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.site.machine.folders import JOBS, read_state, task_key, write_whole
 from gridweave.site.machine.processes import ProcessStat, boot_id, open_process, process_stat, send_signal, strays
+from gridweave.site.resources.chunks import NodeKind
 
 if TYPE_CHECKING:
     from gridweave.site.machine.runner import Runner
@@ -116,6 +117,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     text: str = ""
     base: str = ""
+    found: dict[str, tuple[NodeKind, ...]] = {}  # kinds of nodes found at the first start, by site
     version: int = VERSION
 
     @property

@@ -25,6 +25,7 @@ from gridweave.grid.config.checks import (
 )
 from gridweave.grid.config.networks import ReadNetwork, read_network
 from gridweave.grid.config.tables import (
+    FOUND,
     LAUNCHERS,
     TRUST,
     EndTable,
@@ -299,6 +300,9 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
 def _check_own_site(file: ServedSite, report: FileReport) -> None:
     if isinstance(file.site, LiveSiteTable):  # UNSET if it could not be read
         check_site(file.site, ("site",), report)
+        if file.site.kinds == FOUND:
+            right = "list the kinds; `gridweave up --show-machine` prints those of a machine"
+            report.add(("site", "kinds"), f"is {FOUND!r}, which is only for GRID.toml; {right}")
         _check_live_site(file.site, ("site",), report)
     if file.uplink is not None:
         _check_end(file.uplink, ("uplink",), report)

@@ -105,12 +105,20 @@ class KindTable(Table, frozen=True, kw_only=True):
     speed: float = 1.0
 
 
-def _check_nodes(nodes: int | None, kinds: list[KindTable] | None) -> None:
+FOUND = "found"
+"""Stands for the kinds of a live site whose only node is the machine on which `gridweave up` starts the grid."""
+
+Kinds = list[KindTable] | str
+
+
+def _check_nodes(nodes: int | None, kinds: Kinds | None) -> None:
     """Raise OptionError unless exactly one of ``nodes`` and ``kinds`` is given."""
     if nodes is not None and kinds is not None:
         raise OptionError("nodes", "is given together with kinds, which have counts; leave one of them out")
     if nodes is None and kinds is None:
         raise OptionError("nodes", "is missing; give the number of nodes, or kinds")
+    if isinstance(kinds, str) and kinds != FOUND:
+        raise OptionError("kinds", f"is {kinds!r}; expected a list of kinds, or {FOUND!r}")
     if kinds is not None and not kinds:
         raise OptionError("kinds", "is empty; expected at least one kind, or nodes instead")
 
@@ -127,14 +135,14 @@ class NodesTable(Table, frozen=True, kw_only=True):
     ----------
     nodes : int, optional
         Number of nodes; exactly one of ``nodes`` and ``kinds`` is given.
-    kinds : list of KindTable
-        Kinds of nodes; an element is UNSET if it could not be read.
+    kinds : list of KindTable or str
+        Kinds of nodes, where an element is UNSET if it could not be read; or `FOUND`.
     placement : str, optional
         Which nodes a job gets first, if the site counts resources; None: ``best-fit``.
     """
 
     nodes: Nodes | None = None
-    kinds: list[KindTable] | None = None
+    kinds: Kinds | None = None
     placement: Placement | None = None
 
     def __post_init__(self) -> None:
@@ -143,6 +151,8 @@ class NodesTable(Table, frozen=True, kw_only=True):
     @property
     def node_count(self) -> int:
         """The number of nodes, without kinds that could not be read."""
+        if self.kinds == FOUND:
+            return 1
         return self.nodes or sum(kind.count for _, kind in legible_kinds(self.kinds))
 
 
@@ -259,7 +269,9 @@ class LiveSiteTable(Site, frozen=True, kw_only=True):
     """An element of ``[[sites]]`` in GRID.toml: the keys of a scenario's sites, and keys only for live sites."""
 
     machines: Nodes = 1  # number of the site's Ray nodes, among which its nodes are divided
-    virtual: bool = True  # whether nodes are only counted; otherwise each node has its own cores of the machine
+    # Whether nodes are only counted; otherwise each node has its own cores and GPUs of the machine. None: only counted
+    # unless the site has kinds.
+    virtual: bool | None = None
     journal: str = ""  # URL of the site's journal; by default a file in the folder
     launcher: LauncherTable = LauncherTable()
 

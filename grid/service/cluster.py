@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +30,13 @@ from gridweave.site.disciplines.dictionary import counted_kinds, deciding
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLimits
+from gridweave.site.machine.hardware.bind import HostShare, share_of
 from gridweave.site.messages import Machine
 from gridweave.site.needs.estimates import UsualNeeds
 from gridweave.site.policy import SitePolicy
 from gridweave.site.quotas import NO_QUOTAS, Quotas
+from gridweave.site.resources.chunks import NodeKind
+from gridweave.site.run.numbers import kinds_by_machine
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.service.actor import SiteActor
@@ -122,6 +125,12 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     grid_labels: dict[str, str] = {}  # labels of the meta-scheduler's Ray node
     grid_host: str = ""  # IP address of its machine; empty: any
     clock: Clock = Clock()  # clock of all its actors, to which all times above refer
+    is_on_one_host: bool = False  # whether all machines of its sites are on the same host
+
+    def shares(self) -> dict[tuple[str, str], HostShare]:
+        """Return which cores and GPUs each machine gets, by site and machine, if all are on one host; else empty."""
+        sites = [(site, self.site_settings(number)) for number, site in enumerate(self.sites)]
+        return shares_of_host(sites) if self.is_on_one_host else {}
 
     def settings(self) -> GridSettings:
         """Return the meta-scheduler's settings."""
@@ -232,7 +241,7 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
     what = (plan.settings(), journal, plan.clock, machines)
     kept: dict[str, Any] = {"quotas": plan.quotas, "history_days": plan.history_days}
     grid.add(kinds.grid, GRID_ACTOR, Spot(labels=plan.grid_labels, ip=plan.grid_host), *what, **kept)
-    place = Place(folder=plan.folder, labelled=plan.labelled, clock=plan.clock)
+    place = Place(folder=plan.folder, labelled=plan.labelled, clock=plan.clock, shares=plan.shares())
     for number, site in enumerate(plan.sites):
         add_site(
             grid,
@@ -253,7 +262,31 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     labelled: bool = True
     host: str = ""  # name by which other sites reach a machine; empty: its name in Ray
+    # Which of its host's cores and GPUs each machine gets, by site and machine; a machine not listed has its own host.
+    shares: dict[tuple[str, str], HostShare] = {}
     clock: Clock = Clock()
+
+
+def machines_with_kinds(settings: SiteSettings) -> Iterator[tuple[Machine, tuple[NodeKind, ...]]]:
+    """Yield each machine of a site with the kinds of its nodes; without kinds if the site counts no resources."""
+    yield from zip(settings.machines, kinds_by_machine(settings.machines, counted_kinds(settings.policy)), strict=True)
+
+
+def shares_of_host(sites: Iterable[tuple[SitePlan, SiteSettings]]) -> dict[tuple[str, str], HostShare]:
+    """Return which of a host's cores and GPUs each machine gets, by site and machine, if all are on this host."""
+    machines = [
+        (site.virtual, (site.name, machine.name), nodes)
+        for site, settings in sites
+        for machine, nodes in machines_with_kinds(settings)
+    ]
+    real = [node for is_virtual, _, nodes in machines if not is_virtual for node in nodes]
+    shares: dict[tuple[str, str], HostShare] = {}
+    before: list[NodeKind] = []
+    # The GPUs of virtual nodes have numbers that no other node has.
+    for _, key, nodes in sorted(machines, key=lambda machine: machine[0]):
+        shares[key] = share_of(nodes, before, real[len(before) + len(nodes) :])
+        before += nodes
+    return shares
 
 
 def _add_machines(
@@ -264,7 +297,7 @@ def _add_machines(
     kinds: Kinds,
     probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]],
 ) -> None:
-    for machine in settings.machines:
+    for machine, nodes in machines_with_kinds(settings):
         probes = probing if machine is settings.machines[0] else (None, ())
         options = (
             site.name,
@@ -277,6 +310,8 @@ def _add_machines(
         named: dict[str, Any] = {"host": place.host} if place.host else {}
         if site.rules != ANY_JOBS:
             named["rules"] = site.rules
+        if nodes:
+            named |= {"kinds": nodes, "share": place.shares.get((site.name, machine.name))}
         spot = _spot(place.labelled, site, machine.name)
         actors.add(kinds.machine, agent_actor(site.name, machine.name), spot, *options, **named)
 
@@ -381,7 +416,7 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         name=site.name,
         nodes=site.node_count,
         machines=site.machines,
-        virtual=site.virtual,
+        virtual=not counted_kinds(policy) if site.virtual is None else site.virtual,
         policy=policy,
         timezone=site.timezone,
         owner=owner_policy(site),

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
+from gridweave.grid.config.found import FoundKinds, with_found
 from gridweave.grid.config.journals import check_journals, forget_jobs
 from gridweave.grid.config.local_state import (
     DEFAULT_NAME,
@@ -54,7 +55,14 @@ from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.service.actor import GatewayActor
 from gridweave.grid.service.actor_status import namespace_of
 from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_actors, stop_actors
-from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
+from gridweave.grid.service.cluster import (
+    FIRST_PORT,
+    GridPlan,
+    RunningGrid,
+    machines_with_kinds,
+    make_grid,
+    plan_of,
+)
 from gridweave.grid.service.doors import ClusterDoor
 from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
 from gridweave.grid.service.ray import (
@@ -73,6 +81,8 @@ from gridweave.grid.service.ray import (
 from gridweave.grid.service.signals import ended_in_order, signals_held, uninterrupted
 from gridweave.grid.service.watchdog import REPAIR_S, end_watchdog, start_watchdog
 from gridweave.site.machine.folders import check_way
+from gridweave.site.machine.hardware.bind import bind
+from gridweave.site.machine.hardware.find import find_hardware
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_LABEL, SITE_LABEL
 from gridweave.site.times import span_text
@@ -95,6 +105,7 @@ class GridSpec:
     name: str
     read: ReadGrid
     address: str | None = None  # address of an existing Ray cluster, in place of a local one
+    found: FoundKinds = field(default_factory=dict)  # kinds of nodes that the file leaves to the machine
 
     @property
     def file(self) -> GridFile:
@@ -117,9 +128,32 @@ class GridSpec:
         return self.machines if self.file.ray.nodes == "machine" else []
 
 
-def grid_spec(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> GridSpec:
-    """Return the grid that a GRID.toml describes; `name` takes precedence over the name in the file."""
-    return GridSpec(check_name(name or read.file.name or DEFAULT_NAME), read, address)
+def grid_spec(
+    read: ReadGrid, *, name: str | None = None, address: str | None = None, found: FoundKinds | None = None
+) -> GridSpec:
+    """Return the grid that a GRID.toml describes.
+
+    `name` takes precedence over the name in the file. `found` are the kinds of nodes with which the grid began.
+    """
+    read, found = with_found(read, found or {}, is_local=address is None)
+    return GridSpec(check_name(name or read.file.name or DEFAULT_NAME), read, address, found)
+
+
+def hardware_notes(spec: GridSpec) -> list[str]:
+    """Return one line for each way in which this machine is not as the kinds of nodes of a local grid say."""
+    plan = msgspec.structs.replace(_plan_of(spec), is_on_one_host=True)
+    shares = plan.shares()
+    machines = [
+        (site.name, nodes, shares[site.name, machine.name])
+        for number, site in enumerate(plan.sites)
+        for machine, nodes in machines_with_kinds(plan.site_settings(number))
+        if nodes and not site.virtual
+    ]
+    if not machines or spec.address is not None:
+        return []
+    hardware = find_hardware()
+    notes = [f"site {name}: {note}" for name, nodes, share in machines for note in bind(hardware, nodes, share).notes]
+    return list(dict.fromkeys(notes))
 
 
 @dataclass(kw_only=True)
@@ -218,6 +252,7 @@ class _Startup:
             file=read.source,
             text=read.text,
             base=read.base,
+            found=spec.found,
         )
 
     def run(self, launcher: Launcher | None) -> None:
@@ -253,7 +288,7 @@ class _Startup:
         self._lap("launch")
         plan = self._plan(ray.labelled)
         # The grid survives the loss of a site's node. Without the head there is nothing left to schedule for.
-        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS)
+        plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS, is_on_one_host=True)
         self._lap("plan")
         with ray.connected():
             self._lap("connect")
@@ -524,7 +559,7 @@ def repair(name: str) -> None:
         raise UnavailableError(f"no record of a grid named {name!r}")
     read = grid_of_text(state.text, state.file, state.base)
     address = None if state.own_ray else state.address
-    bring_up(grid_spec(read, name=name, address=address), lambda what: None)
+    bring_up(grid_spec(read, name=name, address=address, found=state.found), lambda what: None)
 
 
 # -- stop and reset ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.service.actor import GatewayActor, MetaActor
 from gridweave.grid.service.actor_status import ActorStatus, look_at_actors
 from gridweave.grid.service.actors import RunningActors, Spot
-from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of
+from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of, shares_of_host
 from gridweave.grid.service.doors import FarSite, LinksDoor, SiteDoor, open_links
 from gridweave.grid.service.gateway_process import REQUESTS, Say, prepare_tokens
 from gridweave.grid.service.local import MARKER, kept_secret
@@ -481,7 +481,8 @@ def _make_site(
         "quotas": service.quotas,
         "history_days": service.history_days,
     }
-    place = Place(folder=service.folder, labelled=labelled, host=host)
+    shares = shares_of_host([(service.plan, service.settings)]) if service.address is None else {}
+    place = Place(folder=service.folder, labelled=labelled, host=host, shares=shares)
     add_site(actors, service.plan, service.settings, place, **options)
     door = SiteDoor(name, machines, service.accepts_file if service.uplink is not None else "")
     actors.add(GatewayActor, GATEWAY_ACTOR, here, settings, door)

@@ -27,12 +27,14 @@ from gridweave.site.launch import (
     Removal,
 )
 from gridweave.site.machine.cgroups import (
+    CONFINING,
     CONTROLLERS,
     machine_memory_bytes,
     memory_problem,
     missing_groups,
     open_cgroups,
     parts_problem,
+    unconfined,
 )
 from gridweave.site.machine.environment import PASSED, PASSED_FROM
 from gridweave.site.machine.folders import (
@@ -113,6 +115,10 @@ class AgentDriver:
         Sends encoded reports to the site; returns once the site has stored them, and raises if that is uncertain.
     cores : sequence of Cores
         The hardware threads of each core, for each node. Ranks on a node without an entry are not pinned.
+    gpus : sequence of tuple of int, optional
+        The number on the machine of each GPU, for each node; None if the site does not count resources.
+    gpu_devices : mapping from int to tuple of int
+        The major and minor number of the device file of each GPU of the machine.
     secret : str
         Secret for deriving the keys with which a job's ranks authenticate each other; empty: no keys.
 
@@ -130,6 +136,8 @@ class AgentDriver:
         *,
         host: str = LOCAL,
         cores: Sequence[Cores] = (),
+        gpus: Sequence[tuple[int, ...]] | None = None,
+        gpu_devices: Mapping[int, tuple[int, int]] | None = None,
         nodes: int = 1,
         environment: Mapping[str, str] | None = None,
         rules: MachineRules = ANY_JOBS,
@@ -143,6 +151,7 @@ class AgentDriver:
         self._groups: dict[str, str] | None = None
         self._users = ANYONE
         self._report, self._cores = report, tuple(cores)
+        self._gpus, self._gpu_devices = gpus, gpu_devices or {}
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
         # Tasks that cannot be started for now, e.g. because the disk is full, and have been reported as delayed.
@@ -157,15 +166,20 @@ class AgentDriver:
         """Lock the folder, adopt its running tasks, and announce this machine to the site."""
         await self.runner.open()
         await self.runner.adopt()
+        self._users = await self._asked_users() or ANYONE
         if not self._rules.launcher:
-            controllers = CONTROLLERS if self._rules.limits is not None or self._rules.gives_parts else ()
-            self._groups = open_cgroups(_GROUP, controllers=controllers).paths
+            limits_jobs = self._rules.limits is not None or self._rules.gives_parts or self._gpus is not None
+            controllers = CONTROLLERS if limits_jobs else ()
+            confining = () if self._gpus is None else CONFINING
+            self._groups = open_cgroups(_GROUP, controllers=(*controllers, *confining)).paths
             if self._rules.gives_parts and (problem := parts_problem(self._groups)):
                 logger.warning("machine %s: %s", self.name, problem)
+        groups, has_gpus = self._groups or {}, bool(self._gpu_devices)
+        if self._gpus is not None and (problem := unconfined(groups, cores=bool(self._cores), gpus=has_gpus)):
+            logger.warning("machine %s: %s", self.name, problem)
         limits = self._rules.limits
         if limits is not None and (problem := memory_problem({self.name: (self._nodes, limits.memory_bytes)})):
             logger.warning("machine %s: %s", self.name, problem)
-        self._users = await self._asked_users() or ANYONE
         self._say(MachineJoined(self.name, self.host, self._users, self._secret))
 
     async def run(self) -> None:
@@ -238,7 +252,7 @@ class AgentDriver:
         try:
             if self._rules.launcher and self._groups is None:
                 await self._ask_launcher()
-            launch = self._ruled(self._pinned(order))
+            launch = self._counted(self._ruled(self._pinned(order)))
             if refusal is None:
                 refusal = missing_groups(launch)
             if refusal is None and launch.part is not None:
@@ -266,6 +280,26 @@ class AgentDriver:
         elif limits is not None:
             limits = limits.times(len({rank.node for rank in launch.ranks}))
         return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups or {})
+
+    def _counted(self, launch: Launch) -> Launch:
+        """Add what enforces a job's cores, memory and GPUs on this machine, if the site counts resources.
+
+        What the machine has no control group for is not enforced.
+        """
+        if self._gpus is None:
+            return launch
+        limits, groups = launch.limits or Limits(), launch.groups
+        memory_bytes = launch.memory_mb * 10**6
+        if memory_bytes and "memory" in groups:
+            limits = msgspec.structs.replace(
+                limits, memory_bytes=min(memory_bytes, limits.memory_bytes or memory_bytes)
+            )
+        threads = launch.bound_threads
+        if threads and "cpuset" not in groups and "cpu" in groups:
+            limits = msgspec.structs.replace(limits, cpus=min(len(threads), limits.cpus or len(threads)))
+        own = {device for rank in launch.ranks if rank.resources for device in rank.resources.devices or ()}
+        denied = tuple(device for number, device in self._gpu_devices.items() if number not in own)
+        return msgspec.structs.replace(launch, limits=limits, denied=denied)
 
     def _limits_of(self, part: NodePart, node: Limits) -> Limits:
         """Return the limits for a fraction of a node; without configured limits, nodes share the machine equally."""
@@ -331,12 +365,28 @@ class AgentDriver:
     def _pinned(self, order: StartRun) -> Launch:
         """Replace the site's thread numbers in a launch with the operating system's."""
         launch = order.launch
-        if not self._cores or launch.part is not None:
+        if self._gpus is not None:
+            slots = zip(launch.ranks, order.slots, strict=True)
+            ranks = tuple(self._with_devices(rank, slot, self._gpus[slot]) for rank, slot in slots)
+        elif not self._cores or launch.part is not None:
             ranks = tuple(msgspec.structs.replace(rank, threads=None) for rank in launch.ranks)
         else:
             slots = zip(launch.ranks, order.slots, strict=True)
             ranks = tuple(self._on(rank, slot, launch.lanes) for rank, slot in slots)
         return msgspec.structs.replace(launch, ranks=ranks)
+
+    def _with_devices(self, rank: Rank, slot: int, gpus: Sequence[int]) -> Rank:
+        """Replace the numbers of a rank's cores and GPUs on its node with those on this machine."""
+        resources = rank.resources
+        if not resources:
+            return msgspec.structs.replace(rank, threads=None)
+        threads = None
+        if self._cores:
+            threads = tuple(sorted(thread for core in resources.cores for thread in self._cores[slot][core]))
+        devices = tuple(gpus[gpu] for gpu in resources.gpus)
+        return msgspec.structs.replace(
+            rank, threads=threads, resources=msgspec.structs.replace(resources, devices=devices)
+        )
 
     def _on(self, rank: Rank, slot: int, lanes: tuple[int, int] | None) -> Rank:
         cores = self._cores[slot] if slot < len(self._cores) else ()

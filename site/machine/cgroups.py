@@ -24,6 +24,9 @@ from gridweave.site.machine.processes import descendants, process_stat, send_sig
 CONTROLLERS = ("memory", "cpu", "pids")
 """The controllers needed to enforce limits; any of them may be missing on a machine."""
 
+CONFINING = ("cpuset", "devices")
+"""Controllers that confine a job to its cores and keep it from the GPUs of other jobs; ``devices`` is in version 1."""
+
 UNIFIED = "unified"
 """Pseudo-controller that stands for the version 2 hierarchy, which can kill and pause a group."""
 
@@ -80,6 +83,22 @@ class ControlGroup:
         else:
             self._write("cpu", "cpu.cfs_period_us", str(_PERIOD_US))
             self._write("cpu", "cpu.cfs_quota_us", str(-1 if quota is None else quota))
+
+    def confine(self, threads: Collection[int], denied: Collection[tuple[int, int]]) -> None:
+        """Restrict the group to hardware threads, unless there are none, and deny it devices; skip what is impossible.
+
+        Parameters
+        ----------
+        threads : collection of int
+            Hardware threads, as numbered by the operating system.
+        denied : collection of tuple of int
+            Major and minor numbers of character devices.
+        """
+        if threads and "cpuset" in self.folders:
+            self._write("cpuset", "cpuset.cpus", ",".join(map(str, sorted(threads))), optional=True)
+        if "devices" in self.folders:
+            for major, minor in denied:
+                self._write("devices", "devices.deny", f"c {major}:{minor} rwm", optional=True)
 
     def _limit_memory(self, limit_bytes: int | None) -> None:
         if self._is_2("memory"):
@@ -212,6 +231,7 @@ class Cgroups:
         group = self.group(name)
         for folder in dict.fromkeys(group.folders.values()):
             folder.mkdir(mode=0o755, exist_ok=True)
+        _fill_cpuset(group.folders.get("cpuset"))
         group.limit(limits)
         return group
 
@@ -251,6 +271,31 @@ def parts_problem(groups: Mapping[str, str]) -> str | None:
     return f"jobs cannot get fractions of its nodes: {missing}; {advice}"
 
 
+def unconfined(groups: Mapping[str, str], *, cores: bool, gpus: bool) -> str | None:
+    """Return a warning that the kernel does not enforce everything that a job of a site with kinds gets, or None.
+
+    Parameters
+    ----------
+    groups : mapping from str to str
+        The control groups, one per controller.
+    cores, gpus : bool
+        Whether jobs are bound to cores, and whether the machine has device files of GPUs.
+
+    Examples
+    --------
+    >>> unconfined({"memory": "/m"}, cores=True, gpus=False)
+    'what jobs get is only advisory without a usable control group for cpuset; see docs/security.md'
+    """
+    needed = ["memory", *["cpuset"] * cores, *["devices"] * gpus]
+    # Only root may deny devices.
+    lacking = [name for name in needed if name not in groups or (name == "devices" and os.geteuid() != 0)]
+    if not lacking:
+        return None
+    return (
+        f"what jobs get is only advisory without a usable control group for {', '.join(lacking)}; see docs/security.md"
+    )
+
+
 def group_name(folder: Path) -> str:
     """Return the name of a node task's group, which differs between the runners on a machine."""
     return f"{zlib.crc32(os.fsencode(folder.parent)):08x}-{folder.name}"
@@ -275,10 +320,10 @@ def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
             groups[UNIFIED] = folder, True
             with contextlib.suppress(OSError):
                 names = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
-                groups |= {name: (folder, True) for name in names if name in CONTROLLERS}
+                groups |= {name: (folder, True) for name in names if name in (*CONTROLLERS, *CONFINING)}
         elif kind == "cgroup":
             for name in options.split(" ")[-1].split(","):
-                if name in (*CONTROLLERS, FREEZER) and name in own:
+                if name in (*CONTROLLERS, *CONFINING, FREEZER) and name in own:
                     groups.setdefault(name, (_below(mount, inside, own[name]), False))
     return groups
 
@@ -318,11 +363,34 @@ def memory_problem(nodes: Mapping[str, tuple[int, int | None]], machine_bytes: i
 def machine_memory_bytes(root: str = "/proc/self") -> int:
     """Return this machine's memory [bytes], or the memory limit of this process's container if that is smaller."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for folder in around_of("memory", root).values():
+    for folder in _groups_around("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):  # the file may contain "max"
                 memory_bytes = min(memory_bytes, int((folder / name).read_text(encoding="ascii")))
     return memory_bytes
+
+
+def machine_cpus(root: str = "/proc/self") -> float | None:
+    """Return the limit of this process's container on CPU time [CPUs], or None."""
+    limits = []
+    for folder in _groups_around("cpu", root):
+        with contextlib.suppress(OSError, ValueError):  # the file may contain "max"
+            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+            limits.append(int(quota) / int(period))
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (
+                (folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii") for name in ("quota", "period")
+            )
+            limits += [int(quota) / int(period)] * (int(quota) > 0)
+    return min(limits, default=None)
+
+
+def _groups_around(controller: str, root: str) -> list[Path]:
+    """Return the folder of a process's group for a controller, and the folders of the groups that contain the group."""
+    folders = list(around_of(controller, root).values())
+    while folders and (folders[-1].parent / "cgroup.procs").exists():
+        folders.append(folders[-1].parent)
+    return folders
 
 
 def _below(mount: str, inside: str, path: str) -> Path:
@@ -362,6 +430,8 @@ def open_cgroups(
             if is_2 and controller != UNIFIED:
                 _pass_on(own, controller)
             folder.mkdir(mode=0o755, exist_ok=True)
+            if controller == "cpuset":
+                _fill_cpuset(folder)
             if is_2 and controller != UNIFIED:
                 _pass_on(folder, controller)
             if owner is not None:
@@ -373,6 +443,14 @@ def open_cgroups(
         with contextlib.suppress(OSError):
             folders.pop(FREEZER).rmdir()
     return Cgroups(ControlGroup(folders))
+
+
+def _fill_cpuset(folder: Path | None) -> None:
+    """Give a new version 1 group the processors and memory nodes of its parent; until then it can have no processes."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if folder is not None and (folder / name).exists() and not (folder / name).read_text(encoding="ascii").strip():
+            with contextlib.suppress(OSError):  # version 2 inherits them
+                (folder / name).write_text((folder.parent / name).read_text(encoding="ascii"), encoding="ascii")
 
 
 def _pass_on(folder: Path, controller: str) -> None:
@@ -399,5 +477,6 @@ def _hand_over(folder: Path, owner: tuple[int, int]) -> None:
 
 if __name__ == "__main__":
     # The launcher runs this to create the group with a given name, owned by a uid and gid.
-    groups = open_cgroups(sys.argv[1], owner=(int(sys.argv[2]), int(sys.argv[3])))
+    every = (*CONTROLLERS, *CONFINING)
+    groups = open_cgroups(sys.argv[1], owner=(int(sys.argv[2]), int(sys.argv[3])), controllers=every)
     print(json.dumps(groups.paths))

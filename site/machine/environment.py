@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.site.launch import Launch, Rank, meeting_of
+from gridweave.site.launch import Launch, Rank, RankResources, meeting_of
 from gridweave.site.machine.folders import CALL, rate_path, user_folder
 from gridweave.site.machine.processes import TOKEN_VARIABLE
 
@@ -72,12 +72,14 @@ def rank_environment(
     """Return a rank's environment.
 
     Later variables override earlier ones: the machine's (only the `ALLOWED` ones if the job runs as another user),
-    those that PyTorch and similar libraries read, the job's, and gridweave's own.
+    those that PyTorch and similar libraries read, the job's, and gridweave's own, which include those that select GPUs.
     """
     size = launch.size if launch.size is not None else len(launch.ranks)
     meeting = meeting_of(launch.rendezvous)
     common = {"RANK": str(rank.rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local_rank)}
     common["LOCAL_WORLD_SIZE"] = str(len(launch.ranks))
+    if rank.resources:
+        common["OMP_NUM_THREADS"] = str(len(rank.resources.cores))
     if meeting is not None:
         common |= {"MASTER_ADDR": meeting.host.strip("[]"), "MASTER_PORT": str(meeting.port)}
     if launch.launcher:
@@ -97,10 +99,27 @@ def rank_environment(
         "GRIDWEAVE_FOLDER": str(folder),
         "GRIDWEAVE_RATE": str(rate_path(folder, launcher=launch.launcher)),
         TOKEN_VARIABLE: token,
+        **(_resource_variables(rank.resources) if rank.resources else {}),
     }
     merged = {**base, **common, **launch.environment, "PWD": working_directory(launch, folder), **own}
     merged.pop(SOCKET_VARIABLE, None)
     return merged | ({SOCKET_VARIABLE: str(FIRST_DESCRIPTOR)} if takes_socket(launch, rank) else {})
+
+
+def _resource_variables(resources: RankResources) -> dict[str, str]:
+    """Return the variables that describe what a rank has of its node, and restrict libraries to its GPUs."""
+    devices = resources.gpus if resources.devices is None else resources.devices
+    visible = ",".join(map(str, devices))
+    return {
+        "GRIDWEAVE_CORES": ",".join(map(str, resources.cores)),
+        "GRIDWEAVE_GPUS": ",".join(map(str, resources.gpus)),
+        "GRIDWEAVE_MEMORY_MB": str(resources.memory_mb or ""),
+        "CUDA_VISIBLE_DEVICES": visible,
+        # With CUDA's own order, the numbers would mean other GPUs.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "ROCR_VISIBLE_DEVICES": visible,
+        "NVIDIA_VISIBLE_DEVICES": visible or "void",
+    }
 
 
 def working_directory(launch: Launch, folder: Path) -> str:

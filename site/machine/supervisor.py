@@ -282,6 +282,7 @@ class Supervisor:
         launch = self.launch
         if launch.limits is not None and launch.groups:
             self.group = Cgroups(ControlGroup(launch.groups)).make(group_name(self.folder), launch.limits)
+            self.group.confine(launch.bound_threads, launch.denied or ())
         if launch.launcher:
             self.starter = starter = LauncherStarter(launch, self.folder, is_grouped=self.group is not None)
             self.selector.register(starter.news, selectors.EVENT_READ, lambda _: None)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import msgspec
 
 from gridweave.site.allocation import nodes_of_groups
 from gridweave.site.array_tasks import count_of, share_of
+from gridweave.site.disciplines.dictionary import counted_kinds
 from gridweave.site.job import DescribeJob, NodeIntervals, part_of_nodes, task_groups
 from gridweave.site.launch import Launch, NodePart, Rank
 from gridweave.site.messages import StartJob
 from gridweave.site.needs.beside import SharedTime
+from gridweave.site.resources.chunks import NodeKind
+from gridweave.site.run.numbers import RankNeed, needs_on, total_need
 from gridweave.site.run.runs import NodeTask, Run, SiteSettings
 
 GATE_FACTOR = 2
@@ -34,6 +40,7 @@ def make_run(
     Within each group of identical tasks, ranks are numbered in the order of the nodes. If nodes are shared, each rank
     has hardware threads, numbered from 0 on its node, core by core; `lanes` is the number of cores per node and of
     threads per core. If jobs get fractions of nodes, a node can have several ranks, and no rank is bound to threads.
+    If the site counts resources, each chunk has a rank; a single rank on the first node has all chunks there.
     The machine with the lowest rank comes first.
     """
     width = count_of(start.nodes)
@@ -43,21 +50,38 @@ def make_run(
     threads = _threads_by_node(start.threads, lanes[0] * lanes[1])
     program = described.request.program
     chosen = nodes[:1] if program.ranks == "first-node" else nodes
+    needs = _needs(counted_kinds(settings.policy), described, nodes)
+    ordinals = {node: ordinal for ordinal, node in enumerate(dict.fromkeys(nodes))} if needs else {}
     node_tasks: dict[str, NodeTask] = {}
     first = 0
     for machine in settings.machines:
         here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + machine.nodes]
         if here:
-            ranks = tuple(Rank(described.first_rank + number, number, threads.get(node)) for number, node in here)
+            ranks = tuple(
+                Rank(described.first_rank + number, ordinals.get(node, number), threads.get(node))
+                for number, node in here
+            )
             part = part_of_nodes(groups, [number for number, _ in here]) if gives_parts else None
             launch = _launch(settings, described, ranks, part)
             if threads:
                 launch = msgspec.structs.replace(launch, lanes=lanes)
-            node_tasks[machine.name] = NodeTask(launch, tuple(node - first for _, node in here))
+            of_ranks = tuple(needs[number] for number, _ in here) if needs else ()
+            node_tasks[machine.name] = NodeTask(launch, tuple(node - first for _, node in here), of_ranks)
         first += machine.nodes
     node_tasks = dict(sorted(node_tasks.items(), key=lambda item: item[1].launch.ranks[0].rank))
     shared = SharedTime(now_ms, now_ms) if threads else None
     return Run(described.job_id, described.attempt, described.request, width, now_ms, node_tasks, shared=shared)
+
+
+def _needs(kinds: Sequence[NodeKind], described: DescribeJob, nodes: Sequence[int]) -> list[RankNeed]:
+    """Return what each rank gets of its node; empty if the site does not count resources."""
+    if not kinds:
+        return []
+    request, kind_of = described.request, [kind for kind in kinds for _ in range(kind.count)]
+    by_node = [needs_on(kind_of[node], request.chunk, count) for node, count in Counter(nodes).items()]
+    if request.program.ranks == "first-node":
+        return [total_need(by_node[0])]
+    return [need for needs in by_node for need in needs]
 
 
 def _threads_by_node(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:

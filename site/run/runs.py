@@ -15,7 +15,7 @@ from gridweave.errors import OptionError
 from gridweave.settings import Changeable
 from gridweave.site.allocation import NO_PORT, Port, Ports
 from gridweave.site.array_tasks import ArrayTask, count_of, indexes_of, tasks_problem
-from gridweave.site.disciplines.dictionary import deciding
+from gridweave.site.disciplines.dictionary import counted_kinds, deciding
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import JobRequest, SignalName
 from gridweave.site.kernels.work import RATE_ONE
@@ -64,6 +64,7 @@ from gridweave.site.messages import (
 from gridweave.site.needs.beside import SharedTime, partners_of
 from gridweave.site.needs.estimates import UsualNeeds
 from gridweave.site.policy import SitePolicy
+from gridweave.site.run.numbers import NodeNumbers, RankNeed
 from gridweave.site.users.owner import OwnerPolicy
 from gridweave.site.users.registry import JobRegistry
 
@@ -118,6 +119,7 @@ class NodeTask(msgspec.Struct):
 
     launch: Launch
     slots: tuple[int, ...]  # see `StartRun`
+    needs: tuple[RankNeed, ...] = ()  # what each rank gets of its node; empty if the site does not count resources
     is_ready: bool = False  # whether the ranks are at the gate or past it
     has_started: bool = False  # whether the machine has reported the task's start or end
     has_run: bool = False  # whether the task may have run
@@ -330,6 +332,10 @@ def _shares_nodes(other: Run, run: Run) -> bool:
     )
 
 
+def _open_tasks(runs: Iterable[Run]) -> Iterator[tuple[str, NodeTask]]:
+    return (item for run in runs for item in run.node_tasks.items() if not item[1].is_over)
+
+
 def _ranks_at(run: Run) -> dict[str, tuple[int, NodePart | None]]:
     return {
         machine: (len(node_task.launch.ranks), node_task.launch.part) for machine, node_task in run.node_tasks.items()
@@ -363,6 +369,7 @@ class Runs:
 
     def __init__(self, settings: SiteSettings, registry: JobRegistry) -> None:
         self.ports = Ports(settings.machines)
+        self.numbers = NodeNumbers(settings.machines, counted_kinds(settings.policy))
         self.over: dict[int, Run] = {}
         self.begun: list[Run] = []
         self._registry = registry
@@ -390,6 +397,7 @@ class Runs:
         """Restore a state that was saved with the same machines."""
         self._runs = {run.job_id: run for run in state.runs}
         self._full, self._users = state.full, state.users
+        self.numbers.restore(_open_tasks(state.runs))
         self.ports.restore(state.ports, state.hosts, state.secrets)
 
     def begin(self) -> None:
@@ -461,6 +469,7 @@ class Runs:
             self._begin(run)
 
     def _begin(self, run: Run) -> None:
+        self.numbers.take(run.node_tasks)
         self._registry.out += [
             StartRun(machine, node_task.launch, node_task.slots) for machine, node_task in run.node_tasks.items()
         ]
@@ -470,6 +479,8 @@ class Runs:
 
     def in_way(self, run: Run) -> list[int]:
         """Return the jobs that must leave this run's nodes before it can begin."""
+        if self.numbers.has_free(run.node_tasks):
+            return []
         others = ((job_id, other) for job_id, other in self._runs.items() if other is not run and self._leaves(other))
         return [job_id for job_id, other in others if _shares_nodes(other, run)]
 
@@ -706,6 +717,7 @@ class Runs:
         node_task, program = run.node_tasks[event.machine], run.request.program
         node_task.has_started, node_task.has_run = True, node_task.has_run or event.has_run
         node_task.end = event
+        self.numbers.give(event.machine, node_task)
         again = event.outcome == "lost" and program.if_lost == "requeue"
         if again or (event.outcome != "finished" and node_task.launch.end_on_failure):
             self._end_tasks(run, f"its part on {event.machine} has ended: {event.outcome}")
@@ -779,6 +791,7 @@ class Runs:
             assert not all(node_task.is_over for node_task in run.node_tasks.values()), (
                 f"job {run.job_id} is over and still here"
             )
+        self.numbers.check_invariants(_open_tasks(self._runs.values()))
         every = [*expected_ports, *(run.port for run in self._runs.values())]
         ports = [(port.machine, port.number) for port in every if port.number]
         assert len(ports) == len(set(ports)), "a port is given twice"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gridweave.errors import UnavailableError
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver, OutputRead, node_cores
+from gridweave.site.machine.hardware.bind import HostShare, bind
+from gridweave.site.machine.hardware.find import Hardware, find_hardware
 from gridweave.site.messages import Machine, Probed
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
@@ -25,6 +31,8 @@ from gridweave.site.service.clock import Clock
 from gridweave.site.service.probe_server import ProbeServer
 from gridweave.site.service.prober import Address, ProbePlan, Prober, Probing
 
+logger = logging.getLogger("gridweave.live")
+
 
 class AgentActor(LiveActor):
     """The actor of a machine's agent: a thin shell around its `AgentDriver`.
@@ -39,6 +47,10 @@ class AgentActor(LiveActor):
         The sites to measure, each with the name of the machine that answers probes there.
     host : str
         Address at which other machines reach this machine; by default the address known to Ray.
+    kinds : tuple of NodeKind
+        The kind of each node of this machine, if the site counts resources.
+    share : HostShare, optional
+        Which of the host's cores and GPUs its nodes get, if other machines of the grid are on the same host.
     """
 
     def __init__(
@@ -54,18 +66,22 @@ class AgentActor(LiveActor):
         calls: Calls,
         host: str = "",
         rules: MachineRules = ANY_JOBS,
+        kinds: tuple[NodeKind, ...] = (),
+        share: HostShare | None = None,
         **own: str,
     ) -> None:
         super().__init__(agent_actor(site, machine.name), **own)
         self._calls, self._site = calls, site
-        cores = () if virtual else node_cores(machine.nodes)
+        real: dict[str, Any] = {"cores": () if virtual else node_cores(machine.nodes)}
+        if kinds:
+            real = _real_nodes(machine.name, kinds, share, virtual=virtual)
         host = host or node_ip()
         self._driver = AgentDriver(
             machine.name,
             Path(folder),
             self._report,
             host=host,
-            cores=cores,
+            **real,
             nodes=machine.nodes,
             rules=rules,
             secret=secrets.token_hex(16),
@@ -145,3 +161,13 @@ class AgentActor(LiveActor):
         for task in self._tasks:
             task.cancel()
         await self._driver.close()
+
+
+def _real_nodes(name: str, kinds: Sequence[NodeKind], share: HostShare | None, *, virtual: bool) -> dict[str, Any]:
+    """Return the arguments of an `AgentDriver` for nodes of these kinds, and log what differs from the machine."""
+    hardware = Hardware(cores=0, memory_mb=0) if virtual else find_hardware()
+    binding = bind(hardware, kinds, share)
+    for note in () if virtual else binding.notes:
+        logger.warning("machine %s: %s", name, note)
+    devices = {gpu.number: gpu.device for gpu in hardware.gpus if gpu.device is not None}
+    return {"cores": binding.cores, "gpus": binding.gpus, "gpu_devices": devices}

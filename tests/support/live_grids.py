@@ -31,14 +31,17 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service import backend as backend_module
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
-from gridweave.grid.service.cluster import SitePlan
+from gridweave.grid.service.cluster import SitePlan, machines_with_kinds
 from gridweave.grid.service.doors import CallsOverLinks, FarSite, LinksDoor, SiteDoor, carry, close_links, serve_door
 from gridweave.grid.service.driver import GridDriver
 from gridweave.grid.service.queries import GridQueries
 from gridweave.grid.service.serve import GridService, SiteService
 from gridweave.site.disciplines.dictionary import counted_kinds
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver
+from gridweave.site.machine.hardware.bind import bind
+from gridweave.site.machine.hardware.find import Hardware
 from gridweave.site.machine.processes import strays
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
@@ -78,6 +81,10 @@ class LocalGrid:
     rules : dict from str to MachineRules, optional
         Per site, which users' jobs its machines start and under which accounts. By default the machines start all
         users' jobs, as the user of this process.
+    policies : dict from str to Policy, optional
+        Policies of sites; by default a queue of whole nodes.
+    hardware : dict from str to Hardware, optional
+        What machines have (``north/m0``), at sites that count resources; by default no core that could be bound.
     maxima : Quotas
         Quotas of the grid's users.
     kinds : dict from str to tuple of NodeKind, optional
@@ -107,11 +114,14 @@ class LocalGrid:
         sites: tuple[tuple[str, tuple[int, ...]], ...] = SITES,
         *,
         rules: Mapping[str, MachineRules] | None = None,
+        policies: Mapping[str, Policy] | None = None,
+        hardware: Mapping[str, Hardware] | None = None,
         quotas: Quotas = NO_QUOTAS,
         kinds: Mapping[str, tuple[NodeKind, ...]] | None = None,
         **options: Any,
     ) -> None:
         self.folder, self.away = folder, set[str]()
+        self._hardware = hardware or {}
         self._rules, self._quotas = rules or {}, quotas
         self.settings = [
             SiteSettings(
@@ -121,7 +131,7 @@ class LocalGrid:
                     Machine(name=f"m{place}", nodes=count, ports=meeting_ports(10 * number + place))
                     for place, count in enumerate(nodes)
                 ),
-                policy=SitePolicy(kinds=(kinds or {}).get(name, ())),
+                policy=(policies or {}).get(name, SitePolicy(kinds=(kinds or {}).get(name, ()))),
                 owner=OwnerPolicy(),
             )
             for number, (name, nodes) in enumerate(sites)
@@ -142,8 +152,8 @@ class LocalGrid:
         """Start the grid."""
         self._patience.start()
         for settings in self.settings:
-            for agent in settings.machines:
-                await self._start_agent(settings.name, agent.name)
+            for agent, kinds in machines_with_kinds(settings):
+                await self._start_agent(settings.name, agent.name, kinds)
         for settings in self.settings:
             self._start_site(settings)
         machines = tuple(tuple(agent.name for agent in settings.machines) for settings in self.settings)
@@ -154,13 +164,18 @@ class LocalGrid:
         self._spawn(self.driver.run())
         return self
 
-    async def _start_agent(self, site: str, name: str) -> None:
+    async def _start_agent(self, site: str, name: str, kinds: tuple[NodeKind, ...]) -> None:
         async def report(data: bytes) -> None:
             await self._carried(site_actor(site), self.sites[site].report(data))
 
         root = self.folder / site / name
         root.mkdir(parents=True, exist_ok=True)
-        driver = AgentDriver(name, root, report, rules=self._rules.get(site, ANY_JOBS))
+        own: dict[str, Any] = {}
+        if kinds:
+            hardware = self._hardware.get(f"{site}/{name}", Hardware(cores=0, memory_mb=0))
+            binding = bind(hardware, kinds)
+            own = {"cores": binding.cores, "gpus": binding.gpus}
+        driver = AgentDriver(name, root, report, rules=self._rules.get(site, ANY_JOBS), **own)
         await driver.open()
         self.agents[f"{site}/{name}"] = driver
         self._doors[agent_actor(site, name)] = Door(driver, ("part",))

@@ -51,6 +51,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --fresh: do not ask
 _CHECK = "Only check the file, whether the journals match it, and the Slurm of its sites."
 _Check = Annotated[bool, typer.Option("--check", help=_CHECK)]
 _Example = Annotated[bool, typer.Option("--example", help="Print an example file and exit.")]
+_SHOW = "Print the cores, memory and GPUs of this machine, as a site of a GRID.toml, and exit."
+_ShowMachine = Annotated[bool, typer.Option("--show-machine", help=_SHOW)]
 
 
 def up(
@@ -61,6 +63,7 @@ def up(
     yes: Yes = False,
     check: _Check = False,
     example: _Example = False,
+    show_machine: _ShowMachine = False,
     as_json: Json = False,
 ) -> None:
     """Start a whole grid on this machine: a local Ray, the sites, the meta-scheduler and the gateway.
@@ -77,6 +80,9 @@ def up(
         from gridweave.grid.config.reading import default_text
 
         typer.echo(default_text(), nl=False)
+        return
+    if show_machine:
+        _show_machine(as_json)
         return
     if yes and not fresh:
         raise OptionError("--yes", "works only with --fresh")
@@ -95,6 +101,20 @@ def up(
         print_json(_plain_report(done))
     else:
         _print_report(done)
+
+
+def _show_machine(as_json: bool) -> None:
+    from gridweave.grid.config.found import kinds_of_machines, site_text
+    from gridweave.site.machine.hardware.find import find_hardware
+
+    hardware = find_hardware()
+    if hardware.problem:
+        say(hardware.problem)
+    kinds = kinds_of_machines([hardware])
+    if as_json:
+        print_json({"machine": plain(hardware), "kinds": [plain(kind) for kind in kinds]})
+        return
+    typer.echo(f"# {hardware.text}\n{site_text(kinds)}")
 
 
 def _start(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> StartReport:
@@ -194,7 +214,7 @@ def _spec(file: str | None, name: str, address: str | None, fresh: bool) -> tupl
     """
     from gridweave.grid.config.local_state import read_grid_state
     from gridweave.grid.config.reading import grid_of_text, read_grid
-    from gridweave.grid.service.local import grid_spec
+    from gridweave.grid.service.local import grid_spec, hardware_notes
     from gridweave.site.machine.cgroups import memory_problem
 
     last = read_grid_state(name)
@@ -208,7 +228,11 @@ def _spec(file: str | None, name: str, address: str | None, fresh: bool) -> tupl
     nodes = {site.name: (site.node_count, site.launcher.limits.memory_bytes) for site in read.sites}
     if address is None and (problem := memory_problem(nodes)):
         say(problem)
-    return grid_spec(read, name=name, address=address), last
+    kept = {} if last is None or fresh else last.found
+    spec = grid_spec(read, name=name, address=address, found=kept)
+    for note in hardware_notes(spec):
+        say(note)
+    return spec, last
 
 
 def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:

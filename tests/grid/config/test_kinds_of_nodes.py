@@ -147,7 +147,8 @@ placement = "best"
         ("kinds = []", "3: sites.kinds: is empty; expected at least one kind"),
         ("", "1: sites.nodes: is missing; give the number of nodes, or kinds"),
         ("nodes = 0", "3: sites.nodes: is 0; a whole number >= 1 is needed"),
-        ("kinds = 3", "3: sites.kinds: is 3; a list is needed"),
+        ('kinds = "fund"', "3: sites.kinds: is 'fund'; expected a list of kinds, or 'found'"),
+        ("kinds = 3", "3: sites.kinds: is 3; a text or a list is needed"),
         ('nodes = 3\nplacement = "first-fit"', "4: sites.placement: is for a site with kinds"),
         (
             'discipline = "gang"\nkinds = [{ name = "a", count = 6 }]',

@@ -1,0 +1,1 @@
+"""What a machine has: its cores, memory and GPUs, and which of them each node gets."""
