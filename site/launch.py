@@ -90,6 +90,8 @@ class Rank(msgspec.Struct, frozen=True):
     node: int = 0  # number of its node within the job, from 0; a machine can provide several nodes of a job
     # Allowed hardware threads, as numbered by the operating system; ``None``: inherited from the parent process.
     threads: tuple[int, ...] | None = None
+    # Environment variables of this rank alone, e.g. the GPUs of its chunk; added by the machine.
+    variables: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

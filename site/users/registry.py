@@ -57,6 +57,7 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Res
         forms=request.forms,
         if_evicted=request.program.if_evicted,
         assumed=None if request.resources else assumed,
+        chunk=request.chunk,
     )
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,6 +31,7 @@ from gridweave.site.job import Accepted, JobRecord, JobRequest, Program, Resourc
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.lifecycle import OVER
 from gridweave.site.messages import Machine, RunStarted
+from gridweave.site.resources.chunks import Chunk
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import GRID
@@ -110,18 +112,35 @@ class SlurmCluster:
     """A cluster whose nodes are all on this machine, with the partition main."""
 
     def __init__(
-        self, folder: Path, name: str, nodes: int, longest: str = "INFINITE", more: str = "", memory_mb: int = 1
+        self,
+        folder: Path,
+        name: str,
+        nodes: int,
+        longest: str = "INFINITE",
+        more: str = "",
+        memory_mb: int = 1,
+        *,
+        cpus: int = 2,
+        of_nodes: Sequence[str] = (),
+        gres: str = "",
     ) -> None:
+        """Write the configuration; ``of_nodes`` has further settings of the first nodes, ``gres`` is gres.conf."""
         self.folder, self.name, self.nodes = folder, name, nodes
         self.conf = folder / "slurm.conf"
         port, *ports = [unused_port() for _ in range(nodes + 1)]
         host = socket.gethostname().partition(".")[0]
-        same = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory={memory_mb}"
-        lines = [f"NodeName={name}{number + 1} {same} Port={each}" for number, each in enumerate(ports)]
+        same = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory_mb}"
+        own = [*of_nodes, *[""] * (nodes - len(of_nodes))]
+        lines = [
+            f"NodeName={name}{number + 1} {same} Port={port} {more}"
+            for number, (port, more) in enumerate(zip(ports, own, strict=True))
+        ]
         for each in ("state", "spool"):
             (folder / each).mkdir(parents=True)
         told = {"name": name, "host": host, "port": port, "folder": folder, "longest": longest, "more": more}
         self.conf.write_text(_CONF.format(nodes="\n".join(lines), **told))
+        if gres:
+            (folder / "gres.conf").write_text(gres)
 
     def run(self, *command: str) -> str:
         """Run a Slurm command and return its output."""
@@ -206,7 +225,13 @@ class SlurmCluster:
 
 @contextlib.contextmanager
 def running_cluster(
-    folder: Path, name: str, nodes: int, longest: str = "INFINITE", more: str = "", memory_mb: int = 1
+    folder: Path,
+    name: str,
+    nodes: int,
+    longest: str = "INFINITE",
+    more: str = "",
+    memory_mb: int = 1,
+    **options: Any,
 ) -> Iterator[SlurmCluster]:
     """Yield a running cluster; skip the test if Slurm is missing or the user is not root."""
     if None in map(daemon, ("slurmctld", "slurmd", "sbatch", "munged")):
@@ -217,7 +242,7 @@ def running_cluster(
         Path("/run/munge").mkdir(exist_ok=True)
         shutil.chown("/run/munge", "munge", "munge")
         subprocess.run(["su", "-s", "/bin/sh", "munge", "-c", "/usr/sbin/munged"], check=True)
-    cluster = SlurmCluster(folder, name, nodes, longest, more, memory_mb)
+    cluster = SlurmCluster(folder, name, nodes, longest, more, memory_mb, **options)
     try:
         cluster.up()
         yield cluster
@@ -279,7 +304,7 @@ class BatchSite:
         self, cluster: SlurmCluster, folder: Path, policy: BatchPolicy = BY_JOBS, name: str = "two", number: int = 0
     ) -> None:
         self.cluster, self.folder, self.policy, self.name, self.number = cluster, folder, policy, name, number
-        slurm = SlurmSettings(partition="main", conf=str(cluster.conf))
+        slurm = SlurmSettings(partition="main", conf=str(cluster.conf), chunks=policy.chunks)
         self.plan = BatchPlan(settings=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
         self.slurm = DeafSlurm(slurm)
         self.driver: BatchSiteDriver
@@ -326,11 +351,13 @@ class BatchSite:
         limit_ms: int = 60_000,
         key: str = "",
         resources: Resources | None = None,
+        chunk: Chunk | msgspec.UnsetType = msgspec.UNSET,
         **program: object,
     ) -> int:
         """Submit a job of one of the site's own users and return its number."""
         made = Program(argv=argv, **program)  # type: ignore[arg-type]
-        request = JobRequest(program=made, nodes=nodes, limit_ms=limit_ms, user="anna", resources=resources)
+        told = {"limit_ms": limit_ms, "user": "anna", "resources": resources, "chunk": chunk}
+        request = JobRequest(program=made, nodes=nodes, **told)  # type: ignore[arg-type]
         (answer,) = await self.driver.submit([(key or f"{argv}{nodes}{self.driver.clock.now_ms()}", request)])
         assert isinstance(answer, Accepted), answer
         return answer.job_id
@@ -488,7 +515,7 @@ class FakeBatch:
         )
         return number
 
-    def script(self, command: tuple[str, ...], given: str = "") -> str:
+    def script(self, command: tuple[str, ...], given: str = "", chunk: Chunk | None = None, width: int = 0) -> str:
         """Return a text that is never run as a script."""
         return f"{command} {given}"
 
