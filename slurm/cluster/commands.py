@@ -173,13 +173,13 @@ class Slurm(BatchSystem):
         # No CPU binding: the agent has all that the job has on the node, and pins the ranks itself. The agents' step
         # takes no resources from the allocation, since srun and mpirun in a job start their own steps there.
         step = "srun --ntasks-per-node=1 --overlap --mem=0 --kill-on-bad-exit=0 --cpu-bind=none"
-        given = f"<<'{END_OF_GIVEN}'\n{stdin}\n{END_OF_GIVEN}\n"
+        heredoc = f"<<'{END_OF_GIVEN}'\n{stdin}\n{END_OF_GIVEN}\n"
         if chunk is None or chunk.is_whole:
             tasks = "export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE"
-            return f"{once}\n{tasks}\nexec {step} sh -c '{_ON_NODE}' node {shlex.join(command)} {given}"
+            return f"{once}\n{tasks}\nexec {step} sh -c '{_ON_NODE}' node {shlex.join(command)} {heredoc}"
         run = f"sh -c '{_CHUNKS_ON_NODE}' node {shlex.join(command)}"
         if not chunk.gpus:
-            return f"{once}\n{_SAVED}\nexec {step} {run} {given}"
+            return f"{once}\n{_SAVED}\nexec {step} {run} {heredoc}"
         gpus = f"--relative=$node --nodes=1 --ntasks=1 --gpus=$((chunks * {chunk.gpus}))"
         others = ",".join(f"{name}:$((chunks * {amount}))" for name, amount in chunk.others)
         step = f"{step} {gpus} {f'--gres={others} ' if others else ''}{run}"

@@ -80,8 +80,8 @@ class LookByCommands(Look):
         self._strange = set(strange)
         seen = read_sinfo(nodes, partition)
         if self._settings.chunks:
-            each = await run("sinfo", "--noheader", "--Node", f"--partition={partition}", f"--Format={NODES_FORMAT}")
-            seen = msgspec.structs.replace(seen, details=read_nodes(each))
+            lines = await run("sinfo", "--noheader", "--Node", f"--partition={partition}", f"--Format={NODES_FORMAT}")
+            seen = msgspec.structs.replace(seen, details=read_nodes(lines))
         return seen, jobs
 
     @override

@@ -195,7 +195,7 @@ def groups_of(
         Names of the nodes that are up.
     """
     columns = columns_of(kinds)
-    places = {msgspec.structs.replace(kind, count=1): place for place, kind in enumerate(kinds)}
+    indexes = {msgspec.structs.replace(kind, count=1): index for index, kind in enumerate(kinds)}
     groups = []
     for node in nodes:
         if node.name not in up:
@@ -205,5 +205,5 @@ def groups_of(
         free = node.free(kind, columns) if is_usable else (0,) * len(columns)
         is_idle = free == capacity_of(kind, columns)
         end_ms = 0 if is_idle else ends.get(node.name)
-        groups.append(NodeGroup(places[kind], 1, free, UNKNOWN_MS if end_ms is None else end_ms))
+        groups.append(NodeGroup(indexes[kind], 1, free, UNKNOWN_MS if end_ms is None else end_ms))
     return tuple(groups)

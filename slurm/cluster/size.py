@@ -22,8 +22,8 @@ class JobSize(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    nodes : (int, int)
-        Smallest and largest number of nodes.
+    nodes : (int, int), optional
+        Smallest and largest number of nodes, of which Slurm takes the smallest on which the job can start; None: any.
     exclusive : bool
         Whether no other job may run on the nodes.
     tasks, cpus_per_task, memory_mib : int
@@ -38,7 +38,7 @@ class JobSize(msgspec.Struct, frozen=True, kw_only=True):
         Features that every node must have.
     """
 
-    nodes: tuple[int, int]
+    nodes: tuple[int, int] | None
     exclusive: bool = False
     tasks: int = 0
     cpus_per_task: int = 0
@@ -71,9 +71,9 @@ def size_of(request: AllocationRequest, *, gpus_per_task: bool = True) -> JobSiz
             problem = f"Slurm counts {names} per node, and the job has {request.width} chunks on unknown nodes"
             raise InputError(f"{problem}; submit it with --per-node, so that the number on each node is known")
         per_node = 1
-    nodes = (request.width // per_node,) * 2 if per_node else (1, min(request.width, request.nodes))
+    nodes = (1, request.nodes) if request.nodes < request.width else None
     return JobSize(
-        nodes=(nodes[0], nodes[1]),
+        nodes=(request.width // per_node, request.width // per_node) if per_node else nodes,
         exclusive=chunk.exclusive,
         tasks=request.width,
         cpus_per_task=chunk.cores,
@@ -96,21 +96,23 @@ def memory_per_cpu_mib(chunk: Chunk) -> int:
     return -(-chunk.memory_mb * _MB // (_MIB * chunk.cores))
 
 
-def sbatch_options(size: JobSize, given: Iterable[str]) -> list[str]:
-    """Return the options of ``sbatch`` for a size and the options given for the job, as ``name=value``.
+def sbatch_options(size: JobSize, further: Iterable[str]) -> list[str]:
+    """Return the options of ``sbatch`` for a size, and the further options of the job, as ``name=value``.
 
-    Given features and generic resources are asked for in addition to those of the size. Memory that the job asks for
-    per chunk takes the place of memory in the given options.
+    Features and generic resources in the further options are asked for in addition to those of the size. Memory per
+    chunk takes the place of memory in the further options.
     """
-    low, high = size.nodes
-    options = [f"--nodes={low}" if low == high else f"--nodes={low}-{high}"]
+    options = []
+    if size.nodes is not None:
+        low, high = size.nodes
+        options += [f"--nodes={low}"] if low == high else [f"--nodes={low}-{high}", "--use-min-nodes"]
     options += ["--exclusive"] if size.exclusive else []
     if size.tasks:
         options += [f"--ntasks={size.tasks}", f"--cpus-per-task={size.cpus_per_task}"]
         options += [f"--mem-per-cpu={size.memory_mib}M"] if size.memory_mib else []
         options += [f"--ntasks-per-node={size.per_node}"] if size.per_node else []
         options += [f"--gpus-per-task={size.gpus_per_task}"] if size.gpus_per_task else []
-    named = _named(given)
+    named = _named(further)
     kept = [(name, value) for name, value in named if not (size.memory_mib and name in ("mem", "mem-per-cpu"))]
     if size.labels:
         kept = _with(kept, "constraint", features(_last(kept, "constraint"), size.labels))
@@ -121,13 +123,15 @@ def sbatch_options(size: JobSize, given: Iterable[str]) -> list[str]:
 
 def rest_fields(size: JobSize, version: str) -> dict[str, Any]:
     """Return the fields of a job for slurmrestd; the caller adds the features (`features`)."""
-    low, high = size.nodes
     is_flat = version in FLAT
-    fields: dict[str, Any]
-    if is_flat:
-        fields = {"nodes": low if low == high else [low, high]}
-    else:
-        fields = {"minimum_nodes": low, "maximum_nodes": high}
+    fields: dict[str, Any] = {}
+    if size.nodes is not None:
+        low, high = size.nodes
+        if is_flat:
+            fields = {"nodes": low} if low == high else {"nodes": [low, high], "minimum_nodes": True}
+        else:
+            fields = {"minimum_nodes": low, "maximum_nodes": high}
+            fields |= {"flags": ["USE_MIN_NODES"]} if low < high else {}
     if size.exclusive:
         fields |= {"exclusive": "exclusive"} if is_flat else {"shared": ["none"]}
     if not size.tasks:
@@ -148,17 +152,17 @@ def rest_fields(size: JobSize, version: str) -> dict[str, Any]:
     return fields
 
 
-def features(given: str, labels: tuple[str, ...]) -> str:
-    """Return the features to ask for: the given ones, in Slurm's form, and all labels.
+def features(constraint: str, labels: tuple[str, ...]) -> str:
+    """Return the features to ask for: those of a constraint in Slurm's form, and all labels.
 
     Examples
     --------
     >>> features("", ("ib", "milan")), features("a|b", ("ib",))
     ('ib&milan', '(a|b)&ib')
     """
-    if given and labels and not given.replace("_", "").replace("-", "").isalnum():
-        given = f"({given})"
-    return "&".join(filter(None, (given, *labels)))
+    if constraint and labels and not constraint.replace("_", "").replace("-", "").isalnum():
+        constraint = f"({constraint})"
+    return "&".join(filter(None, (constraint, *labels)))
 
 
 def _named(options: Iterable[str]) -> list[tuple[str, str]]:

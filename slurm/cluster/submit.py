@@ -54,8 +54,8 @@ class ByCommands(Submitter):
             raise InputError("submit: is 'sudo', but sudo is not on the path; install it (docs/slurm.md)")
         if user.runs_as:
             whose = f"runs_as {user.runs_as}: {whose}"
-        given = (f"--{option.removeprefix('--')}" for option in settings.options)
-        options = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", *self._accounts(user.account), *given)
+        further = (f"--{option.removeprefix('--')}" for option in settings.options)
+        options = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", *self._accounts(user.account), *further)
         try:
             await self._submit(options, "#!/bin/sh\ntrue\n", user.runs_as)
         except InputError as error:

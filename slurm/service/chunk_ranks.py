@@ -106,8 +106,8 @@ def rank_variables(number: int, slot: int, chunks: int, environment: Mapping[str
     variables = {}
     for name in DEVICES:
         devices = environment[name].split(",") if environment.get(name) else []
-        each, rest = divmod(len(devices), chunks)
-        if each and not rest:
-            variables[name] = ",".join(devices[slot * each : (slot + 1) * each])
+        share, rest = divmod(len(devices), chunks)
+        if share and not rest:
+            variables[name] = ",".join(devices[slot * share : (slot + 1) * share])
     numbers = {"SLURM_PROCID": str(number), "SLURM_LOCALID": str(slot)}
     return variables | {name: value for name, value in numbers.items() if name in environment}
