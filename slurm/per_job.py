@@ -326,6 +326,17 @@ class AskedJobs(Discipline):
             return 0
         return chunks_at(job.chunk, snapshot.kinds, self._groups(now_ms), now_ms)
 
+    def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
+        """Return how many of a new job's chunks fit now, and that the batch system decides; "" without chunks."""
+        if not self._counts(job):
+            return ""
+        fitting = self.chunks_now(now_ms, job)
+        if run.start_ms == now_ms:
+            return f"{fitting} such chunks fit now, and it could start at once if the batch system agrees"
+        waiting = f", after {len(self._in_order())} waiting jobs of this site" if self._in_order() else ""
+        now = f"{min(fitting, job.width)} of its {job.width} chunks fit now{waiting}"
+        return f"{now}; the batch system decides when the others do, and promises nothing"
+
     def _earliest_chunks_ms(self, now_ms: int, job: Job) -> int | None:
         """Return when a job's chunks are forecast to fit, after those of all waiting jobs; None if never or unknown."""
         assert isinstance(job.chunk, Chunk), "asked for a job without chunks"
@@ -466,6 +477,10 @@ class OneAllocationPerJob(NodeSource):
     @override
     def idle(self) -> int:
         return self.discipline.idle
+
+    @override
+    def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
+        return self.discipline.outlook(now_ms, job, run)
 
     @property
     @override

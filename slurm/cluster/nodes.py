@@ -174,9 +174,11 @@ def kinds_of(nodes: Iterable[NodeDetails]) -> tuple[NodeKind, ...]:
     """Return the kinds of nodes, by their capacities and features. They have no names, because Slurm knows none."""
     counts = Counter(node.kind for node in nodes)
     kinds = (msgspec.structs.replace(kind, count=count) for kind, count in counts.items())
-    return tuple(
-        sorted(kinds, key=lambda kind: (kind.cores, kind.memory_mb or 0, kind.gpus, kind.gpu_type, repr(kind)))
-    )
+    return tuple(sorted(kinds, key=_order_of))
+
+
+def _order_of(kind: NodeKind) -> tuple[object, ...]:
+    return kind.cores, kind.memory_mb or 0, kind.gpus, kind.gpu_type, kind.others, kind.labels
 
 
 def groups_of(

@@ -31,7 +31,8 @@ from gridweave.site.job import Accepted, JobRecord, JobRequest, Program, Resourc
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.lifecycle import OVER
 from gridweave.site.messages import Machine, RunStarted
-from gridweave.site.resources.chunks import Chunk
+from gridweave.site.resources.chunks import Chunk, NodeKind
+from gridweave.site.resources.groups import NodeGroup
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import GRID
@@ -491,6 +492,8 @@ class FakeBatch:
         self.past: list[Allocation] = []
         self.longest_ms: int | None = None
         self.apply: tuple[AllocationEnd, str] | None = None
+        self.kinds: tuple[NodeKind, ...] = ()
+        self.groups: tuple[NodeGroup, ...] = ()
 
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
         """Return no problems."""
@@ -500,7 +503,9 @@ class FakeBatch:
         """Return the allocations whose names begin with a prefix; all nodes are idle."""
         self._fail("view")
         found = tuple(each for each in self.queue.values() if each.name.startswith(prefix))
-        return BatchView(nodes=NODES, idle=NODES, longest_ms=self.longest_ms, allocations=found)
+        seen = {"kinds": self.kinds, "groups": self.groups, "longest_ms": self.longest_ms}
+        nodes = sum(kind.count for kind in self.kinds) or NODES
+        return BatchView(nodes=nodes, idle=NODES, allocations=found, **seen)  # type: ignore[arg-type]
 
     async def submit(self, request: AllocationRequest) -> str:
         """Accept a request, which then waits, and return its number."""
@@ -584,21 +589,28 @@ class KeptSite:
         await self.reconciler.follow()
 
     async def submit(
-        self, user: str = "anna", nodes: int = 1, limit_ms: int = 60_000, options: tuple[str, ...] = ()
+        self,
+        user: str = "anna",
+        nodes: int = 1,
+        limit_ms: int = 60_000,
+        options: tuple[str, ...] = (),
+        chunk: Chunk | msgspec.UnsetType = msgspec.UNSET,
     ) -> int:
         """Submit a job and return its number."""
-        program = Program(argv=("true",))
-        request = JobRequest(program=program, nodes=nodes, limit_ms=limit_ms, user=user, batch_options=options)
+        made = {"program": Program(argv=("true",)), "batch_options": options, "chunk": chunk}
+        request = JobRequest(nodes=nodes, limit_ms=limit_ms, user=user, **made)  # type: ignore[arg-type]
         (answer,) = await self.driver.submit([(f"{len(self.driver.site.registry.records)} {user}", request)])
         assert isinstance(answer, Accepted), answer
         return answer.job_id
 
-    async def starts(self, job_id: int) -> None:
-        """Let the last allocation start and its nodes report, and the job run on them."""
+    async def starts(self, job_id: int, chunks: Sequence[int] = ()) -> None:
+        """Let the last allocation start and its nodes report, with these chunks if any, and the job run on them."""
         number, last = list(self.batch.queue.items())[-1]
         self.batch.change(number, state="running", reason="")
-        for node in range(self.batch.requests[-1].nodes):
-            await self.hub.hello(self.shared.key(last.name), last.name, node, number, "host", "")
+        first = 0
+        for count in chunks or (1,) * self.batch.requests[-1].nodes:
+            await self.hub.hello(self.shared.key(last.name), last.name, first, number, "host", "", count)
+            first += count
         await self.round()
         for machine, attempt, _ in self.driver.site.runs.unfinished(job_id):
             await self.driver.apply(RunStarted(machine, job_id, attempt))
