@@ -111,6 +111,8 @@ class Rank(msgspec.Struct, frozen=True):
     threads: tuple[int, ...] | None = None
     # Left out of messages at sites that give out whole nodes, as in releases that did not count resources.
     resources: RankResources | msgspec.UnsetType = msgspec.UNSET
+    # Environment variables of this rank alone, e.g. the GPUs of its chunk; added by the machine.
+    variables: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

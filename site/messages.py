@@ -38,6 +38,8 @@ from gridweave.site.job import (
 )
 from gridweave.site.launch import ANYONE, AcceptedUsers, Launch, NodeSharing, Outcome, Ran, RankReport, Used
 from gridweave.site.quotas import QuotasChanged
+from gridweave.site.resources.chunks import NodeKind
+from gridweave.site.resources.groups import NodeGroup
 
 # No message contains a reference cycle, so the garbage collector can skip them (``gc=False``).
 
@@ -109,6 +111,8 @@ class RequestStatus(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     # Whether the batch system has considered the request but not granted it yet; until then, its start is unknown.
     is_put_off: bool = False
+    # For a ready job that asked for chunks: how many of them each of its nodes has, in the order of its ranks.
+    chunks: tuple[int, ...] = ()
 
 
 class BatchSnapshot(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
@@ -119,6 +123,9 @@ class BatchSnapshot(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
     free_from: tuple[tuple[int, int], ...]  # (time, number of nodes expected to be free from that time), ascending
     asks: tuple[RequestStatus, ...] = ()
     problem: str = ""  # why the batch system does not answer; empty if it answers
+    # If jobs may ask for chunks: the kinds of the batch system's nodes, and what is free on the nodes in service.
+    kinds: tuple[NodeKind, ...] = ()
+    groups: tuple[NodeGroup, ...] = ()
 
 
 class DisciplineEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited"):

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import msgspec
 from typing_extensions import override
 
+from gridweave.site.allocation import intervals_of
+from gridweave.site.array_tasks import indexes_of
 from gridweave.site.disciplines.base import NOTHING, Decisions, Discipline, ExpectedRun, Start, Traits, run_from
 from gridweave.site.explain import SiteReason, nodes_text
-from gridweave.site.job import Job, Running
+from gridweave.site.job import Job, NodeIntervals, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.messages import BatchSnapshot
 from gridweave.site.nodes.source import NodeRequest, NodeSource
+from gridweave.site.resources.chunks import WHOLE_NODE, Chunk, NodeKind
+from gridweave.site.resources.groups import NodeGroup, chunks_at, earliest_fit, without_chunks
 from gridweave.site.state import CoreState
 from gridweave.site.times import growing_pause_ms, span_text, when_text
+from gridweave.slurm.chunks import NODE, labels_of, parts_of, share_of, why_no_chunks
 from gridweave.slurm.outlook import Steps, earliest_start, free_throughout, occupied
 from gridweave.slurm.policy import BatchPolicy
 
@@ -46,6 +51,10 @@ class AskedJob(msgspec.Struct):
     was_reported: bool = False  # whether it was reported as waiting
     reported_ms: int | None = None  # the last reported start
     is_counted: bool = False  # whether the snapshot of the batch system counts its nodes as taken
+    chunks: tuple[int, ...] = ()  # number of its chunks on each of its nodes, once these are available
+    # Once it has started, at sites where jobs may ask for chunks: its share (`share_of`), and the numbers of its nodes.
+    share: int = 0
+    nodes: NodeIntervals = ()
 
     def lose(self, now_ms: int, reason: str) -> None:
         """Record that the job's nodes were lost before it began; they are requested again after a pause."""
@@ -108,8 +117,13 @@ class AskedJobs(Discipline):
 
     @override
     def why_never(self, job: Job) -> str | None:
-        if job.width > self.nodes:
+        is_parts = parts_of(job) is not None
+        if is_parts and not self._policy.chunks:
+            return "the site gives out whole nodes, and the job asks for parts of nodes"
+        if job.width > self.nodes and not is_parts:
             return f"the site has {nodes_text(self.nodes)}"
+        if (problem := why_no_chunks(job, self._kinds, self.nodes)) is not None:
+            return problem
         longest_ms = self.longest_job_ms
         if longest_ms is not None and job.estimate_ms > longest_ms:
             longest, asked = span_text(longest_ms), span_text(job.estimate_ms)
@@ -140,6 +154,20 @@ class AskedJobs(Discipline):
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @property
+    def _kinds(self) -> tuple[NodeKind, ...]:
+        """The kinds of the batch system's nodes; empty if unknown."""
+        return () if self._snapshot is None else self._snapshot.kinds
+
+    def _share(self, asked_job: AskedJob) -> int:
+        """Return how much of the site's maximum a job has or will take, in millionths of a node."""
+        return asked_job.share or share_of(asked_job.job, self._kinds, self.nodes)
+
+    @property
+    def _left(self) -> int:
+        """How much of the site's maximum is left, in millionths of a node; negative if it is exceeded."""
+        return self.nodes * NODE - sum(map(self._share, self._started()))
+
+    @property
     def longest_job_ms(self) -> int | None:
         """The longest time limit that the batch system accepts; None if unlimited or unknown."""
         return None if self._snapshot is None else self._snapshot.longest_ms
@@ -147,31 +175,33 @@ class AskedJobs(Discipline):
     def requests(self, now_ms: int) -> list[NodeRequest]:
         """Return the requests to make or keep, for all running jobs and for the first waiting jobs."""
         requests = [NodeRequest(asked_job.job, asked_job.ask, True) for asked_job in self._started()]
-        capacity = self.free
+        capacity = self._left
         # If the cluster is larger than the site, stop at the number of nodes that the site may have.
         is_capped = self._snapshot is not None and self._snapshot.nodes > self.nodes
         for asked_job in self._in_order()[: self._policy.most_asked]:
-            if is_capped and asked_job.job.width > capacity:
+            share = self._share(asked_job)
+            if is_capped and share > capacity:
                 break
-            capacity -= asked_job.job.width
+            capacity -= share
             if asked_job.not_before_ms <= now_ms:
                 requests.append(NodeRequest(asked_job.job, asked_job.ask, False, was_reported=bool(asked_job.reason)))
         return requests
 
     def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
         """Apply a snapshot of the batch system; return the waiting jobs to reject, each with a reason."""
-        is_other = self._snapshot is None or self._snapshot.longest_ms != view.longest_ms
+        last = self._snapshot
+        is_other = last is None or (last.longest_ms, last.kinds) != (view.longest_ms, view.kinds)
         self._snapshot = msgspec.structs.replace(view, asks=())
         refused = {}
         if is_other:
-            # Jobs may have been accepted before the time limit was known, or while it was longer.
+            # Jobs may have been accepted before the time limit and the nodes were known, or while there were others.
             refused = {asked.job.job_id: why for asked in self._in_order() if (why := self.why_never(asked.job))}
         for ask in view.asks:
             asked = self._jobs.get(ask.job_id)
             if asked is None or asked.end_ms is not None or asked.ask != ask.ask:
                 continue
             asked.is_ready, asked.start_ms, asked.reason = ask.state == "ready", ask.start_ms, ask.reason
-            asked.is_put_off = ask.is_put_off
+            asked.is_put_off, asked.chunks = ask.is_put_off, ask.chunks
             # The snapshot counts the nodes of all jobs that are running or have an expected start.
             asked.is_counted = ask.start_ms is not None
             if ask.state in ("refused", "cancelled"):
@@ -211,13 +241,27 @@ class AskedJobs(Discipline):
     @override
     def run_pass(self, now_ms: int) -> Decisions:
         """Start the jobs whose nodes are available, in queue order."""
-        free, starts = self.free, []
+        left, starts = self._left, []
         for asked_job in self._in_order():
-            if asked_job.is_ready and asked_job.job.width <= free:
-                free -= asked_job.job.width
+            share = self._share(asked_job)
+            if asked_job.is_ready and share <= left:
+                left -= share
+                nodes = self._take_nodes(asked_job, share) if self._policy.chunks else None
                 asked_job.start_ms, asked_job.end_ms, asked_job.reason = now_ms, now_ms + asked_job.job.estimate_ms, ""
-                starts.append(Start(asked_job.job))
+                starts.append(Start(asked_job.job, nodes))
         return Decisions(starts) if starts else NOTHING
+
+    def _take_nodes(self, asked_job: AskedJob, share: int) -> NodeIntervals:
+        """Record the share of a job that starts and the numbers of its nodes; return the numbers."""
+        used = [list(indexes_of(started.nodes)) for started in self._started()]
+        parts = asked_job.chunks or (1,) * asked_job.job.width
+        asked_job.share, asked_job.nodes = share, labels_of(parts, used, self.nodes)
+        return asked_job.nodes
+
+    def number_nodes(self, nodes_of: Mapping[int, int]) -> None:
+        """Set the nodes of running jobs, as bit masks; jobs that a release without chunks has started lack them."""
+        for asked_job in self._started():
+            asked_job.nodes = asked_job.nodes or intervals_of(nodes_of[asked_job.job.job_id])
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
@@ -251,19 +295,65 @@ class AskedJobs(Discipline):
         looked_ms = steps[0][0]
         for asked_job in self._started():
             if not asked_job.is_counted and (asked_job.start_ms or 0) >= looked_ms and (asked_job.end_ms or 0) > now_ms:
-                steps = occupied(steps, looked_ms, asked_job.end_ms or now_ms, asked_job.job.width)
+                steps = occupied(steps, looked_ms, asked_job.end_ms or now_ms, self._nodes_of(asked_job))
         for asked_job in self._in_order():
-            width, length_ms = asked_job.job.width, asked_job.job.estimate_ms
+            width, length_ms = self._nodes_of(asked_job), asked_job.job.estimate_ms
             start_ms = None if asked_job.is_counted else earliest_start(steps, now_ms, width, length_ms)
             if start_ms is not None:
                 steps = occupied(steps, max(start_ms, looked_ms), start_ms + length_ms, width)
         return steps
 
+    def _nodes_of(self, asked_job: AskedJob) -> int:
+        """Return how many nodes a job counts as in a forecast for whole nodes."""
+        return -(-self._share(asked_job) // NODE)
+
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
         if self.why_never(job) is not None:
             return None
+        if self._counts(job):
+            return run_from(self._earliest_chunks_ms(now_ms, job), now_ms, job)
         return run_from(self.earliest_start_ms(now_ms, job.width, job.estimate_ms), now_ms, job)
+
+    def _counts(self, job: Job) -> bool:
+        """Whether the forecast for a job is by the kinds of nodes, because the job asks for chunks or labels."""
+        return isinstance(job.chunk, Chunk) and bool(self._kinds)
+
+    def chunks_now(self, now_ms: int, job: Job) -> int:
+        """Return how many chunks of a job are forecast to fit now; 0 if any job is waiting, or nothing is known."""
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.problem or self._in_order() or not isinstance(job.chunk, Chunk):
+            return 0
+        return chunks_at(job.chunk, snapshot.kinds, self._groups(now_ms), now_ms)
+
+    def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
+        """Return how many of a new job's chunks fit now, and that the batch system decides; "" without chunks."""
+        if not self._counts(job):
+            return ""
+        fitting = self.chunks_now(now_ms, job)
+        if run.start_ms == now_ms:
+            return f"{fitting} such chunks fit now, and it could start at once if the batch system agrees"
+        waiting = f", after {len(self._in_order())} waiting jobs of this site" if self._in_order() else ""
+        now = f"{min(fitting, job.width)} of its {job.width} chunks fit now{waiting}"
+        return f"{now}; the batch system decides when the others do, and promises nothing"
+
+    def _earliest_chunks_ms(self, now_ms: int, job: Job) -> int | None:
+        """Return when a job's chunks are forecast to fit, after those of all waiting jobs; None if never or unknown."""
+        assert isinstance(job.chunk, Chunk), "asked for a job without chunks"
+        start_ms = earliest_fit(job.chunk, job.width, self._kinds, self._groups(now_ms), now_ms)
+        expected = [asked_job.start_ms for asked_job in self._in_order() if asked_job.start_ms is not None]
+        return None if start_ms is None else max([start_ms, *expected])
+
+    def _groups(self, now_ms: int) -> tuple[NodeGroup, ...]:
+        """Return what is free on the batch system's nodes, without the chunks of site jobs that the snapshot misses."""
+        assert self._snapshot is not None, "asked before the first snapshot"
+        groups, kinds = self._snapshot.groups, self._snapshot.kinds
+        for asked_job in (*self._started(), *self._in_order()):
+            if not asked_job.is_counted and (asked_job.end_ms is None or asked_job.end_ms > now_ms):
+                chunk = asked_job.job.chunk or WHOLE_NODE
+                end_ms = asked_job.end_ms or now_ms + asked_job.job.estimate_ms
+                groups = without_chunks(chunk, asked_job.job.width, kinds, groups, now_ms, end_ms)
+        return groups
 
     @override
     def next_end_ms(self) -> int | None:
@@ -313,8 +403,8 @@ class AskedJobs(Discipline):
     @property
     @override
     def free(self) -> int:
-        """Number of nodes that the site's jobs can still get within the site's maximum."""
-        return self.nodes - sum(asked_job.job.width for asked_job in self._started())
+        """Number of whole nodes that the site's jobs can still get within the site's maximum."""
+        return max(0, self._left // NODE)
 
     def _in_order(self) -> list[AskedJob]:
         """Return the waiting jobs in order of submission, with the `behind` jobs last."""
@@ -336,9 +426,14 @@ class AskedJobs(Discipline):
 
     @override
     def check_invariants(self) -> None:
-        assert self.free >= 0, "jobs have more nodes than the site"
+        assert self._left >= 0, "jobs have more nodes than the site"
         assert all(asked_job.is_ready for asked_job in self._started()), "a job started without nodes"
         assert len({asked_job.ask for asked_job in self._jobs.values()}) == len(self._jobs), "two jobs share a request"
+
+
+def traits_of(policy: BatchPolicy) -> Traits:
+    """Return the traits of a site that requests an allocation for each job."""
+    return Traits(chooses_nodes=True, counts_resources=True) if policy.chunks else Traits()
 
 
 class OneAllocationPerJob(NodeSource):
@@ -358,7 +453,7 @@ class OneAllocationPerJob(NodeSource):
     discipline: AskedJobs
 
     def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
-        super().__init__(nodes, AskedJobs(nodes, policy), Traits())
+        super().__init__(nodes, AskedJobs(nodes, policy), traits_of(policy))
 
     @override
     def requests(self, now_ms: int) -> list[NodeRequest]:
@@ -372,10 +467,20 @@ class OneAllocationPerJob(NodeSource):
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
         return self.discipline.delays(now_ms)
 
+    @override
+    def restore(self, state: BatchDisciplineState) -> None:
+        super().restore(state)
+        if self.traits.counts_resources:
+            self.discipline.number_nodes(self.nodes_of)
+
     @property
     @override
     def idle(self) -> int:
         return self.discipline.idle
+
+    @override
+    def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
+        return self.discipline.outlook(now_ms, job, run)
 
     @property
     @override

@@ -175,6 +175,8 @@ class Pilots(NodeSource):
 
     @override
     def why_never(self, job: Job) -> str | None:
+        if job.chunk:
+            return "the site requests whole nodes in pilots, and the job asks for parts of nodes or for labels"
         # `longest_job_ms` includes half the margin, as a fragment of a multi-site job is reserved ahead of its start.
         if job.estimate_ms > self.longest_job_ms:
             longest, asked = span_text(self._job_ms), span_text(job.estimate_ms)

@@ -90,6 +90,8 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
         Time added to a job's estimate in the request for its nodes, for starting and ending the job; >= 0.
     pilots : PilotRules, optional
         The rules for pilots; None: nodes are requested for each job, and the batch system decides when it starts.
+    chunks : bool
+        Whether jobs may ask for parts of nodes; pilots always have whole nodes.
 
     Raises
     ------
@@ -107,6 +109,7 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
     most_asked: int = 100
     margin_ms: int = 120_000
     pilots: PilotRules | None = None
+    chunks: bool = True
 
     def __post_init__(self) -> None:
         if self.most_asked < 1:

@@ -15,6 +15,8 @@ import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.launch import ANY_JOBS, MachineRules
+from gridweave.site.resources.chunks import Chunk, NodeKind
+from gridweave.site.resources.groups import NodeGroup
 
 AllocationState = Literal["waiting", "running", "ended"]
 
@@ -43,14 +45,14 @@ class BatchUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for whole nodes, which no other job of the batch system may use.
+    """A request for whole nodes, which no other job of the batch system may use, or for chunks of nodes.
 
     Attributes
     ----------
     name : str
         Never reused, so that the site can find the allocation even if the answer to the request was lost.
     nodes : int
-        Number of nodes, >= 1.
+        Number of nodes, >= 1; for chunks, the largest number of nodes on which they may be.
     length_ms : int
         Time limit, >= 1, after which the batch system takes the nodes back.
     script : str
@@ -67,6 +69,10 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
         Unix account that submits and runs the script; empty: the site's account.
     options : tuple of str
         Options for the batch system itself, written as on its command line.
+    chunk : Chunk, optional
+        What the job asks for; None: whole nodes of any kind.
+    width : int
+        Number of chunks; only with a chunk that is not a whole node.
     """
 
     name: str
@@ -79,6 +85,13 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     account: str = ""
     runs_as: str = ""
     options: tuple[str, ...] = ()
+    chunk: Chunk | None = None
+    width: int = 0
+
+    @property
+    def parts(self) -> Chunk | None:
+        """The job's chunk if it asks for parts of nodes; None if it asks for whole nodes."""
+        return None if self.chunk is None or self.chunk.is_whole else self.chunk
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +144,11 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
         Start, latest end [ms] and number of nodes for each running job of any user, and for each waiting job with an
         expected start. Running jobs without a known end are missing, so nodes that are neither idle nor listed here
         count as taken for the maximum time limit.
+    kinds : tuple of NodeKind
+        The kinds of all nodes, including those that are down; empty if the batch system does not report them, or jobs
+        get whole nodes only.
+    groups : tuple of NodeGroup
+        What is free on the nodes that are up.
     """
 
     nodes: int
@@ -138,6 +156,8 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     longest_ms: int | None = None
     allocations: tuple[Allocation, ...] = ()
     busy: tuple[tuple[int, int, int], ...] = ()
+    kinds: tuple[NodeKind, ...] = ()
+    groups: tuple[NodeGroup, ...] = ()
 
 
 class BatchSystem(Protocol):
@@ -163,11 +183,13 @@ class BatchSystem(Protocol):
         requests from this account with these options, and `RequestRejectedError` if it is unknown which applies.
         """
 
-    def script(self, command: tuple[str, ...], stdin: str = "") -> str:
+    def script(self, command: tuple[str, ...], stdin: str = "", chunk: Chunk | None = None, width: int = 0) -> str:
         """Return a script that runs a command once on each node of an allocation, and waits for all commands to end.
 
         The command gets its node number, counted from 0, in ``GRIDWEAVE_NODE``, and the allocation's number in
-        ``GRIDWEAVE_ALLOCATION``. On standard input it gets ``stdin``, a line that nobody else may read.
+        ``GRIDWEAVE_ALLOCATION``. In an allocation for ``width`` chunks, it also gets the number of chunks on each node
+        of the allocation in ``GRIDWEAVE_CHUNKS``, in the order of the nodes, e.g. ``2(x3),1``. On standard input it
+        gets ``stdin``, a line that nobody else may read.
         """
 
     async def ended(self, names: Collection[str]) -> Sequence[Allocation]:
@@ -218,6 +240,8 @@ def check_request(request: AllocationRequest) -> None:
         raise OptionError("name", problem)
     if request.nodes < 1:
         raise OptionError("nodes", f"is {request.nodes} of allocation {request.name}; at least 1")
+    if request.parts is not None and request.width < 1:
+        raise OptionError("width", f"is {request.width} of allocation {request.name}; at least 1 chunk")
     if request.length_ms < 1:
         raise OptionError("length_ms", f"is {request.length_ms} of allocation {request.name}; at least 1")
 

@@ -71,8 +71,9 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return a rank's environment.
 
-    Later variables override earlier ones: the machine's (only the `ALLOWED` ones if the job runs as another user),
-    those that PyTorch and similar libraries read, the job's, and gridweave's own, which include those that select GPUs.
+    Later variables override earlier ones: the machine's (only the `ALLOWED` ones if the job runs as another user), the
+    rank's own, those that PyTorch and similar libraries read, the job's, and gridweave's own, which include those that
+    select GPUs.
     """
     size = launch.size if launch.size is not None else len(launch.ranks)
     meeting = meeting_of(launch.rendezvous)
@@ -101,6 +102,7 @@ def rank_environment(
         TOKEN_VARIABLE: token,
         **(_resource_variables(rank.resources) if rank.resources else {}),
     }
+    base = {**base, **(rank.variables or {})}
     merged = {**base, **common, **launch.environment, "PWD": working_directory(launch, folder), **own}
     merged.pop(SOCKET_VARIABLE, None)
     return merged | ({SOCKET_VARIABLE: str(FIRST_DESCRIPTOR)} if takes_socket(launch, rank) else {})

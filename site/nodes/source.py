@@ -175,6 +175,10 @@ class NodeSource(ABC):
         """Return when and how a job submitted now would run; None if it would never run."""
         return self.discipline.expected_run(now_ms, job)
 
+    def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
+        """Return why a new job would start at the time in `run`, if the batch system's nodes explain it; else ""."""
+        return ""
+
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
         """Return how a job could start now on running jobs' nodes; None if it could not."""
         return self.discipline.sharing_offered(now_ms, job)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gridweave.errors import InputError
+from gridweave.slurm.cluster.nodes import NodeDetails, read_features
 from gridweave.slurm.cluster.parse import Partition, QueuedInSlurm, partition_of
 
 NO_PARTITION = (2000, 9000)
@@ -126,6 +127,13 @@ class _Node(msgspec.Struct):
     state: str | list[str] = ""
     state_flags: list[str] = []
     partitions: list[str] = []
+    cpus: _SlurmNumber = None
+    alloc_cpus: _SlurmNumber = None
+    real_memory: _SlurmNumber = None
+    alloc_memory: _SlurmNumber = None
+    gres: str | None = None
+    gres_used: str | None = None
+    features: str | list[str] | None = None
 
     @property
     def words(self) -> list[str]:
@@ -163,6 +171,25 @@ def partition_named(partitions: Sequence[_Partition], nodes: Iterable[_Node], na
     minutes = _number(partition.max_time_limit if partition.maximums is None else partition.maximums.time)
     its = [(1, node.words, node.name) for node in nodes if name in node.partitions]
     return partition_of(its, None if minutes is None else minutes * 60_000)
+
+
+def details_of(nodes: Iterable[_Node], name: str) -> tuple[NodeDetails, ...]:
+    """Convert the nodes of a partition to the form in which ``sinfo --Node`` would print them."""
+    return tuple(
+        NodeDetails(
+            name=node.name,
+            words=tuple(node.words or ["unknown"]),
+            cpus=_number(node.cpus) or 0,
+            used_cpus=_number(node.alloc_cpus) or 0,
+            memory_mib=_number(node.real_memory) or 0,
+            used_memory_mib=_number(node.alloc_memory) or 0,
+            gres=node.gres or "",
+            used_gres=node.gres_used or "",
+            features=read_features(",".join(_words(node.features or ""))),
+        )
+        for node in nodes
+        if name in node.partitions
+    )
 
 
 def queue_from(jobs: Iterable[_Job]) -> list[QueuedInSlurm]:

@@ -15,7 +15,7 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.launch import MachineRules
 from gridweave.site.nodes.source import NodeSource
 from gridweave.slurm.cluster.settings import ALLOWED, OVER_REST, SlurmSettings, check_options
-from gridweave.slurm.per_job import AskedJobs, OneAllocationPerJob
+from gridweave.slurm.per_job import AskedJobs, OneAllocationPerJob, traits_of
 from gridweave.slurm.pilots import Pilots
 from gridweave.slurm.policy import NAME, BatchPolicy, PilotRules, check_discipline
 from gridweave.slurm.system import BatchUser
@@ -85,6 +85,8 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Time without contact with the site after which an idle node gives itself back.
     pilots : PilotTable, optional
         The rules for pilots; None: no pilots, so Slurm decides when each job starts.
+    chunks : bool
+        Whether jobs may ask for cores, memory and GPUs instead of whole nodes; not in pilots.
     """
 
     partition: Annotated[str, Meta(description="Partition whose nodes are requested.")]
@@ -110,13 +112,17 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     poll_s: Annotated[float, Meta(description="Time between two queries of the cluster.")] = 3.0
     lease_s: Annotated[float, Meta(description="Time without the site after which nodes give themselves back.")] = 600.0
     pilots: Annotated[PilotTable | None, Meta(description="Rules for requesting nodes ahead of jobs.")] = None
+    chunks: Annotated[bool, Meta(description="Whether jobs may ask for parts of nodes.")] = True
 
     @property
     def settings(self) -> SlurmSettings:
         """The settings for reaching the cluster and submitting jobs there."""
         names = ("partition", "account", "qos", "conf", "bin", "submit", "access", "rest", "ca", "tokens")
         named = {name: getattr(self, name) for name in names}
-        return SlurmSettings(options=tuple(self.options), token_command=tuple(self.token_command), **named)
+        chunks = self.chunks and self.pilots is None
+        return SlurmSettings(
+            options=tuple(self.options), token_command=tuple(self.token_command), chunks=chunks, **named
+        )
 
     @property
     def batch_users(self) -> dict[str, BatchUser]:
@@ -141,7 +147,7 @@ def read_policy(nodes: int, site_options: Options, usual: Options) -> BatchPolic
         raise OptionError(NAME, "is missing; expected a table with at least partition and folder (docs/slurm.md)")
     check_table(table)
     pilots = None if table.pilots is None else read_pilots(table.pilots, nodes, site_options, usual)
-    return BatchPolicy(most_asked=table.most_asked, pilots=pilots)
+    return BatchPolicy(most_asked=table.most_asked, pilots=pilots, chunks=table.chunks)
 
 
 def check_table(table: SlurmTable) -> None:
@@ -228,6 +234,7 @@ ENTRY = Entry(
     about="the nodes belong to a Slurm cluster, which decides when each job starts",
     make=AskedJobs,
     read=read_policy,
+    traits_by=traits_of,
     table=SlurmTable,
     table_key=NAME,
     lender=Lender(

@@ -7,11 +7,20 @@ import re
 import secrets
 from typing import Literal, Protocol
 
+import msgspec
 from typing_extensions import override
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.slurm.cluster.answers import JobsAnswer, NodesAnswer, has_hidden_jobs, partition_named, queue_from
+from gridweave.slurm.cluster.answers import (
+    JobsAnswer,
+    NodesAnswer,
+    details_of,
+    has_hidden_jobs,
+    partition_named,
+    queue_from,
+)
 from gridweave.slurm.cluster.asking import Commands
+from gridweave.slurm.cluster.nodes import NODES_FORMAT, read_nodes
 from gridweave.slurm.cluster.parse import (
     OLDEST,
     SINFO_FORMAT,
@@ -43,9 +52,12 @@ class Look(Protocol):
     async def sight(self) -> Sight:
         """Return which jobs the site's account can see, as far as that can be determined."""
 
+    async def counts_gpus_per_task(self) -> bool:
+        """Whether the cluster accepts requests for GPUs per task; otherwise, only per node."""
+
 
 class LookByCommands(Look):
-    """Queries a cluster with one ``squeue`` and one ``sinfo`` command."""
+    """Queries a cluster with one ``squeue`` and one ``sinfo`` command, or two ``sinfo`` if jobs may ask for chunks."""
 
     def __init__(self, settings: SlurmSettings, commands: Commands, own: str) -> None:
         self._settings, self._commands, self._own = settings, commands, own
@@ -66,7 +78,15 @@ class LookByCommands(Look):
         for line in sorted(set(strange) - self._strange):
             logger.warning("a line of squeue cannot be parsed and is ignored: %.100r", line)
         self._strange = set(strange)
-        return read_sinfo(nodes, partition), jobs
+        seen = read_sinfo(nodes, partition)
+        if self._settings.chunks:
+            lines = await run("sinfo", "--noheader", "--Node", f"--partition={partition}", f"--Format={NODES_FORMAT}")
+            seen = msgspec.structs.replace(seen, details=read_nodes(lines))
+        return seen, jobs
+
+    @override
+    async def counts_gpus_per_task(self) -> bool:
+        return reads_gpus_per_task(await self._commands.run("scontrol", "show", "config"))
 
     @override
     async def sight(self) -> Sight:
@@ -109,7 +129,15 @@ class LookOverRest(Look):
         queue = queue_from(jobs)
         self._is_blind = has_hidden_jobs(queue, nodes)
         partitions = (await self._restd.partition(name, self._own)).partitions
-        return partition_named(partitions, nodes, name), queue
+        seen = partition_named(partitions, nodes, name)
+        if self._settings.chunks:
+            seen = msgspec.structs.replace(seen, details=details_of(nodes, name))
+        return seen, queue
+
+    @override
+    async def counts_gpus_per_task(self) -> bool:
+        """Return True: slurmrestd does not show the configuration, and nearly all clusters have ``cons_tres``."""
+        return True
 
     @override
     async def sight(self) -> Sight:
@@ -141,6 +169,19 @@ def hides_jobs(config: str, own: str) -> bool:
     settings = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in config.splitlines())}
     above = ("root", re.sub(r"\(\d+\)$", "", settings.get("SlurmUser", "")))
     return "jobs" in settings.get("PrivateData", "").split(",") and own not in above
+
+
+def reads_gpus_per_task(config: str) -> bool:
+    """Whether a cluster accepts ``--gpus-per-task``, by the output of ``scontrol show config``.
+
+    Only the plugin ``cons_tres`` accepts it; the others accept ``--gres``, which counts per node.
+
+    Examples
+    --------
+    >>> reads_gpus_per_task("SelectType              = select/cons_tres")
+    True
+    """
+    return re.search(r"^SelectType\s*=\s*select/cons_tres\s*$", config, re.MULTILINE) is not None
 
 
 def sight_of(user: str) -> Sight:

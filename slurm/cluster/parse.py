@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.slurm.cluster.nodes import BUSY, NodeDetails, groups_of, kinds_of, state_words
 from gridweave.slurm.cluster.reasons import UNDECIDED, how_ended, why_waiting, word_of
 from gridweave.slurm.system import Allocation, BatchView
 
@@ -32,12 +33,6 @@ SINFO_FORMAT = "%D|%T|%l|%N"
 
 _DOWN = ("down", "drain", "fail", "maint", "inval", "future", "unknown", "reboot", "not_responding")
 _IDLE = ("idle", "planned")
-_TAKEN = {"completing", "reserved", "powering_down", "power_down", "blocked"}
-_MARKS = {
-    "*": "not_responding", "~": "powered_down", "#": "powering_up", "%": "powering_down", "!": "power_down",
-    "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued", "-": "planned",
-}  # fmt: skip
-"""Maps the suffixes that ``sinfo`` appends to a node's state to slurmrestd's flags."""
 _RUNNING = (
     "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
     "RESIZING",
@@ -48,13 +43,15 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """The usable nodes of a partition, and its time limit (None: no limit).
 
     ``nodes`` is the number of nodes that are up, and ``idle`` is the number of free nodes among them; ``taken`` has
-    the names of the nodes that are up but not free.
+    the names of the nodes that are up but not free. ``details`` describes every node, up or not, if the site asks for
+    that.
     """
 
     nodes: int
     idle: int
     longest_ms: int | None
     taken: frozenset[str] = frozenset()
+    details: tuple[NodeDetails, ...] = ()
 
 
 def read_version(text: str) -> tuple[int, int]:
@@ -146,9 +143,7 @@ def read_sinfo(text: str, partition: str) -> Partition:
     for line in lines:
         if len(line) != 4 or not line[0].isdecimal():
             raise UnavailableError(f"a line of sinfo cannot be parsed: {'|'.join(line)!r:.100}")
-        marks = line[1][len(line[1].rstrip("*~#!%$@^-+")) :]
-        words = [line[1].removesuffix(marks), *(_MARKS[mark] for mark in marks if mark in _MARKS)]
-        nodes.append((int(line[0]), words, line[3]))
+        nodes.append((int(line[0]), state_words(line[1]), line[3]))
     return partition_of(nodes, read_span_ms(lines[-1][2]))
 
 
@@ -160,21 +155,26 @@ def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: in
     Examples
     --------
     >>> partition_of([(2, ["IDLE"], "n[1-2]"), (1, ["IDLE", "DRAIN"], "n3"), (1, ["ALLOCATED"], "n4")], None)
-    Partition(nodes=3, idle=2, longest_ms=None, taken=frozenset({'n4'}))
+    Partition(nodes=3, idle=2, longest_ms=None, taken=frozenset({'n4'}), details=())
     """
     up = idle = 0
     taken: list[str] = []
     for count, words, names in nodes:
-        state, *others = (word.lower() for word in words or ("unknown",))
-        if any(word.startswith(_DOWN) for word in (state, *others)):
+        if not is_up(words):
             continue
+        state, *others = (word.lower() for word in words)
         up += count
         # A node that is powering down will be free again, but is not free now.
-        if state in _IDLE and not _TAKEN.intersection(others):
+        if state in _IDLE and not BUSY.intersection(others):
             idle += count
         else:
             taken += read_names(names)
     return Partition(nodes=up, idle=idle, longest_ms=longest_ms, taken=frozenset(taken))
+
+
+def is_up(words: Sequence[str]) -> bool:
+    """Whether a node in this state runs jobs or could run jobs."""
+    return bool(words) and not any(word.lower().startswith(_DOWN) for word in words)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -293,12 +293,17 @@ def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str,
     Allocations of the Unix account ``own`` are marked as the site's own.
     """
     ours = [_allocation(job, own) for job in queue if job.name.startswith(prefix)]
+    kinds = kinds_of(seen.details)
+    up = frozenset(node.name for node in seen.details if is_up(node.words))
+    ends = {node: span and span[0] for node, span in _last_spans(up, queue).items()}
     return BatchView(
         nodes=seen.nodes,
         idle=seen.idle,
         longest_ms=seen.longest_ms,
         allocations=tuple(sorted(ours, key=lambda allocation: (allocation.name, _first_number(allocation.number)))),
         busy=tuple(sorted([*_busy_nodes(seen, queue), *_busy_jobs(queue, name)])),
+        kinds=kinds,
+        groups=groups_of(seen.details, kinds, ends, up),
     )
 
 
@@ -307,13 +312,21 @@ def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[i
 
     For each node, only the job that ends last counts. Nodes with a job whose end is unknown are omitted.
     """
+    last = Counter(filter(None, _last_spans(seen.taken, queue).values()))
+    return [(start_ms, end_ms, nodes) for (end_ms, start_ms), nodes in last.items()]
+
+
+def _last_spans(names: frozenset[str], queue: Iterable[QueuedInSlurm]) -> dict[str, tuple[int, int] | None]:
+    """Return the end and start of the job that ends last on each of these nodes; None if a job's end is unknown.
+
+    Nodes without jobs are missing.
+    """
     spans: dict[str, list[tuple[int, int] | None]] = {}
     for job in queue:
         span = None if job.start_ms is None or job.end_ms is None else (job.end_ms, job.start_ms)
-        for node in seen.taken.intersection(read_names(job.names)) if job.is_running else ():
+        for node in names.intersection(read_names(job.names)) if job.is_running else ():
             spans.setdefault(node, []).append(span)
-    last = Counter(max(filter(None, node_spans)) for node_spans in spans.values() if None not in node_spans)
-    return [(start_ms, end_ms, nodes) for (end_ms, start_ms), nodes in last.items()]
+    return {node: None if None in of_node else max(filter(None, of_node)) for node, of_node in spans.items()}
 
 
 def _busy_jobs(queue: Iterable[QueuedInSlurm], partition: str) -> list[tuple[int, int, int]]:

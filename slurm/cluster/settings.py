@@ -103,6 +103,8 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
         Folder with a file ``ACCOUNT.jwt`` for each account that submits or queries, which contains its token.
     token_command : tuple of str
         Command that prints an account's token, as an alternative to ``tokens``; ``{account}`` stands for its name.
+    chunks : bool
+        Whether jobs may ask for parts of nodes, so that each query includes what is free on every node.
 
     Raises
     ------
@@ -127,6 +129,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca: str = ""
     tokens: str = ""
     token_command: tuple[str, ...] = ()
+    chunks: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.partition):

@@ -17,6 +17,7 @@ from gridweave.slurm.cluster.answers import Answer, NumberAnswer
 from gridweave.slurm.cluster.asking import Commands, account_named, environment_of, error_text, refusal
 from gridweave.slurm.cluster.parse import read_number
 from gridweave.slurm.cluster.settings import OVER_REST, SlurmSettings, whole_minutes
+from gridweave.slurm.cluster.size import FLAT, JobSize, features, rest_fields, sbatch_options
 from gridweave.slurm.cluster.slurmrestd import Slurmrestd
 from gridweave.slurm.system import AllocationRequest, BatchUser
 
@@ -27,8 +28,8 @@ class Submitter(Protocol):
     async def check(self, user: BatchUser) -> None:
         """Raise InputError with a one-line message if jobs can never be submitted as this user."""
 
-    async def submit(self, request: AllocationRequest) -> str:
-        """Submit a job; return its job number."""
+    async def submit(self, request: AllocationRequest, size: JobSize) -> str:
+        """Submit a job of this size; return its job number."""
 
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
         """Cancel jobs as the account that owns them."""
@@ -53,7 +54,8 @@ class ByCommands(Submitter):
             raise InputError("submit: is 'sudo', but sudo is not on the path; install it (docs/slurm.md)")
         if user.runs_as:
             whose = f"runs_as {user.runs_as}: {whose}"
-        options = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", *self._common(user.account))
+        further = (f"--{option.removeprefix('--')}" for option in settings.options)
+        options = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", *self._accounts(user.account), *further)
         try:
             await self._submit(options, "#!/bin/sh\ntrue\n", user.runs_as)
         except InputError as error:
@@ -61,20 +63,18 @@ class ByCommands(Submitter):
             raise InputError(f"{whose}{error}{right}") from None
 
     @override
-    async def submit(self, request: AllocationRequest) -> str:
+    async def submit(self, request: AllocationRequest, size: JobSize) -> str:
         output = await self._submit(
             (
                 "--parsable",
                 f"--job-name={request.name}",
-                f"--nodes={request.nodes}",
-                "--exclusive",
                 "--no-requeue",
                 f"--time={whole_minutes(request.length_ms)}",
                 f"--chdir={request.folder}",
                 f"--output={request.output}",
                 *([f"--comment={request.comment}"] if request.comment else []),
-                *self._common(request.account),
-                *(f"--{option.removeprefix('--')}" for option in request.options),
+                *self._accounts(request.account),
+                *sbatch_options(size, (*self._settings.options, *request.options)),
             ),
             request.script,
             request.runs_as,
@@ -87,9 +87,9 @@ class ByCommands(Submitter):
         if status != 0:
             raise UnavailableError(f"scancel fails: {error_text(err)}")
 
-    def _common(self, account: str = "") -> list[str]:
-        own = [f"--{name}={value}" for name, value in self._settings.named(account).items()]
-        return [*own, *(f"--{option.removeprefix('--')}" for option in self._settings.options)]
+    def _accounts(self, account: str) -> list[str]:
+        """Return the options for the partition, the account and the QOS."""
+        return [f"--{name}={value}" for name, value in self._settings.named(account).items()]
 
     async def _submit(self, options: tuple[str, ...], script: str, runs_as: str) -> str:
         status, out, err = await self._as("sbatch", options, runs_as, script)
@@ -122,9 +122,6 @@ class ByCommands(Submitter):
         )
 
 
-_FLAT = ("v0.0.37", "v0.0.38")
-"""Interface versions whose job fields have plain values, like ``sbatch`` options; later versions follow slurmctld."""
-
 _OVER = (2017, 2021)
 """Error numbers for a job that Slurm has forgotten, or that has ended."""
 
@@ -156,7 +153,7 @@ class ByRest(Submitter):
             raise InputError(f"rest: {error}") from None
 
     @override
-    async def submit(self, request: AllocationRequest) -> str:
+    async def submit(self, request: AllocationRequest, size: JobSize) -> str:
         """Submit a job as the request's account; return the job number.
 
         Raise UnavailableError if there is no valid token or no answer. For rejected jobs, see `refusal`.
@@ -165,7 +162,7 @@ class ByRest(Submitter):
         try:
             version = await self._restd.version(whose)
             environment = environment_of(account_named(whose), self._commands.environment)
-            body = job_of(request, self._settings, version, environment)
+            body = job_of(request, self._settings, version, environment, size)
             answer = await self._restd.ask("POST", "/job/submit", whose, NumberAnswer, body)
         except InputError as error:
             # The error may be temporary, because tokens are replaced from time to time.
@@ -192,7 +189,7 @@ class ByRest(Submitter):
 
 
 def job_of(
-    request: AllocationRequest, settings: SlurmSettings, version: str, environment: dict[str, str]
+    request: AllocationRequest, settings: SlurmSettings, version: str, environment: dict[str, str], size: JobSize
 ) -> dict[str, Any]:
     """Return the request body for a submission, in the form of the given interface version."""
     minutes = whole_minutes(request.length_ms)
@@ -203,15 +200,16 @@ def job_of(
         "current_working_directory": request.folder,
         "standard_output": request.output,
     }
-    if version in _FLAT:
-        job |= {"nodes": request.nodes, "exclusive": "exclusive", "time_limit": minutes, "environment": environment}
+    if version in FLAT:
+        job |= {"time_limit": minutes, "environment": environment}
     else:
         limit = {"set": True, "infinite": False, "number": minutes}
         variables = [f"{name}={value}" for name, value in environment.items()]
-        job |= {"minimum_nodes": request.nodes, "maximum_nodes": request.nodes, "shared": ["none"]}
         job |= {"time_limit": limit, "environment": variables}
-    job |= settings.named(request.account)
+    job |= rest_fields(size, version) | settings.named(request.account)
     for option in (*settings.options, *request.options):
         name, _, value = option.removeprefix("--").partition("=")
         job[OVER_REST[name]] = int(value) if name == "nice" and re.fullmatch(r"-?\d+", value) else value
+    if size.labels:
+        job["constraints"] = features(job.get("constraints", ""), size.labels)
     return {"script": request.script, "job": job}

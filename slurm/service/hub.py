@@ -34,7 +34,10 @@ SILENT_S = 60.0
 """A node counts as silent if it has not asked for orders for this long [s]."""
 
 Place = tuple[str, int]
-"""A node, as the name of its allocation and its number in the allocation."""
+"""A node, as the name of its allocation and its number in the allocation.
+
+In an allocation for chunks, a node's number is that of its first chunk.
+"""
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -55,8 +58,8 @@ class Welcome(msgspec.Struct, frozen=True):
 class NodeOfSite:
     """What the hub knows about a node of an allocation."""
 
-    def __init__(self, host: str, now_s: float) -> None:
-        self.host, self.machine = host, ""
+    def __init__(self, host: str, now_s: float, chunks: int = 1) -> None:
+        self.host, self.machine, self.chunks = host, "", chunks
         self.orders: list[bytes] = []
         self.news = asyncio.Event()
         self.heard_s = now_s
@@ -67,7 +70,8 @@ class Hub:
 
     A machine of such a site is not a host, but one of the nodes that the site may have. A pilot's node has its machine
     from the beginning; a node of a job's own allocation gets a machine with its first node task, until the allocation
-    ends. ``report`` receives the machines' reports; ``rules`` say which jobs machines start.
+    ends. If jobs ask for chunks, nodes of several allocations can act as the same machine, each for its own job.
+    ``report`` receives the machines' reports; ``rules`` say which jobs machines start.
 
     A node may run as an untrusted user. The node's key is valid only for its own allocation, so the node gets orders
     only for that allocation and cannot report on other jobs.
@@ -77,13 +81,14 @@ class Hub:
         self._folder, self._report, self._rules = folder, report, rules
         self.clock: Callable[[], float] = time.monotonic
         self._nodes: dict[Place, NodeOfSite] = {}
-        self._machines: dict[str, Place] = {}
+        self._acting: dict[tuple[str, str], Place] = {}  # the node that acts as a machine, by machine and allocation
         # The batch system's number for each allocation, by name; a second allocation with the same name is an error.
         self._numbers: dict[str, str] = {}
         self._needed: dict[int, str] | None = None  # needed allocations' names by job; None until the site has set them
         self._pilots: Mapping[str, Place] = {}
-        self._places: Mapping[str, Place] = {}  # nodes of the machines that run jobs or belong to pilots
-        self._kept: Mapping[str, int] = {}  # number of nodes by needed allocation
+        # The machines that run jobs or belong to pilots, each with its node.
+        self._places: Collection[tuple[str, Place]] = ()
+        self._kept: Mapping[str, int] = {}  # number of nodes, or of chunks, by needed allocation
         self._server: NodeServer | None = None
         self.gone: Mapping[str, tuple[str, ...]] = {}  # folders to remove, by account
         self.news = asyncio.Event()
@@ -104,45 +109,60 @@ class Hub:
         self,
         nodes: Mapping[str, int],
         pilots: Mapping[str, Place],
-        runs: Mapping[str, Place],
+        runs: Collection[tuple[str, Place]],
         present: Collection[str] = (),
     ) -> None:
-        """Set the needed allocations with the number of nodes in each, and the nodes of pilots by machine.
+        """Set the needed allocations with the number of nodes or chunks in each, and the nodes of pilots by machine.
 
-        Nodes of all other allocations must give themselves back. ``runs`` has the nodes of jobs with their own
-        allocations, by machine. The hub keeps the numbers of ``present`` allocations, which the batch system may still
-        have.
+        Nodes of all other allocations must give themselves back. ``runs`` has the machines of jobs with their own
+        allocations, each with its node. The hub keeps the numbers of ``present`` allocations, which the batch system
+        may still have.
         """
         jobs = {self._folder.job_of(name): name for name in nodes}
         self._needed = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
-        self._kept, self._pilots, self._places = nodes, pilots, {**pilots, **runs}
+        self._kept, self._pilots, self._places = nodes, pilots, {*pilots.items(), *runs}
         self._numbers = {name: number for name, number in self._numbers.items() if name in {*nodes, *present}}
         gone = [place for place in self._nodes if place[0] not in self._kept]
         for place in gone:
             node = self._nodes.pop(place)
             node.news.set()
-            if self._machines.get(node.machine) == place:
-                del self._machines[node.machine]
+            if self._acting.get((node.machine, place[0])) == place:
+                del self._acting[node.machine, place[0]]
 
     def is_ready(self, name: str, nodes: int) -> bool:
         """Whether all nodes of an allocation are connected."""
-        heard = self._heard()
-        return all((name, number) in heard for number in range(nodes))
+        return self.layout(name, nodes) is not None
+
+    def layout(self, name: str, width: int) -> tuple[int, ...] | None:
+        """Return the number of chunks on each node of an allocation; None unless all of its nodes are connected.
+
+        An allocation for whole nodes has one chunk on each of them. ``width`` is the number of all chunks.
+        """
+        heard, chunks, number = self._heard(), [], 0
+        while number < width:
+            if (name, number) not in heard:
+                return None
+            chunks.append(self._nodes[name, number].chunks)
+            number += chunks[-1]
+        return tuple(chunks) if number == width else None
 
     def number_of(self, name: str) -> str | None:
         """Return the batch system's number for an allocation, as reported by its nodes; None if no node has called."""
         return self._numbers.get(name)
 
-    def silent_node(self, name: str, nodes: int) -> int | None:
-        """Return the number of the first silent node in an allocation, or None.
+    def silent_node(self, name: str, width: int) -> int | None:
+        """Return the number of the first silent node in an allocation of this many chunks, or None.
 
         Also return None if no node of the allocation has ever called. The same applies if all of the site's nodes are
         silent, because the site itself is then probably cut off.
         """
         heard = self._heard()
-        if not heard or all((name, number) not in self._nodes for number in range(nodes)):
+        if not heard or all(place[0] != name for place in self._nodes):
             return None
-        return next((number for number in range(nodes) if (name, number) not in heard), None)
+        number = 0
+        while number < width and (name, number) in heard:
+            number += self._nodes[name, number].chunks
+        return number if number < width else None
 
     def _heard(self) -> set[Place]:
         """Return the nodes that have asked for orders within the past `SILENT_S` seconds."""
@@ -160,7 +180,7 @@ class Hub:
             node = self._nodes.get(place) if place is not None else None
             if place is None or node is None:
                 raise UnavailableError(f"no node is machine {machine} now")
-            node.machine, self._machines[machine] = machine, place
+            node.machine, self._acting[machine, place[0]] = machine, place
             node.orders.append(ENCODER.encode([self._meeting_here(order, place[0])]))
             node.news.set()
 
@@ -169,15 +189,14 @@ class Hub:
         if machine in self._pilots:
             return self._pilots[machine]
         if isinstance(order, CheckCapacity):
-            return self._machines.get(machine)
+            return next((place for (acting, _), place in self._acting.items() if acting == machine), None)
         needed = self._needed or {}
         if isinstance(order, StartRun):
             name = needed.get(order.launch.job_id)
             return None if name is None else (name, order.launch.ranks[0].node)
-        name = needed.get(order.job_id)
-        current = self._machines.get(machine)
-        if current is not None and current[0] == name:
-            return current
+        name = needed.get(order.job_id, "")
+        if (machine, name) in self._acting:
+            return self._acting[machine, name]
         return next((place for place, node in self._nodes.items() if place[0] == name and not node.machine), None)
 
     def _meeting_here(self, order: Order, name: str) -> Order:
@@ -205,21 +224,22 @@ class Hub:
         return True
 
     async def hello(
-        self, key: bytes, name: str, number: int, allocation: str, host: str, machine: str
+        self, key: bytes, name: str, number: int, allocation: str, host: str, machine: str, chunks: int = 1
     ) -> Welcome | None:
         """Register a node; return None if the node must give itself back.
 
         ``machine`` is the machine that the node claims to be, or empty. The claim is accepted only if the site expects
-        that machine on this node, and no other node has become that machine since.
+        that machine on this node, and no other node has become that machine since. ``number`` is the number of the
+        node's first chunk, and ``chunks`` the number of its chunks.
         """
-        if not (self._knows(key, name) and 0 <= number < self._kept[name]):
+        if not (self._knows(key, name) and 0 <= number < number + chunks <= self._kept[name]):
             return None
         if self._numbers.setdefault(name, allocation) != allocation:
             return None
         place = name, number
-        node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host, self.clock())
-        is_there = self._places.get(machine) == place and not node.machine
-        if is_there and self._machines.setdefault(machine, place) == place:
+        node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host, self.clock(), chunks)
+        is_there = (machine, place) in self._places and not node.machine
+        if is_there and self._acting.setdefault((machine, name), place) == place:
             node.machine = machine
         self.news.set()
         return self._welcome(name)
@@ -256,11 +276,11 @@ class Hub:
     def _checked(self, report: Report, name: str) -> Report:
         """Return a report, with the site's accepted users filled in; raise InputError if the node must not send it."""
         job_id = self._folder.job_of(name)
-        place = self._machines.get(report.machine)
-        if place is None or place[0] != name:
+        if (report.machine, name) not in self._acting:
             raise InputError(f"a node of job {job_id} reports as machine {report.machine:.100}, which it is not")
         if isinstance(report, MachineJoined):
-            return msgspec.structs.replace(report, users=self._rules.users)
+            # A machine may also be a node of other users' jobs, whose keys must not depend on this user's secret.
+            return msgspec.structs.replace(report, users=self._rules.users, secret="")
         if isinstance(report, MachineTakes):
             raise InputError("a node cannot set the accepted users")
         if not isinstance(report, MachineReady) and job_id not in (PILOT, report.job_id):

@@ -23,6 +23,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.site.launch import ANY_JOBS
 from gridweave.site.machine.agent import AgentDriver, node_cores
 from gridweave.site.service.calls import CALL_S
+from gridweave.slurm.service.chunk_ranks import chunk_cores, in_chunks, place_in
 from gridweave.slurm.service.folder import Ticket, node_folder, read_address, remove_left
 from gridweave.slurm.service.hub import WAIT_S, Orders, Welcome
 from gridweave.slurm.service.node_http import SiteConnection
@@ -46,8 +47,11 @@ class Node:
     because the site gets the reason from the batch system, and the state of the ranks from the folder.
     """
 
-    def __init__(self, folder: Path, ticket: Ticket, name: str, number: int, allocation: str, lease_s: float) -> None:
+    def __init__(
+        self, folder: Path, ticket: Ticket, name: str, number: int, allocation: str, lease_s: float, chunks: int = 0
+    ) -> None:
         self._folder, self._name, self._number, self._allocation = folder, name, number, allocation
+        self._chunks = chunks  # number of the job's chunks on this node; 0: the whole node
         self._ticket, self._welcome = ticket, Welcome(ANY_JOBS)
         self._lease_s, self._heard_s = lease_s, time.monotonic()
         self._host = socket.gethostname()
@@ -110,7 +114,7 @@ class Node:
         try:
             machine = "" if self._agent is None else self._agent.name
             async with asyncio.timeout(CALL_S):
-                who = (*called, self._number, self._allocation, self._host, machine)
+                who = (*called, self._number, self._allocation, self._host, machine, max(1, self._chunks))
                 welcome = await site.call("hello", Welcome | None, *who)
             if welcome is not None:
                 await self._enter(welcome)
@@ -137,13 +141,14 @@ class Node:
             self._works = asyncio.ensure_future(agent.run())
         for data in answer.orders:
             assert self._agent is not None, "orders for no machine"
-            await self._agent.order(data)
+            has_chunks = self._chunks > 0
+            await self._agent.order(in_chunks(data, self._number, self._chunks, os.environ) if has_chunks else data)
 
     async def _opened(self, machine: str) -> AgentDriver:
         """Create an agent and open its folder; if that fails, try again when the site resends the orders."""
         root = node_folder(Path(self._ticket.base), self._name, self._number)
         rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
-        cores = node_cores(1)
+        cores = chunk_cores(self._chunks, os.environ) if self._chunks else node_cores(1)
         agent = AgentDriver(
             machine,
             root,
@@ -173,10 +178,13 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     try:
         folder, name, lease_s = arguments
-        number, allocation = int(os.environ["GRIDWEAVE_NODE"]), os.environ["GRIDWEAVE_ALLOCATION"]
+        number, chunks = int(os.environ["GRIDWEAVE_NODE"]), 0
+        if layout := os.environ.get("GRIDWEAVE_CHUNKS"):
+            number, chunks = place_in(layout, number)
         ticket = msgspec.json.decode(sys.stdin.buffer.readline(), type=Ticket)
-        node = Node(Path(folder), ticket, name, number, allocation, float(lease_s))
-    except (KeyError, ValueError, msgspec.MsgspecError) as error:
+        allocation = os.environ["GRIDWEAVE_ALLOCATION"]
+        node = Node(Path(folder), ticket, name, number, allocation, float(lease_s), chunks)
+    except (KeyError, IndexError, ValueError, msgspec.MsgspecError) as error:
         sys.exit(f"only the script of an allocation can start this program: {error!r}")
     if ticket.runs_as:
         own = pwd.getpwuid(os.geteuid()).pw_name

@@ -18,10 +18,13 @@ from typing import Literal
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.site.job import Job
 from gridweave.site.machine.folders import Key
 from gridweave.site.messages import AskState, BatchSnapshot, MachineJoined, Report, RequestStatus
 from gridweave.site.nodes.source import PILOT, NodeRequest
+from gridweave.site.resources.groups import NodeGroup
 from gridweave.site.service.site_driver import SiteDriver
+from gridweave.slurm.chunks import groups_now, parts_of
 from gridweave.slurm.outlook import Steps, free_steps
 from gridweave.slurm.policy import BatchPolicy
 from gridweave.slurm.service.folder import Owner, SharedFolder, end_of
@@ -94,6 +97,7 @@ class BatchReconciler:
         self._prefix = folder.prefix
         self._view: BatchView | None = None
         self._steps: Steps = ()
+        self._groups: tuple[NodeGroup, ...] = ()
         # Numbers of the allocations requested since the last query began, and errors of unanswered requests, by name.
         self._asked: dict[str, str] = {}
         self._unsure: dict[str, str] = {}
@@ -168,7 +172,9 @@ class BatchReconciler:
         }
         own = [request for request in requests if request.job.job_id != PILOT]
         runs = {
-            machine: (self.name_of(request), node) for request in own for machine, _, node in self._unfinished(request)
+            (machine, (self.name_of(request), node))
+            for request in own
+            for machine, _, node in self._unfinished(request)
         }
         self._hub.want(
             {self.name_of(request): request.job.width for request in requests}, pilots, runs, present=self._there()
@@ -219,7 +225,8 @@ class BatchReconciler:
         self._asked, self._problem = {}, ""
         self._put_back = begun & {batch_job.name for batch_job in view.allocations if batch_job.state == "waiting"}
         self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
-        self._steps = free_steps(view, self._driver.clock.now_ms())
+        now_ms = self._driver.clock.now_ms()
+        self._steps, self._groups = free_steps(view, now_ms), groups_now(view, now_ms)
         self._unsure.clear()
         self._limited.clear()
         self._deaf.clear()
@@ -360,7 +367,8 @@ class BatchReconciler:
                 self._reported[name] = seen
                 asks.append(seen)
                 joined += self._joined(request) if seen.state == "ready" else []
-        snapshot = BatchSnapshot(view.nodes, view.longest_ms, self._steps, tuple(asks), self._problem)
+        nodes = view.kinds, self._groups
+        snapshot = BatchSnapshot(view.nodes, view.longest_ms, self._steps, tuple(asks), self._problem, *nodes)
         is_new = self._reported_snapshot is None or _gist(self._reported_snapshot) != _gist(snapshot)
         if asks or ends or is_new or time.monotonic() - self._reported_s > REPORT_S:
             self._reported_snapshot, self._reported_s = snapshot, time.monotonic()
@@ -384,8 +392,10 @@ class BatchReconciler:
         allocation = by_name.get(name)
         if allocation is not None and allocation.runs_as != self._submitted_as(asked).runs_as:
             return RequestStatus(job.job_id, asked.ask, "over", None, "it was requested as another account")
-        if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
-            return RequestStatus(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
+        layout = self._layout(name, job)
+        if layout is not None and (allocation is None or allocation.state != "ended"):
+            start_ms = None if allocation is None else allocation.start_ms
+            return RequestStatus(job.job_id, asked.ask, "ready", start_ms, chunks=layout)
         if allocation is None:
             why_not = self._unsure.get(name)
             return None if why_not is None else RequestStatus(job.job_id, asked.ask, "waiting", None, why_not, True)
@@ -396,6 +406,17 @@ class BatchReconciler:
         number = f"as {allocation.number} there: " if allocation.state == "waiting" else ""
         details = f"{number}{reason}", allocation.is_put_off
         return RequestStatus(job.job_id, asked.ask, "waiting", allocation.start_ms, *details)
+
+    def _layout(self, name: str, job: Job) -> tuple[int, ...] | None:
+        """Return the number of a job's chunks on each of its nodes, or None while these are not all connected.
+
+        The result is empty if the job has whole nodes.
+        """
+        layout = self._hub.layout(name, job.width)
+        if parts_of(job) is None:
+            return None if layout is None or len(layout) < job.width else ()
+        # The site has as many machines as it may have nodes; the request has asked for no more nodes.
+        return layout if layout is not None and len(layout) <= self._driver.site.core.nodes else None
 
     def _by_name(self, view: BatchView) -> dict[str, Allocation]:
         """Return one allocation per name: running if possible, otherwise waiting, otherwise ended.
@@ -563,11 +584,14 @@ class BatchReconciler:
         module = ("-P", "-m", "gridweave.slurm.service.node", str(self._folder.path), name)
         command = (self._plan.python or sys.executable, *module, f"{self._plan.lease_s:g}")
         ticket = msgspec.json.encode(self._folder.ticket(name)).decode()
+        parts = parts_of(job)
         return AllocationRequest(
             name=name,
-            nodes=job.width,
+            nodes=job.width if parts is None else min(job.width, self._driver.site.core.nodes),
+            chunk=job.chunk or None,
+            width=0 if parts is None else job.width,
             length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
-            script=self._system.script(command, ticket),
+            script=self._system.script(command, ticket, parts, job.width),
             folder=str(self._folder.base(as_whom.runs_as)),
             output=str(self._folder.log(name)),
             comment=self._comment(job.job_id, user),
@@ -582,10 +606,11 @@ class BatchReconciler:
         return "gridweave pilot" if job_id == PILOT else f"gridweave job {job_id}" + (f" of {user}" if user else "")
 
 
-def _gist(seen: BatchSnapshot) -> tuple[int, int | None, int, str]:
-    """Return the values of which any change is reported at once: nodes, time limit, free nodes, and the problem."""
+def _gist(seen: BatchSnapshot) -> tuple[object, ...]:
+    """Return the values of which any change is reported at once: nodes, time limit, what is free, and the problem."""
     free = seen.free_from[0][1] if seen.free_from else 0
-    return seen.nodes, seen.longest_ms, free, seen.problem
+    groups = Counter((group.kind, group.free) for group in seen.groups for _ in range(group.count))
+    return seen.nodes, seen.longest_ms, free, seen.problem, seen.kinds, groups
 
 
 def _gone(name: str) -> Allocation:

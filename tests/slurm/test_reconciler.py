@@ -467,7 +467,7 @@ async def test_of_two_allocations_of_one_name_that_is_kept_which_was_heard(site:
     assert site.hub.number_of(name) == "2"
     await site.round()
     assert site.batch.cancelled == ["1"]
-    site.hub.want({}, {}, {})
+    site.hub.want({}, {}, ())
     assert site.hub.number_of(name) is None
 
 

@@ -14,6 +14,7 @@ from gridweave.slurm.cluster.asking import error_text, refusal
 from gridweave.slurm.cluster.parse import read_names, read_sinfo, read_span_ms, read_squeue, read_version, view_of
 from gridweave.slurm.cluster.reasons import ENDED, WAITING, end_from_output, why_waiting
 from gridweave.slurm.cluster.settings import SlurmSettings
+from gridweave.slurm.cluster.size import size_of
 from gridweave.slurm.cluster.submit import job_of
 from gridweave.slurm.outlook import SOON_MS, UNKNOWN_MS, free_steps
 from gridweave.slurm.system import AllocationRequest, BatchView, check_request
@@ -374,7 +375,7 @@ def test_the_shapes_of_a_job_over_slurmrestd() -> None:
         comment="c",
         options=("constraint=fast",),
     )
-    old, new = (job_of(request, settings, version, {"A": "b"}) for version in ("v0.0.38", "v0.0.40"))
+    old, new = (job_of(request, settings, version, {"A": "b"}, size_of(request)) for version in ("v0.0.38", "v0.0.40"))
     both = {"name": "gw-1", "partition": "main", "requeue": False, "comment": "c", "qos": "low"}
     both |= {"current_working_directory": "/f", "standard_output": "/f/o", "nice": 5, "constraints": "fast"}
     plain = {"nodes": 3, "exclusive": "exclusive", "time_limit": 2, "environment": {"A": "b"}}

@@ -10,6 +10,7 @@ import os
 import pwd
 import shutil
 import ssl
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,7 @@ from aiohttp import web
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.grid.service.cluster import SitePlan, batch_notes
+from gridweave.site.resources.chunks import Chunk
 from gridweave.slurm.cluster.commands import Slurm
 from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.system import AllocationRequest, BatchPlan, BatchView
@@ -383,3 +385,30 @@ async def test_a_real_cluster_over_tls(ground: Ground) -> None:
                 await asyncio.sleep(0.1)
         await slurm.cancel(view.allocations)
         await until(slurm, ended | {"gw-4": "ended"})
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_chunks_on_a_real_cluster(ground: Ground) -> None:
+    """Submitted over slurmrestd and by commands, the same chunks are the same job; both see the same free nodes."""
+    with contextlib.suppress(subprocess.CalledProcessError):  # it is not drained if this test runs alone
+        ground.cluster.run("scontrol", "update", f"nodename={ground.cluster.name}4", "state=resume")
+    by_commands = Slurm(SlurmSettings(partition="main", conf=str(ground.cluster.conf), chunks=True))
+    async with ground.proxied() as how:
+        slurm = Slurm(SlurmSettings(partition="main", access="rest", chunks=True, **how))  # type: ignore[arg-type]
+        shown = []
+        chunks = [(Chunk(), 3, 4), (Chunk(), 3, 2), (Chunk(per_node=2), 4, 4), (Chunk(exclusive=True), 1, 1)]
+        for number, (chunk, width, nodes) in enumerate(chunks):
+            for how_asked, through in (("rest", slurm), ("commands", by_commands)):
+                request = msgspec.structs.replace(asked(f"gw-{number}-{how_asked}", nodes), chunk=chunk, width=width)
+                job = await through.submit(request)
+                line = ("squeue", "-h", "-t", "R", "-j", job, "-o", "%D %C %h")
+                ground.cluster.wait(lambda line=line: bool(ground.cluster.run(*line)), "a running job")  # type: ignore[misc]
+                shown.append(ground.cluster.run(*line).strip())
+                view = await alike(slurm, by_commands)
+                free = sum(group.free[0] * group.count for group in view.groups)
+                assert free == 8 - int(shown[-1].split()[1])
+                await slurm.cancel([each for each in view.allocations if each.state == "running"])
+                ground.cluster.wait(lambda: not ground.cluster.run("squeue", "-h"), "an empty queue")
+        assert shown[::2] == shown[1::2]
+        assert [line.split()[:2] for line in shown[::2]] == [["2", "3"], ["2", "3"], ["2", "4"], ["1", "2"]]

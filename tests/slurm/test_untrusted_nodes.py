@@ -35,7 +35,7 @@ class Heard:
         self.hub = Hub(self.shared, self._take, RULES)
         self.shared.note(ANNA, Owner("anna", "unix-anna"))
         self.shared.note(BERT, Owner("bert", "unix-bert"))
-        self.hub.want({ANNA: 1, BERT: 2}, {}, {"n0": (BERT, 0), "n3": (ANNA, 0)})
+        self.hub.want({ANNA: 1, BERT: 2}, {}, {("n0", (BERT, 0)), ("n3", (ANNA, 0))})
 
     async def _take(self, data: bytes) -> None:
         self.reports += REPORTS.decode(data)
@@ -78,7 +78,7 @@ async def test_a_node_tells_of_its_own_job_alone(tmp_path: Path) -> None:
     assert heard.reports == []
     await heard.tell(BERT, MachineJoined("n0", "host", ANYONE), RunStarted("n0", 8, 1))
     assert heard.reports == [MachineJoined("n0", "host", RULES.users), RunStarted("n0", 8, 1)]
-    heard.hub.want({ANNA: 1}, {}, {})
+    heard.hub.want({ANNA: 1}, {}, ())
     await heard.tell(BERT, RunEnded("n0", 8, 1, "finished"))
     assert len(heard.reports) == 2, "what is over tells nothing"
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,6 +31,8 @@ from gridweave.site.job import Accepted, JobRecord, JobRequest, Program, Resourc
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.lifecycle import OVER
 from gridweave.site.messages import Machine, RunStarted
+from gridweave.site.resources.chunks import Chunk, NodeKind
+from gridweave.site.resources.groups import NodeGroup
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import GRID
@@ -110,18 +113,35 @@ class SlurmCluster:
     """A cluster whose nodes are all on this machine, with the partition main."""
 
     def __init__(
-        self, folder: Path, name: str, nodes: int, longest: str = "INFINITE", more: str = "", memory_mb: int = 1
+        self,
+        folder: Path,
+        name: str,
+        nodes: int,
+        longest: str = "INFINITE",
+        more: str = "",
+        memory_mb: int = 1,
+        *,
+        cpus: int = 2,
+        of_nodes: Sequence[str] = (),
+        gres: str = "",
     ) -> None:
+        """Write the configuration; ``of_nodes`` has further settings of the first nodes, ``gres`` is gres.conf."""
         self.folder, self.name, self.nodes = folder, name, nodes
         self.conf = folder / "slurm.conf"
         port, *ports = [unused_port() for _ in range(nodes + 1)]
         host = socket.gethostname().partition(".")[0]
-        same = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory={memory_mb}"
-        lines = [f"NodeName={name}{number + 1} {same} Port={each}" for number, each in enumerate(ports)]
+        same = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory_mb}"
+        own = [*of_nodes, *[""] * (nodes - len(of_nodes))]
+        lines = [
+            f"NodeName={name}{number + 1} {same} Port={port} {more}"
+            for number, (port, more) in enumerate(zip(ports, own, strict=True))
+        ]
         for each in ("state", "spool"):
             (folder / each).mkdir(parents=True)
         told = {"name": name, "host": host, "port": port, "folder": folder, "longest": longest, "more": more}
         self.conf.write_text(_CONF.format(nodes="\n".join(lines), **told))
+        if gres:
+            (folder / "gres.conf").write_text(gres)
 
     def run(self, *command: str) -> str:
         """Run a Slurm command and return its output."""
@@ -208,7 +228,13 @@ class SlurmCluster:
 
 @contextlib.contextmanager
 def running_cluster(
-    folder: Path, name: str, nodes: int, longest: str = "INFINITE", more: str = "", memory_mb: int = 1
+    folder: Path,
+    name: str,
+    nodes: int,
+    longest: str = "INFINITE",
+    more: str = "",
+    memory_mb: int = 1,
+    **options: Any,
 ) -> Iterator[SlurmCluster]:
     """Yield a running cluster; skip the test if Slurm is missing or the user is not root."""
     if None in map(daemon, ("slurmctld", "slurmd", "sbatch", "munged")):
@@ -219,7 +245,7 @@ def running_cluster(
         Path("/run/munge").mkdir(exist_ok=True)
         shutil.chown("/run/munge", "munge", "munge")
         subprocess.run(["su", "-s", "/bin/sh", "munge", "-c", "/usr/sbin/munged"], check=True)
-    cluster = SlurmCluster(folder, name, nodes, longest, more, memory_mb)
+    cluster = SlurmCluster(folder, name, nodes, longest, more, memory_mb, **options)
     try:
         cluster.up()
         yield cluster
@@ -281,7 +307,7 @@ class BatchSite:
         self, cluster: SlurmCluster, folder: Path, policy: BatchPolicy = BY_JOBS, name: str = "two", number: int = 0
     ) -> None:
         self.cluster, self.folder, self.policy, self.name, self.number = cluster, folder, policy, name, number
-        slurm = SlurmSettings(partition="main", conf=str(cluster.conf))
+        slurm = SlurmSettings(partition="main", conf=str(cluster.conf), chunks=policy.chunks)
         self.plan = BatchPlan(settings=slurm, folder=str(folder / "shared"), host="127.0.0.1", poll_s=0.3, lease_s=20)
         self.slurm = DeafSlurm(slurm)
         self.driver: BatchSiteDriver
@@ -328,11 +354,13 @@ class BatchSite:
         limit_ms: int = 60_000,
         key: str = "",
         resources: Resources | None = None,
+        chunk: Chunk | msgspec.UnsetType = msgspec.UNSET,
         **program: object,
     ) -> int:
         """Submit a job of one of the site's own users and return its number."""
         made = Program(argv=argv, **program)  # type: ignore[arg-type]
-        request = JobRequest(program=made, nodes=nodes, limit_ms=limit_ms, user="anna", resources=resources)
+        told = {"limit_ms": limit_ms, "user": "anna", "resources": resources, "chunk": chunk}
+        request = JobRequest(program=made, nodes=nodes, **told)  # type: ignore[arg-type]
         (answer,) = await self.driver.submit([(key or f"{argv}{nodes}{self.driver.clock.now_ms()}", request)])
         assert isinstance(answer, Accepted), answer
         return answer.job_id
@@ -466,6 +494,8 @@ class FakeBatch:
         self.past: list[Allocation] = []
         self.longest_ms: int | None = None
         self.apply: tuple[AllocationEnd, str] | None = None
+        self.kinds: tuple[NodeKind, ...] = ()
+        self.groups: tuple[NodeGroup, ...] = ()
 
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
         """Return no problems."""
@@ -475,7 +505,9 @@ class FakeBatch:
         """Return the allocations whose names begin with a prefix; all nodes are idle."""
         self._fail("view")
         found = tuple(each for each in self.queue.values() if each.name.startswith(prefix))
-        return BatchView(nodes=NODES, idle=NODES, longest_ms=self.longest_ms, allocations=found)
+        seen = {"kinds": self.kinds, "groups": self.groups, "longest_ms": self.longest_ms}
+        nodes = sum(kind.count for kind in self.kinds) or NODES
+        return BatchView(nodes=nodes, idle=NODES, allocations=found, **seen)  # type: ignore[arg-type]
 
     async def submit(self, request: AllocationRequest) -> str:
         """Accept a request, which then waits, and return its number."""
@@ -490,7 +522,7 @@ class FakeBatch:
         )
         return number
 
-    def script(self, command: tuple[str, ...], given: str = "") -> str:
+    def script(self, command: tuple[str, ...], given: str = "", chunk: Chunk | None = None, width: int = 0) -> str:
         """Return a text that is never run as a script."""
         return f"{command} {given}"
 
@@ -559,21 +591,28 @@ class KeptSite:
         await self.reconciler.follow()
 
     async def submit(
-        self, user: str = "anna", nodes: int = 1, limit_ms: int = 60_000, options: tuple[str, ...] = ()
+        self,
+        user: str = "anna",
+        nodes: int = 1,
+        limit_ms: int = 60_000,
+        options: tuple[str, ...] = (),
+        chunk: Chunk | msgspec.UnsetType = msgspec.UNSET,
     ) -> int:
         """Submit a job and return its number."""
-        program = Program(argv=("true",))
-        request = JobRequest(program=program, nodes=nodes, limit_ms=limit_ms, user=user, batch_options=options)
+        made = {"program": Program(argv=("true",)), "batch_options": options, "chunk": chunk}
+        request = JobRequest(nodes=nodes, limit_ms=limit_ms, user=user, **made)  # type: ignore[arg-type]
         (answer,) = await self.driver.submit([(f"{len(self.driver.site.registry.records)} {user}", request)])
         assert isinstance(answer, Accepted), answer
         return answer.job_id
 
-    async def starts(self, job_id: int) -> None:
-        """Let the last allocation start and its nodes report, and the job run on them."""
+    async def starts(self, job_id: int, chunks: Sequence[int] = ()) -> None:
+        """Let the last allocation start and its nodes report, with these chunks if any, and the job run on them."""
         number, last = list(self.batch.queue.items())[-1]
         self.batch.change(number, state="running", reason="")
-        for node in range(self.batch.requests[-1].nodes):
-            await self.hub.hello(self.shared.key(last.name), last.name, node, number, "host", "")
+        first = 0
+        for count in chunks or (1,) * self.batch.requests[-1].nodes:
+            await self.hub.hello(self.shared.key(last.name), last.name, first, number, "host", "", count)
+            first += count
         await self.round()
         for machine, attempt, _ in self.driver.site.runs.unfinished(job_id):
             await self.driver.apply(RunStarted(machine, job_id, attempt))

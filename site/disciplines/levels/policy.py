@@ -79,11 +79,6 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return any(level.evicts for level in self.levels)
 
     @property
-    def kinds(self) -> tuple[NodeKind, ...]:
-        """The kinds of the site's nodes; empty if jobs get whole nodes."""
-        return self.under.kinds
-
-    @property
     def label(self) -> str:
         """The name of the policy in tables and plots; policies that schedule differently have different names."""
         words = [self.under.label, levels_text(self.levels)]
@@ -92,11 +87,6 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
             words += [f"raise-after={self.raise_after}"] if self.raise_after is not None else []
             words += [f"least-gain={self.least_gain_ms / 1000:.15g}s"] if self.least_gain_ms else []
         return " ".join(words)
-
-    @property
-    def kinds(self) -> tuple[NodeKind, ...]:
-        """The kinds of the site's nodes (`SitePolicy.kinds`)."""
-        return self.under.kinds
 
     def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, LevelsPolicy]:
         """Return the number of nodes, and the policy for them; ``nodes`` is a number, kinds of nodes, or None."""

@@ -1,0 +1,110 @@
+"""Chunks at a site that requests an allocation for each job: whether they fit, how many nodes they count as, and when.
+
+Jobs share the site's maximum number of nodes. A job that asks for chunks counts as the part of a node that they need on
+the node of the cluster that holds most of them, because the batch system chooses the nodes. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gridweave.site.allocation import intervals_of_numbers
+from gridweave.site.job import Job, NodeIntervals
+from gridweave.site.resources.chunks import Chunk, NodeKind
+from gridweave.site.resources.groups import NodeGroup, chunks_when_idle, merged, misfit
+from gridweave.slurm.outlook import SOON_MS, UNKNOWN_MS
+from gridweave.slurm.system import BatchView
+
+NODE = 1_000_000
+"""The size of a whole node, in the unit of `share_of`."""
+
+MOST_GROUPS = 64
+"""Maximum number of groups of nodes, to bound the journal's size."""
+
+
+def parts_of(job: Job) -> Chunk | None:
+    """Return the job's chunk if it asks for parts of nodes; None if it asks for whole nodes."""
+    return job.chunk if isinstance(job.chunk, Chunk) and not job.chunk.is_whole else None
+
+
+def share_of(job: Job, kinds: Sequence[NodeKind], nodes: int) -> int:
+    """Return how much of the site's maximum a job takes, in millionths of a node.
+
+    ``nodes`` is the site's maximum number of nodes. If the kinds are unknown, each chunk counts as a node.
+    """
+    chunk = parts_of(job)
+    if chunk is None:
+        return job.width * NODE
+    most = max((chunks_when_idle(chunk, kind) for kind in kinds), default=0)
+    if not most:
+        return min(job.width, nodes) * NODE
+    if chunk.exclusive:
+        return -(-job.width // most) * NODE
+    return job.width * NODE // most
+
+
+def why_no_chunks(job: Job, kinds: Sequence[NodeKind], nodes: int) -> str | None:
+    """Return why a job can never run on nodes of these kinds, even if all are idle and up; None if it can.
+
+    Unknown kinds (none) accept every job, and so does an unset chunk.
+    """
+    if not isinstance(job.chunk, Chunk) or not kinds:
+        return None
+    problem = misfit(job.chunk, kinds)
+    if problem is not None:
+        return problem
+    left, fitting = nodes, 0
+    for most, count in sorted(((chunks_when_idle(job.chunk, kind), kind.count) for kind in kinds), reverse=True):
+        fitting += most * min(count, left)
+        left -= min(count, left)
+    if fitting < job.width:
+        return f"it needs {job.width} chunks, and the {nodes} largest nodes that the site may have hold {fitting}"
+    return None
+
+
+def labels_of(parts: Sequence[int], used: Iterable[Sequence[int]], nodes: int) -> NodeIntervals:
+    """Return the site's nodes as which a job's nodes count: the ones that fewest jobs use, by number.
+
+    The numbers only name the parts of a job. The batch system knows where the parts are, and two jobs with the same
+    number may be on different nodes.
+
+    Parameters
+    ----------
+    parts : sequence of int
+        Number of chunks on each of the job's nodes; at most ``nodes`` of them.
+    used : iterable of sequence of int
+        The numbers of each running job.
+    nodes : int
+        The site's maximum number of nodes.
+
+    Examples
+    --------
+    >>> labels_of([2, 1], [[0, 1], [1]], 4)
+    ((2, 3), (2, 4))
+    >>> labels_of([1, 1], [], 4)
+    ((0, 2),)
+    """
+    jobs = [0] * nodes
+    for numbers in used:
+        for number in numbers:
+            jobs[number] += 1
+    chosen = sorted(sorted(range(nodes), key=lambda number: (jobs[number], number))[: len(parts)])
+    return intervals_of_numbers(number for number, chunks in zip(chosen, parts, strict=True) for _ in range(chunks))
+
+
+def groups_now(view: BatchView, now_ms: int) -> tuple[NodeGroup, ...]:
+    """Return what is free on the batch system's nodes, assuming that every job runs until its time limit.
+
+    As for whole nodes, a node whose end is unknown counts as in use for the longest time limit.
+    """
+    unknown_ms = now_ms + (view.longest_ms or UNKNOWN_MS)
+
+    def end_of(idle_from_ms: int) -> int:
+        if idle_from_ms < 0:
+            return unknown_ms
+        return idle_from_ms if not idle_from_ms or idle_from_ms > now_ms else now_ms + SOON_MS
+
+    ended = (msgspec.structs.replace(group, idle_from_ms=end_of(group.idle_from_ms)) for group in view.groups)
+    return merged(ended, MOST_GROUPS)
