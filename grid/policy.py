@@ -256,24 +256,28 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         stretched = prepared(stretched_ms, table, 1, 1.0, 1)
         return int(stretched(table, n_fragments, float(sensitivity), length_ms))
 
-    def why_never(self, nodes: npt.NDArray[np.int64], width: int) -> str | None:
+    def why_never(self, nodes: npt.NDArray[np.int64], width: int, *, of_chunks: bool = False) -> str | None:
         """Return why a job of this width could not be placed on an idle grid, or None.
 
         Parameters
         ----------
         nodes : numpy.ndarray of int64, shape (sites,)
-            The number of nodes of each site.
+            The number of nodes of each site; with ``of_chunks``, how many of the job's chunks fit on it.
         """
         largest, total = int(nodes.max()), int(nodes.sum())
         if width <= largest:
             return None
+        if of_chunks and not total:
+            return "a chunk of it fits on no node of any site"
+        what, have = ("chunks", "has room for") if of_chunks else ("nodes", "has")
         if not self.splits:
             who = "control none" if self.control == "none" else f"mode {self.mode}"
-            return f"it needs {width} nodes, the largest site has {largest}, and {who} splits no job"
+            return f"it needs {width} {what}, the largest site {have} {largest}, and {who} splits no job"
         if width > total:
-            return f"it needs {width} nodes and all sites together have {total}"
+            have = "have room for" if of_chunks else "have"
+            return f"it needs {width} {what} and all sites together {have} {total}"
         fewest = 1 + int(np.searchsorted(np.cumsum(np.sort(nodes)[::-1]), width))
         allowed = next((fragments for bound, fragments in self.max_fragments if width <= bound), fewest)
         if fewest > allowed:
-            return f"it needs {width} nodes, {fewest} fragments at least, and {allowed} are allowed for its width"
+            return f"it needs {width} {what}, {fewest} fragments at least, and {allowed} are allowed for its width"
         return None

@@ -77,7 +77,8 @@ class OneJob:
         self._state.draw[SLOT] = draw
         available = np.zeros(len(self._state.nodes), np.int64)
         available[list(fitting)] = job.width
-        site = int(choose_site(self._state, self._codes, SLOT, available, self._vector(free)))
+        state = self._state
+        site = int(choose_site(state, self._codes, SLOT, available, self._vector(free), state.nodes))
         return None if site == NO_PLACE else site
 
     def links_changed(self, news: LinksChanged | PathsMeasured) -> None:

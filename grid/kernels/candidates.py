@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from gridweave.grid.kernels.links_placement import sites_are_alike
 from gridweave.grid.kernels.placement import GridCodes
+from gridweave.grid.kernels.resources import GridNodes
 from gridweave.grid.kernels.state import GridState, Place, forget_head, most_of, nodes_of, site_of
 from gridweave.jit import Int, kernel, kernel_part
-from gridweave.site.kernels.state import GONE, dequeue
+from gridweave.site.kernels.state import GONE, NEVER_MS, dequeue
 
 STRETCH = 64
 """Number of jobs that are filtered together."""
@@ -56,14 +57,21 @@ def limits_now(state: GridState, codes: GridCodes, now_ms: Int) -> Limits:
     A job that fits on one site does not end sooner if it is split, even if it would delay the head on that site.
     ``fitting`` is 0 if such jobs are split anyway (``multi-site``) or if the sites differ because of the job's data.
     """
-    counters = state.counters[0]
     most = most_of(state.free_order)
-    widest = counters.free if codes.splits else most
-    judged_by_site = (codes.adaptive or not codes.splits) and sites_are_alike(codes.net)
-    fitting = most if judged_by_site else np.int64(0)
-    in_time_ms = counters.shadow_ms - now_ms
-    spare, spare_in_all = _most_to_spare(state), _all_to_spare(state)
+    widest = state.counters[0].free if codes.splits else most
+    in_time_ms = state.counters[0].shadow_ms - now_ms
+    fitting, spare, spare_in_all = _limits_beside(state, codes, state.resources, most)
     return _short(widest), _short(fitting), _short(in_time_ms), _short(spare), _short(spare_in_all)
+
+
+@kernel_part
+def _limits_beside(state: GridState, codes: GridCodes, resources: GridNodes | None, most: Int) -> tuple[Int, Int, Int]:
+    """Return ``fitting``, ``spare`` and ``spare_in_all``; ``most`` is the largest number of free nodes on one site."""
+    if resources is not None:
+        # A width says too little about what a job needs.
+        return np.int64(0), NEVER_MS, NEVER_MS
+    judged_by_site = (codes.adaptive or not codes.splits) and sites_are_alike(codes.net)
+    return most if judged_by_site else np.int64(0), _most_to_spare(state), _all_to_spare(state)
 
 
 @kernel_part

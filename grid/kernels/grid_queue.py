@@ -16,11 +16,20 @@ from gridweave.grid.kernels.links_placement import (
     fits_now,
     stays_settled,
     take_free_site,
-    take_parts_in_order,
+    take_parts_ahead,
+    take_parts_now,
     take_site_ahead,
+    take_spare_parts,
 )
 from gridweave.grid.kernels.overhead import shortest_split_ms, shortest_split_now_ms, split_length_ms
 from gridweave.grid.kernels.placement import ANYWHERE, NOTHING, GridCodes, may_split
+from gridweave.grid.kernels.resource_placement import (
+    hold_taken,
+    let_go_of_nodes,
+    reach_from_now,
+    use_up_ahead,
+)
+from gridweave.grid.kernels.resources import GridNodes, count_given_back, most_on_one_site
 from gridweave.grid.kernels.running import (
     FIRST_PLACE,
     end_place,
@@ -42,6 +51,7 @@ from gridweave.grid.kernels.state import (
     freed,
     freed_by,
     freed_in_all,
+    largest_for,
     move_site,
 )
 from gridweave.jit import Int, kernel, kernel_part
@@ -127,12 +137,12 @@ def _any_fits(state: GridState, first: Int) -> bool:
 @kernel_part
 def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
     """Try to place the head now, with its fragments in ``taken``; return whether that succeeded."""
-    if take_free_site(state, codes, codes.net, slot, now_ms, NEVER_MS):
+    if take_free_site(state, codes, codes.net, state.resources, slot, now_ms, NEVER_MS):
         return True
     return (
         state.jobs[slot].width <= state.counters[0].free
         and _may_pay_now(state, codes, slot, now_ms)
-        and take_parts_in_order(state, codes, codes.net, slot, state.free_order, now_ms)
+        and take_parts_now(state, codes, state.resources, slot, now_ms)
         and _taken_pays(state, codes, slot, now_ms)
     )
 
@@ -147,7 +157,8 @@ def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_m
         return True
     end_ms = when_ms + length_ms
     return not (
-        _is_offered_by(codes.offers, slot, end_ms) or ends_on_one_site_by(state, codes.net, slot, when_ms, end_ms)
+        _is_offered_by(codes.offers, slot, end_ms)
+        or ends_on_one_site_by(state, codes.net, state.resources, slot, when_ms, end_ms)
     )
 
 
@@ -186,13 +197,12 @@ def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
     The search tries one site whenever a site gains enough nodes, and a split whenever all sites together have
     enough. There is no shadow time if the links never allow a placement, or if the policy reserves nothing.
     """
-    counters = state.counters[0]
-    _reserve_nothing(state, slot)
+    total = _reserve_nothing(state, state.resources, slot)
     if codes.head_reservation == NOTHING:
         return
     width = state.jobs[slot].width
-    total = counters.free
-    splits = codes.splits and (codes.head_reservation == ANYWHERE or width > counters.largest)
+    largest = largest_for(state, state.resources, slot)
+    splits = codes.splits and (codes.head_reservation == ANYWHERE or width > largest)
     in_order = False
     place = FIRST_PLACE
     last = end_place(state)
@@ -201,21 +211,21 @@ def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
         when_ms = ending.end_ms
         fits = False
         while ending.end_ms == when_ms:
-            fits = _free_ahead(state, ending.slot, width, in_order) or fits
-            total += freed_in_all(state, ending.slot)
+            fits = _free_ahead(state, state.resources, ending.slot, slot, width, in_order) or fits
+            total = _total_ahead(state, state.resources, total, ending.slot)
             place = next_place(state, place)
             if place == last:
                 break
             ending = state.running[row_at(state, place)]
-        placed = fits and take_site_ahead(state, codes, codes.net, slot, when_ms)
+        placed = fits and take_site_ahead(state, codes, codes.net, state.resources, slot, when_ms)
         if not placed and splits and total >= width:
             splits = _may_pay(state, codes, slot, when_ms)
             if splits and not in_order:
-                _order_ahead(state)
+                _order_ahead(state, state.resources)
             in_order = splits
             placed = (
                 splits
-                and take_parts_in_order(state, codes, codes.net, slot, state.ahead_order, when_ms)
+                and take_parts_ahead(state, codes, state.resources, slot, when_ms)
                 and _taken_pays(state, codes, slot, when_ms)
             )
         if placed:
@@ -224,20 +234,29 @@ def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
 
 
 @kernel_part
-def _reserve_nothing(state: GridState, slot: Slot) -> None:
-    """Reset the head's reservation, and start the search from the nodes that are free now."""
+def _reserve_nothing(state: GridState, resources: GridNodes | None, slot: Slot) -> Int:
+    """Reset the head's reservation, and start the search from the nodes that are free now; return their number."""
     counters = state.counters[0]
     counters.shadow_ms = NEVER_MS
     counters.spare = UNKNOWN
     counters.reserved_for = slot
     counters.n_kept = 0
+    if resources is not None:
+        resources.head[0] = slot
+        return reach_from_now(state, resources, slot, resources.ahead, state.ahead)
     for site in range(len(state.ahead)):
         state.ahead[site] = state.free[site]
+    return counters.free
 
 
 @kernel_part
-def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> bool:
-    """Add an ending job's nodes to ``ahead``; return whether one of its sites then has ``width`` free nodes."""
+def _free_ahead(
+    state: GridState, resources: GridNodes | None, slot: Slot, head: Slot, width: Int, in_order: bool
+) -> bool:
+    """Add an ending job's nodes to ``ahead``; return whether the head, of this width, then fits on one of its sites."""
+    if resources is not None:
+        count_given_back(resources, slot, state.shut, resources.ahead, head, state.ahead)
+        return most_on_one_site(state.ahead) >= width
     fits = False
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -252,8 +271,21 @@ def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> boo
 
 
 @kernel_part
-def _order_ahead(state: GridState) -> None:
+def _total_ahead(state: GridState, resources: GridNodes | None, total: Int, slot: Slot) -> Int:
+    """Return the sum of ``ahead``, which was ``total`` before the nodes of an ending job were added."""
+    if resources is not None:
+        total = np.int64(0)
+        for site in range(len(state.ahead)):
+            total += state.ahead[site]
+        return total
+    return total + freed_in_all(state, slot)
+
+
+@kernel_part
+def _order_ahead(state: GridState, resources: GridNodes | None) -> None:
     """Sort the sites by ``ahead``, their free nodes at the time that the search has reached."""
+    if resources is not None:
+        return
     copy_order(state.free_order, state.ahead_order)
     for site in range(len(state.ahead)):
         if state.ahead[site] != state.free[site]:
@@ -345,10 +377,20 @@ def _backfill(state: GridState, codes: GridCodes, head: Int, first: Int, now_ms:
 def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -> None:
     """Start a candidate; if the job ends after the shadow time, subtract its nodes from the extra nodes."""
     counters = state.counters[0]
+    slot = state.waiting[place]
     end_ms = begin_taken(state, codes, place, now_ms)
     counters.spare = UNKNOWN
     if end_ms > counters.shadow_ms:
-        for k in range(counters.n_taken):
+        _use_up_extra(state, state.resources, slot)
+
+
+@kernel_part
+def _use_up_extra(state: GridState, resources: GridNodes | None, slot: Slot) -> None:
+    """Subtract the nodes in ``taken`` from the extra nodes."""
+    if resources is not None:
+        use_up_ahead(state, resources, slot)
+    else:
+        for k in range(state.counters[0].n_taken):
             site = state.taken[k].site
             if state.extra[site] != ALL_NODES:
                 state.extra[site] -= state.taken[k].width
@@ -358,9 +400,9 @@ def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms:
 def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
     """Try to place a candidate, in ``taken``, without delaying the head; return whether that succeeded."""
     counters = state.counters[0]
-    if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
+    if take_free_site(state, codes, codes.net, state.resources, slot, now_ms, counters.shadow_ms):
         return True
-    if codes.adaptive and fits_now(state, codes.net, slot):
+    if codes.adaptive and fits_now(state, codes.net, state.resources, slot):
         # A split would not end sooner, even though the job would delay the head on that site.
         return False
     if not _may_pay_now(state, codes, slot, now_ms):
@@ -368,37 +410,14 @@ def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: I
     # Try all free nodes if the job ends by the shadow time; otherwise try the spare nodes.
     if ends_late_on_links(state, codes.net, slot, now_ms, counters.shadow_ms):
         pass
-    elif take_parts_in_order(state, codes, codes.net, slot, state.free_order, now_ms):
+    elif take_parts_now(state, codes, state.resources, slot, now_ms):
         end_ms = now_ms + split_length_ms(state, codes, slot, state.jobs[slot].estimate_ms)
         if end_ms <= counters.shadow_ms and _taken_pays(state, codes, slot, now_ms):
             return True
     elif codes.net is None:
         # With fewer nodes on each site, a split would need more fragments, if it were possible at all.
         return False
-    if counters.spare == UNKNOWN:
-        _order_spare(state)
-    return (
-        state.jobs[slot].width <= counters.spare
-        and take_parts_in_order(state, codes, codes.net, slot, state.spare_order, now_ms)
-        and _taken_pays(state, codes, slot, now_ms)
-    )
-
-
-@kernel_part
-def _order_spare(state: GridState) -> None:
-    """Sort the sites by their spare nodes, i.e. the nodes that jobs ending after the shadow time may take.
-
-    On a site without a reservation all free nodes are spare.
-    """
-    counters = state.counters[0]
-    copy_order(state.free_order, state.spare_order)
-    counters.spare = counters.free
-    for k in range(counters.n_reserved):
-        site = state.reserved[k].site
-        spare = min(state.free[site], state.extra[site])
-        if spare < state.free[site]:
-            move_site(state.spare_order, site, state.free[site], spare)
-            counters.spare -= state.free[site] - spare
+    return take_spare_parts(state, codes, state.resources, slot, now_ms) and _taken_pays(state, codes, slot, now_ms)
 
 
 @kernel
@@ -415,12 +434,8 @@ def begin_taken(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -
     state.end_ms[slot] = end_ms
     state.first_fragment[slot] = counters.n_fragments
     state.n_fragments[slot] = counters.n_taken
-    for k in range(counters.n_taken):
-        fragment = state.taken[k]
-        state.fragments[counters.n_fragments + k] = fragment
-        add_free(state, fragment.site, -fragment.width)
+    _hold_nodes(state, state.resources, slot)
     counters.n_fragments += counters.n_taken
-    counters.free -= job.width
     join_blocks(state, slot, end_ms)
     if counters.n_started == 0:
         counters.first_gap = place
@@ -433,16 +448,38 @@ def begin_taken(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -
 
 
 @kernel_part
+def _hold_nodes(state: GridState, resources: GridNodes | None, slot: Slot) -> None:
+    """Append the fragments in ``taken`` to ``fragments``, and subtract their nodes from the free nodes."""
+    counters = state.counters[0]
+    for k in range(counters.n_taken):
+        fragment = state.taken[k]
+        state.fragments[counters.n_fragments + k] = fragment
+        if resources is None:
+            add_free(state, fragment.site, -fragment.width)
+    if resources is not None:
+        hold_taken(state, resources, slot)
+    else:
+        counters.free -= state.jobs[slot].width
+
+
+@kernel_part
 def finish_job(state: GridState, place: Place) -> None:
     """Remove the job at this place from the running jobs and free its nodes."""
-    counters = state.counters[0]
-    slot = leave_blocks(state, place)
-    first = state.first_fragment[slot]
-    for k in range(first, first + state.n_fragments[slot]):
-        # A fragment that has already ended has width 0.
-        add_free(state, state.fragments[k].site, state.fragments[k].width)
-        counters.free += state.fragments[k].width
+    _free_nodes(state, state.resources, leave_blocks(state, place))
     freed(state)
+
+
+@kernel_part
+def _free_nodes(state: GridState, resources: GridNodes | None, slot: Slot) -> None:
+    """Free the nodes of a job."""
+    if resources is not None:
+        let_go_of_nodes(state, resources, slot)
+    else:
+        first = state.first_fragment[slot]
+        for k in range(first, first + state.n_fragments[slot]):
+            # A fragment that has already ended has width 0.
+            add_free(state, state.fragments[k].site, state.fragments[k].width)
+            state.counters[0].free += state.fragments[k].width
 
 
 PlacedRow = tuple[int, int, int, int, int]

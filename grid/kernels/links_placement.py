@@ -30,8 +30,28 @@ from gridweave.grid.kernels.placement import (
     take_split,
     take_split_in_order,
 )
+from gridweave.grid.kernels.resource_placement import (
+    choose_counted_site,
+    choose_free_counted_site,
+    count_available,
+    fits_counted_site_ms,
+)
+from gridweave.grid.kernels.resources import GridNodes, count_fitting, most_on_one_site
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
-from gridweave.grid.kernels.state import GridState, SiteNodes, SiteOrder, Slot, freed_by, most_of, nodes_of, site_of
+from gridweave.grid.kernels.state import (
+    UNKNOWN,
+    GridState,
+    SiteNodes,
+    SiteOrder,
+    Slot,
+    copy_order,
+    freed_by,
+    largest_for,
+    most_of,
+    move_site,
+    nodes_of,
+    site_of,
+)
 from gridweave.jit import Int, kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.choice import choose_sites, first_parts_factor, may_grow_by, waits_for_all
 from gridweave.netmodel.kernels.placements import Choice
@@ -46,7 +66,13 @@ STARTS, ROUNDS = np.int64(16), np.int64(8)
 
 @kernel_part
 def take_free_site(
-    state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int
+    state: GridState,
+    codes: GridCodes,
+    net: GridLinks | None,
+    resources: GridNodes | None,
+    slot: Slot,
+    now_ms: Int,
+    shadow_ms: Int,
 ) -> bool:
     """Try to place a job on one site now, with its nodes in ``taken``; return whether that succeeded.
 
@@ -56,7 +82,11 @@ def take_free_site(
         if moves_data(net, slot):
             return _take_near_site(state, codes, slot, state.free, now_ms, shadow_ms)
         net.taken_data_ms[0] = 0
-    site = choose_free_site(state, codes, slot, now_ms + state.jobs[slot].estimate_ms > shadow_ms)
+    late = now_ms + state.jobs[slot].estimate_ms > shadow_ms
+    if resources is not None:
+        site = choose_free_counted_site(state, codes, resources, slot, late)
+    else:
+        site = choose_free_site(state, codes, slot, late)
     if site == NO_PLACE:
         return False
     take_site(state, slot, site)
@@ -64,13 +94,19 @@ def take_free_site(
 
 
 @kernel_part
-def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, when_ms: Int) -> bool:
+def take_site_ahead(
+    state: GridState, codes: GridCodes, net: GridLinks | None, resources: GridNodes | None, slot: Slot, when_ms: Int
+) -> bool:
     """Try to place a job on one site at a later time, given the nodes in ``ahead``; return whether that succeeded."""
     if net is not None:
         if moves_data(net, slot):
             return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
         net.taken_data_ms[0] = 0
-    take_site(state, slot, choose_site(state, codes, slot, state.ahead, state.ahead))
+    if resources is not None:
+        site = choose_counted_site(state, codes, resources, slot, state.ahead, resources.ahead)
+    else:
+        site = choose_site(state, codes, slot, state.ahead, state.ahead, state.nodes)
+    take_site(state, slot, site)
     return True
 
 
@@ -93,7 +129,7 @@ def _take_near_site(
         return False
     for site in range(len(free)):
         state.available[site] = job.width if net.room[site] == least_ms else 0
-    take_site(state, slot, choose_site(state, codes, slot, state.available, free))
+    take_site(state, slot, choose_site(state, codes, slot, state.available, free, state.nodes))
     return judge_taken(state, net, slot, when_ms)
 
 
@@ -105,6 +141,59 @@ def take_parts_in_order(
     if net is None:
         return take_split_in_order(state, codes, slot, order)
     return _take_parts_on_links(state, codes, net.choice, slot, order, when_ms)
+
+
+@kernel_part
+def take_parts_now(state: GridState, codes: GridCodes, resources: GridNodes | None, slot: Slot, now_ms: Int) -> bool:
+    """Split a job over all nodes that are free now; return whether that is possible."""
+    if resources is not None:
+        if count_available(state, resources, slot, False) < state.jobs[slot].width:
+            return False
+        return take_parts(state, codes, codes.net, slot, state.available, now_ms)
+    return state.jobs[slot].width <= state.counters[0].free and take_parts_in_order(
+        state, codes, codes.net, slot, state.free_order, now_ms
+    )
+
+
+@kernel_part
+def take_spare_parts(state: GridState, codes: GridCodes, resources: GridNodes | None, slot: Slot, now_ms: Int) -> bool:
+    """Split a job over the nodes that jobs ending after the shadow time may take; return whether that is possible."""
+    if resources is not None:
+        if count_available(state, resources, slot, True) < state.jobs[slot].width:
+            return False
+        return take_parts(state, codes, codes.net, slot, state.available, now_ms)
+    if state.counters[0].spare == UNKNOWN:
+        _order_spare(state)
+    return state.jobs[slot].width <= state.counters[0].spare and take_parts_in_order(
+        state, codes, codes.net, slot, state.spare_order, now_ms
+    )
+
+
+@kernel_part
+def take_parts_ahead(state: GridState, codes: GridCodes, resources: GridNodes | None, slot: Slot, when_ms: Int) -> bool:
+    """Split a job at a later time over the nodes in ``ahead``; return whether that is possible."""
+    if resources is not None:
+        for site in range(len(state.available)):
+            state.available[site] = state.ahead[site]
+        return take_parts(state, codes, codes.net, slot, state.available, when_ms)
+    return take_parts_in_order(state, codes, codes.net, slot, state.ahead_order, when_ms)
+
+
+@kernel_part
+def _order_spare(state: GridState) -> None:
+    """Sort the sites by their spare nodes, i.e. the nodes that jobs ending after the shadow time may take.
+
+    On a site without a reservation all free nodes are spare.
+    """
+    counters = state.counters[0]
+    copy_order(state.free_order, state.spare_order)
+    counters.spare = counters.free
+    for k in range(counters.n_reserved):
+        site = state.reserved[k].site
+        spare = min(state.free[site], state.extra[site])
+        if spare < state.free[site]:
+            move_site(state.spare_order, site, state.free[site], spare)
+            counters.spare -= state.free[site] - spare
 
 
 @kernel_apart
@@ -321,9 +410,13 @@ def sites_are_alike(net: GridLinks | None) -> bool:
 
 
 @kernel_part
-def fits_now(state: GridState, net: GridLinks | None, slot: Slot) -> bool:
+def fits_now(state: GridState, net: GridLinks | None, resources: GridNodes | None, slot: Slot) -> bool:
     """Whether one site has enough free nodes for a job now and no other placement would end earlier."""
-    return (net is None or not moves_data(net, slot)) and most_of(state.free_order) >= state.jobs[slot].width
+    width = state.jobs[slot].width
+    if resources is not None:
+        count_fitting(resources, resources.nodes.free, slot, resources.fitting)
+        return most_on_one_site(resources.fitting) >= width
+    return (net is None or not moves_data(net, slot)) and most_of(state.free_order) >= width
 
 
 @kernel_part
@@ -337,8 +430,13 @@ def stays_settled(net: GridLinks | None) -> bool:
 
 
 @kernel_part
-def ends_on_one_site_by(state: GridState, net: GridLinks | None, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
+def ends_on_one_site_by(
+    state: GridState, net: GridLinks | None, resources: GridNodes | None, slot: Slot, when_ms: Int, end_ms: Int
+) -> bool:
     """Whether a job that starts on one site at ``when_ms`` or later would end by ``end_ms``, according to estimates."""
+    if resources is not None:
+        limit_ms = end_ms - state.jobs[slot].estimate_ms
+        return fits_counted_site_ms(state, resources, slot, limit_ms) <= limit_ms
     if net is not None and moves_data(net, slot):
         return _ends_near_by(state, net, slot, when_ms, end_ms)
     return fits_one_site_by(state, slot, end_ms - state.jobs[slot].estimate_ms)
@@ -394,11 +492,10 @@ def find_possible(state: GridState, codes: GridCodes, possible: npt.NDArray[np.b
     net = codes.net
     for slot in range(len(state.jobs)):
         job = state.jobs[slot]
-        possible[slot] = job.width <= state.counters[0].largest and not moves_data(net, slot)
+        possible[slot] = job.width <= largest_for(state, state.resources, slot) and not moves_data(net, slot)
         if not possible[slot]:
-            possible[slot] = take_free_site(state, codes, net, slot, job.submit_ms, NEVER_MS) or (
-                may_split(state, codes, slot)
-                and take_parts_in_order(state, codes, net, slot, state.free_order, job.submit_ms)
+            possible[slot] = take_free_site(state, codes, net, state.resources, slot, job.submit_ms, NEVER_MS) or (
+                may_split(state, codes, slot) and take_parts_now(state, codes, state.resources, slot, job.submit_ms)
             )
 
 

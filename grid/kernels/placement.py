@@ -19,6 +19,7 @@ from gridweave.grid.kernels.state import (
     Slot,
     first_with,
     freed_by,
+    largest_for,
     most_of,
     nodes_of,
     site_of,
@@ -82,7 +83,9 @@ def fragments_allowed(codes: GridCodes, width: Int) -> Int:
 
 
 @kernel
-def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, free: SiteNodes) -> Int:
+def choose_site(
+    state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, free: SiteNodes, total: SiteNodes
+) -> Int:
     """Return the selected site among the sites with enough available nodes, or ``NO_PLACE``.
 
     Parameters
@@ -91,8 +94,10 @@ def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteN
     codes : GridCodes
     slot : int
         Slot of the job.
-    available, free : numpy.ndarray of int64, shape (sites,)
-        The nodes that the job may take, and the free nodes by which the sites are compared.
+    available : numpy.ndarray of int64, shape (sites,)
+        The nodes that the job may take.
+    free, total : numpy.ndarray of int64, shape (sites,)
+        The free nodes, and all nodes, by which the sites are compared.
     """
     width = state.jobs[slot].width
     if codes.selection == RANDOM:
@@ -113,8 +118,8 @@ def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteN
             if free[site] > free[best]:
                 best = site
         else:
-            in_use = state.nodes[site] - free[site]
-            if in_use * state.nodes[best] < (state.nodes[best] - free[best]) * state.nodes[site]:
+            in_use = total[site] - free[site]
+            if in_use * total[best] < (total[best] - free[best]) * total[site]:
                 best = site
     return best
 
@@ -147,7 +152,7 @@ def take_site(state: GridState, slot: Slot, site: Int) -> None:
 def may_split(state: GridState, codes: GridCodes, slot: Slot) -> bool:
     """Whether the policy allows splitting a job; the lower bound does not apply to a job wider than every site."""
     width = state.jobs[slot].width
-    return codes.splits and (width > codes.lower_bound or width > state.counters[0].largest)
+    return codes.splits and (width > codes.lower_bound or width > largest_for(state, state.resources, slot))
 
 
 @kernel
@@ -199,10 +204,10 @@ def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool)
             high = low
         return site
     if not late:
-        return choose_site(state, codes, slot, state.free, state.free)
+        return choose_site(state, codes, slot, state.free, state.free, state.nodes)
     for site in range(len(state.free)):
         state.available[site] = min(state.free[site], state.extra[site])
-    return choose_site(state, codes, slot, state.available, state.free)
+    return choose_site(state, codes, slot, state.available, state.free, state.nodes)
 
 
 @kernel_part

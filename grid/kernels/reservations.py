@@ -216,7 +216,7 @@ def _take_earliest_site(state: GridState, codes: GridCodes, plan: ReservedStarts
         while i + 1 < plan.n_steps[site] and plan.step_ms[site, i + 1] <= start_ms:
             i += 1
         state.later[site] = plan.step_free[site, i]
-    take_site(state, slot, choose_site(state, codes, slot, state.available, state.later))
+    take_site(state, slot, choose_site(state, codes, slot, state.available, state.later, state.nodes))
 
 
 @kernel

@@ -3,6 +3,9 @@
 A site's kernels also maintain the grid's queue (`gridweave.site.kernels.state.enqueue` and others): a `GridState` has
 the same ``jobs``, ``waiting`` and counters, but counts nodes per site.
 
+If a site counts resources, ``resources`` has the nodes of all sites, and all numbers of nodes count cores instead. They
+are then only upper bounds on the chunks that fit, because every chunk has at least one core.
+
 The sites are kept sorted by their free nodes, so that a search touches only sites with enough nodes. An entry of a
 `SiteOrder` is a single number, free nodes x 2^24 + site; no grid has 2^24 nodes or sites. A search is binary, and a
 change moves the entries between the old and the new position.
@@ -10,11 +13,13 @@ change moves the entries between the old and the new position.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.grid.kernels.resources import CountedSite, GridNodes, empty_grid_nodes
 from gridweave.jit import Int, kernel_part
 from gridweave.site.kernels.state import JOB, NEVER_MS, RUNNING
 
@@ -131,6 +136,9 @@ class GridState(NamedTuple):
         The estimated times at which the largest number of free nodes on one site grows, and that number.
     shut : numpy.ndarray of bool, shape (sites,)
         Whether a site accepts no new jobs from the grid; jobs that end on such a site free no nodes for the grid.
+    resources : GridNodes or None
+        The nodes of all sites if some site counts resources. ``ahead`` and ``available`` then count chunks of the job
+        in question, and ``extra`` and the widths of fragments count chunks, too.
     """
 
     counters: npt.NDArray[np.void]
@@ -162,6 +170,13 @@ class GridState(NamedTuple):
     horizon_ms: npt.NDArray[np.int64]
     horizon_most: npt.NDArray[np.int64]
     shut: npt.NDArray[np.bool_]
+    resources: GridNodes | None = None
+
+
+def empty_counted_grid(sites: Sequence[CountedSite], *, slots: int) -> GridState:
+    """Return the state of an idle grid in which at least one site counts resources."""
+    cores = np.array([site.cores for site in sites], np.int64)
+    return empty_grid(cores, slots=slots)._replace(resources=empty_grid_nodes(sites, slots=slots))
 
 
 def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
@@ -249,6 +264,14 @@ def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
         free[state.fragments[k].site] += freed_by(state, k)
+
+
+@kernel_part
+def largest_for(state: GridState, resources: GridNodes | None, slot: Slot) -> Int:
+    """Return the largest width of a job with this job's chunk that fits on one idle site."""
+    if resources is not None:
+        return resources.largest[slot]
+    return state.counters[0].largest
 
 
 @kernel_part

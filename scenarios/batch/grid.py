@@ -11,8 +11,17 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.placement import GridCodes
-from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid
+from gridweave.grid.kernels.resources import CountedSite
+from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_counted_grid, empty_grid
 from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.grid_chunks import (
+    GridSite,
+    check_counts,
+    counted_sites,
+    fill_requests,
+    most_chunks,
+    rows_by_chunk,
+)
 from gridweave.scenarios.batch.grid_network import WHY_UNPLACEABLE, GridLoop, GridNet, GridOutcome
 from gridweave.scenarios.batch.kernels.loop import longest_ms
 from gridweave.scenarios.batch.one_site import SiteRun, cancelled_in
@@ -28,7 +37,7 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 
 def simulate_full_control(
     workload: Workload,
-    nodes: Sequence[int],
+    nodes: Sequence[GridSite],
     policy: GridPolicy,
     *,
     home: npt.ArrayLike | None = None,
@@ -37,26 +46,45 @@ def simulate_full_control(
     net: GridNet | None = None,
 ) -> SimulationResult:
     """Simulate a grid under full control; see `gridweave.scenarios.batch.simulate.simulate_grid`."""
-    sites = checked_sites(nodes)
+    counted = counted_sites(nodes)
+    sites = checked_sites(nodes if counted is None else [site.nodes for site in counted])
     if policy.tuning is not None:
         raise OptionError("tuning", "of the queue needs the simulated world; run a scenario")
     sensitivities = checked_sensitivity(sensitivity, len(workload))
+    if counted is not None:
+        check_counts(policy, net)
     if net is not None:
         net.check(sites, policy)
     if policy.mode == "local":
         return _simulate_local(workload, sites, policy, home)
-    reasons = {int(width): policy.why_never(sites, int(width)) for width in np.unique(workload.width)}
-    refused = {row: why for row, width in enumerate(workload.width.tolist()) if (why := reasons[width]) is not None}
+    refused = _refusals(workload, sites, counted, policy)
     rows = np.setdiff1d(np.arange(len(workload)), list(refused)) if refused else np.arange(len(workload))
-    state = empty_grid(sites, slots=len(rows))
+    state = empty_grid(sites, slots=len(rows)) if counted is None else empty_counted_grid(counted, slots=len(rows))
     if len(rows):
         state.sensitivity[:] = sensitivities[rows]
         _fill(state, workload, rows, policy, rng)
+        if counted is not None:
+            fill_requests(state, workload, rows, counted)
         if net is None:
             _check_lengths(state, policy.codes(), np.ascontiguousarray(workload.run_ms[rows]))
     outcome = GridLoop(state, workload, rows, policy, net).run()
     refused |= dict.fromkeys(rows[outcome.unplaceable].tolist(), WHY_UNPLACEABLE)
     return _result_of(workload, sites, policy, rows, outcome, refused, with_net=net is not None)
+
+
+def _refusals(
+    workload: Workload, sites: IntArray, counted: Sequence[CountedSite] | None, policy: GridPolicy
+) -> dict[int, str]:
+    """Return why jobs can never run, by row."""
+    refused: dict[int, str] = {}
+    for chunk, rows in rows_by_chunk(workload, np.arange(len(workload))):
+        most = sites if chunk is None else most_chunks(counted, chunk, len(sites))
+        widths = workload.width[rows]
+        for width in np.unique(widths).tolist():
+            why = policy.why_never(most, width, of_chunks=chunk is not None)
+            if why is not None:
+                refused |= dict.fromkeys(rows[widths == width].tolist(), why)
+    return refused
 
 
 def _result_of(

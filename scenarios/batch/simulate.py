@@ -22,6 +22,7 @@ from gridweave.site.policy import Limit, SitePolicy
 
 if TYPE_CHECKING:
     from gridweave.grid.policy import GridPolicy
+    from gridweave.scenarios.batch.grid_chunks import GridSite
     from gridweave.scenarios.batch.grid_network import GridNet
 
 
@@ -111,7 +112,9 @@ def simulate(
     if policy is not None and options:
         raise OptionError(next(iter(options)), "is part of the policy; set it there, or give no policy")
     if isinstance(policy, GridPolicy):
-        return simulate_grid(workload, cast("Sequence[int]", nodes), policy, **_only(remaining, GridInputs, "a grid"))
+        return simulate_grid(
+            workload, cast("Sequence[GridSite]", nodes), policy, **_only(remaining, GridInputs, "a grid")
+        )
     policy = SitePolicy(**options) if policy is None else policy
     return simulate_site(workload, nodes, policy, **_only(remaining, SiteInputs, "a site"))
 
@@ -202,7 +205,7 @@ def simulate_site(
 
 def simulate_grid(
     workload: Workload | str | Path,
-    sites: Sequence[int],
+    sites: Sequence[GridSite],
     policy: GridPolicy,
     *,
     home: npt.ArrayLike | None = None,
@@ -216,8 +219,9 @@ def simulate_grid(
     ----------
     workload : Workload, str or pathlib.Path
         Jobs, or the file or name of a trace.
-    sites : sequence of int
-        Number of nodes of each site.
+    sites : sequence of int, sequence of NodeKind, or SitePolicy
+        For each site: the number of its nodes, the kinds of its nodes, or a policy with kinds and placement. A site
+        that is given as a number does not count resources: it runs only jobs that need whole nodes.
     policy : GridPolicy
         Scheduling policy of the grid.
     home : array_like of int, shape (n,), optional
@@ -252,6 +256,16 @@ def simulate_grid(
     >>> result = simulate_grid(jobs, [4, 4], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
     >>> result.start_ms.tolist(), result.end_ms.tolist(), result.fragments_of(1)
     ([0, 100], [100, 160], [(0, 4), (1, 2)])
+
+    A site with GPUs and one without:
+
+    >>> from gridweave.site.resources.chunks import Chunk, NodeKind
+    >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 0], width=[6, 6], estimate_ms=[100] * 2, run_ms=[100] * 2,
+    ...                 columns={"chunk": [0, 1]}, chunks=(Chunk(cores=4), Chunk(cores=4, gpus=1)))
+    >>> sites = [[NodeKind(name="cpu", count=2, cores=16)], [NodeKind(name="gpu", count=2, cores=16, gpus=4)]]
+    >>> result = simulate_grid(jobs, sites, GridPolicy(mode="sharing"))
+    >>> result.fragments_of(0), result.fragments_of(1)
+    ([(0, 6)], [(1, 6)])
     """
     from gridweave.scenarios.batch.grid import simulate_full_control
 
