@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from gridweave.site.resources.checks import why_never_on
 
 from gridweave.site.resources.chunks import FIRST_COLUMNS, MAX_AMOUNT, MAX_KINDS, Chunk, NodeKind
+from gridweave.site.resources.refusals import why_never_on
 from gridweave.site.resources.text import is_name
 
 Problem = tuple[str, str]
