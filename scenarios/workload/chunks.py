@@ -1,0 +1,175 @@
+"""The chunks that the jobs of a workload ask for: from plain columns, or drawn at random (docs/resources.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.errors import InputError, OptionError
+from gridweave.scenarios.workload.columns import log_evenly
+from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.site.resources.chunks import MAX_AMOUNT, WHOLE_NODE, Chunk
+
+NO_CHUNK = -1
+"""Value of the column ``chunk`` for jobs that ask for whole nodes."""
+
+MEMORY_SIZES = 32
+"""Number of different sizes of memory that are drawn, so that a workload has few different chunks."""
+
+
+def with_chunks(workload: Workload, chunks: Sequence[Chunk | None]) -> Workload:
+    """Set the chunk that each job asks for.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs; the chunks that they have so far are replaced.
+    chunks : sequence of Chunk or None, length n
+        A chunk for each job; None: whole nodes.
+
+    Returns
+    -------
+    Workload
+        `Workload.chunks` has the different chunks in the order in which they first appear.
+
+    Raises
+    ------
+    InputError
+        If the number of chunks is not that of the jobs, or a job's width is not a multiple of `Chunk.per_node`.
+
+    Examples
+    --------
+    >>> jobs = Workload(job_id=[1, 2, 3], submit_ms=[0, 0, 0], width=[4, 8, 1], estimate_ms=[9] * 3, run_ms=[9] * 3)
+    >>> asking = with_chunks(jobs, [Chunk(cores=4, gpus=1), None, Chunk(cores=4, gpus=1)])
+    >>> asking.columns["chunk"].tolist(), asking.chunks == (Chunk(cores=4, gpus=1),)
+    ([0, -1, 0], True)
+    """
+    numbers: dict[Chunk, int] = {}
+    number = [NO_CHUNK if chunk in (None, WHOLE_NODE) else numbers.setdefault(chunk, len(numbers)) for chunk in chunks]
+    return workload.replace(columns={**workload.columns, "chunk": np.array(number, np.int64)}, chunks=tuple(numbers))
+
+
+def with_amounts(
+    workload: Workload,
+    *,
+    cores: npt.ArrayLike,
+    memory_mb: npt.ArrayLike = 0,
+    gpus: npt.ArrayLike = 0,
+    gpu_type: npt.ArrayLike = "",
+) -> Workload:
+    """Set the chunk that each job asks for, from columns of plain amounts.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs; the chunks that they have so far are replaced.
+    cores : array_like of int, shape (n,) or ()
+        Cores of each chunk; 0: the job asks for whole nodes, and its other amounts are ignored.
+    memory_mb : array_like of int, shape (n,) or ()
+        Memory of each chunk in MB (10**6 bytes); 0: not counted.
+    gpus : array_like of int, shape (n,) or ()
+        GPUs of each chunk.
+    gpu_type : array_like of str, shape (n,) or ()
+        Required type of the GPUs; empty: any type. Ignored for jobs without GPUs.
+
+    Returns
+    -------
+    Workload
+        `Workload.chunks` has the different chunks in ascending order of the amounts, then of the types of GPUs.
+
+    Raises
+    ------
+    InputError
+        If an amount is negative or larger than `MAX_AMOUNT`; the message names the job.
+
+    Examples
+    --------
+    >>> jobs = Workload(job_id=[1, 2, 3], submit_ms=[0, 0, 0], width=[4, 8, 1], estimate_ms=[9] * 3, run_ms=[9] * 3)
+    >>> asking = with_amounts(jobs, cores=[8, 0, 2], gpus=[1, 0, 0])
+    >>> asking.columns["chunk"].tolist(), asking.chunks == (Chunk(cores=2), Chunk(cores=8, gpus=1))
+    ([1, -1, 0], True)
+    """
+    amounts = {
+        name: np.broadcast_to(np.asarray(values, np.int64), len(workload))
+        for name, values in (("cores", cores), ("memory_mb", memory_mb), ("gpus", gpus))
+    }
+    for name, values in amounts.items():
+        wrong = (values < 0) | (values > MAX_AMOUNT)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            problem = f"{name} {values[row]} is not within 0 to {MAX_AMOUNT}"
+            raise InputError(f"{workload.name}: job {workload.job_id[row]}: {problem}")
+    types = np.where(amounts["gpus"] > 0, np.broadcast_to(np.asarray(gpu_type, np.str_), len(workload)), "")
+    first, of_job = _distinct(*amounts.values(), types)
+    is_whole = amounts["cores"][first] == 0
+    number = np.where(is_whole, NO_CHUNK, np.cumsum(~is_whole) - 1)
+    rows = zip(*(values[first[~is_whole]].tolist() for values in (*amounts.values(), types)), strict=True)
+    chunks = tuple(
+        Chunk(cores=cores, memory_mb=memory_mb, gpus=gpus, gpu_type=kind) for cores, memory_mb, gpus, kind in rows
+    )
+    return workload.replace(columns={**workload.columns, "chunk": number[of_job]}, chunks=chunks)
+
+
+def _distinct(*columns: npt.NDArray[np.generic]) -> tuple[IntArray, IntArray]:
+    """Return the first row of each distinct combination of values, ascending, and the combination of each row."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, code = np.unique(column, return_inverse=True)
+        key = np.unique(key * max(len(values), 1) + code, return_inverse=True)[1]
+    first = np.unique(key, return_index=True)[1]
+    return first.astype(np.int64), key.astype(np.int64)
+
+
+def draw_chunks(
+    workload: Workload,
+    rng: np.random.Generator,
+    *,
+    cores: tuple[int, int] = (1, 16),
+    gpus: tuple[int, int] = (0, 4),
+    memory_mb: tuple[int, int] = (1000, 64_000),
+    gpu_share: float = 1.0,
+) -> Workload:
+    """Draw a chunk for each job, for benchmarks and examples.
+
+    Cores and GPUs are drawn uniformly from their ranges. Memory is one of `MEMORY_SIZES` sizes, all equally likely and
+    evenly spaced on a logarithmic scale from the smallest to the largest. Four numbers are drawn per job, in job order,
+    so that another range or share does not change the other amounts.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs; the chunks that they have so far are replaced. Widths stay the same, but count chunks.
+    rng : numpy.random.Generator
+    cores, gpus : (int, int)
+        Smallest and largest number for each chunk, at least 1 core.
+    memory_mb : (int, int)
+        Smallest and largest amount of memory of each chunk in MB; (0, 0): not counted.
+    gpu_share : float
+        Probability that a job's GPUs are drawn from their range; the other jobs ask for none.
+
+    Raises
+    ------
+    OptionError
+        If a range is empty or has an end that is out of range, or the share is not within 0 to 1.
+    """
+    for name, ends, lowest in (("cores", cores, 1), ("gpus", gpus, 0), ("memory_mb", memory_mb, 0)):
+        if not lowest <= ends[0] <= ends[1] <= MAX_AMOUNT:
+            raise OptionError(name, f"is {ends[0]} to {ends[1]}; expected a range within {lowest} to {MAX_AMOUNT}")
+    if not 0 <= gpu_share <= 1:
+        raise OptionError("gpu_share", f"is {gpu_share}; expected a share of the jobs, from 0 to 1")
+    if memory_mb[0] == 0 < memory_mb[1]:
+        raise OptionError("memory_mb", f"is 0 to {memory_mb[1]}; a logarithmic scale must start at 1 or more")
+    draws = rng.random((len(workload), 4))
+    drawn = {"cores": _whole(cores, draws[:, 0]), "gpus": _whole(gpus, draws[:, 1])}
+    drawn["gpus"] = np.where(draws[:, 2] < gpu_share, drawn["gpus"], 0)
+    if memory_mb[1]:
+        steps = np.floor(draws[:, 3] * MEMORY_SIZES) / (MEMORY_SIZES - 1)
+        drawn["memory_mb"] = log_evenly((float(memory_mb[0]), float(memory_mb[1])), steps)
+    return with_amounts(workload, **drawn)
+
+
+def _whole(ends: tuple[int, int], draws: npt.NDArray[np.float64]) -> IntArray:
+    """Map draws from [0, 1) to whole numbers within these ends, all equally likely."""
+    return ends[0] + np.floor(draws * (ends[1] - ends[0] + 1)).astype(np.int64)
