@@ -14,8 +14,8 @@ from gridweave.scenarios.traces.resources import csv_lines
 from gridweave.scenarios.traces.text import MAX_WHOLE, check_exact, open_trace, short, write_file
 from gridweave.scenarios.workload.chunks import NO_CHUNK, with_amounts, with_chunks
 from gridweave.scenarios.workload.table import IntArray, Workload
-from gridweave.site.resources.checks import OPTION_OF, chunk_problems
 from gridweave.site.resources.chunks import MAX_AMOUNT, WHOLE_NODE, Chunk
+from gridweave.site.resources.problems import OPTION_OF, chunk_problems
 from gridweave.site.resources.text import parse_gpus, parse_gres, parse_memory
 
 FILE_COLUMNS = ("job_id", "cores", "memory", "gpus", "gres", "labels", "exclusive", "per_node")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError
-from gridweave.scenarios.workload.columns import log_evenly
-from gridweave.scenarios.workload.table import IntArray, Workload
+from gridweave.scenarios.workload.columns import log_evenly, places_by_share, shares_of
+from gridweave.scenarios.workload.table import MAX_WIDTH, IntArray, Workload
 from gridweave.site.resources.chunks import MAX_AMOUNT, WHOLE_NODE, Chunk
 
 NO_CHUNK = -1
@@ -122,6 +123,98 @@ def _distinct(*columns: npt.NDArray[np.generic]) -> tuple[IntArray, IntArray]:
     return first.astype(np.int64), key.astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRanges:
+    """The ranges from which the chunks of some jobs are drawn; both ends are included.
+
+    Attributes
+    ----------
+    share : float
+        Share of the jobs, relative to the shares of other ranges; at least 0.
+    cores, gpus : (int, int)
+        Numbers for each chunk, at least 1 core; uniform.
+    memory_mb : (int, int)
+        Memory of each chunk in MB: one of `MEMORY_SIZES` sizes, all equally likely and evenly spaced on a logarithmic
+        scale. (0, 0): not counted.
+    gpu_type : str
+        Required type of the GPUs; empty: any type.
+    max_chunks : int, optional
+        Largest number of chunks; wider jobs get this many.
+    homes : frozenset of int, optional
+        Indexes of the home sites whose jobs are drawn from these ranges; None: all sites.
+
+    Raises
+    ------
+    OptionError
+        If a range is empty, or a number is out of range.
+    """
+
+    share: float = 1.0
+    cores: tuple[int, int] = (1, 1)
+    memory_mb: tuple[int, int] = (0, 0)
+    gpus: tuple[int, int] = (0, 0)
+    gpu_type: str = ""
+    max_chunks: int | None = None
+    homes: frozenset[int] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < np.inf:
+            raise OptionError("share", f"is {self.share}; expected a share of the jobs, at least 0")
+        for name, lowest in (("cores", 1), ("memory_mb", 0), ("gpus", 0)):
+            ends = getattr(self, name)
+            if not lowest <= ends[0] <= ends[1] <= MAX_AMOUNT:
+                raise OptionError(name, f"is {ends[0]} to {ends[1]}; expected a range within {lowest} to {MAX_AMOUNT}")
+        if self.memory_mb[0] == 0 < self.memory_mb[1]:
+            raise OptionError("memory_mb", f"is 0 to {self.memory_mb[1]}; a logarithmic scale must start at 1 or more")
+        if self.max_chunks is not None and self.max_chunks < 1:
+            raise OptionError("max_chunks", f"is {self.max_chunks}; expected at least 1")
+
+
+def draw_mixed_chunks(
+    workload: Workload,
+    mix: Sequence[ChunkRanges],
+    rng: np.random.Generator,
+    *,
+    home: npt.ArrayLike = 0,
+) -> Workload:
+    """Draw a chunk for each job from several ranges.
+
+    Parameters
+    ----------
+    workload : Workload
+        The jobs; the chunks that they have so far are replaced. Widths count chunks.
+    mix : sequence of ChunkRanges
+        The ranges of a job are drawn by their shares.
+    rng : numpy.random.Generator
+        Always draws four numbers per job, in job order.
+    home : array_like of int, shape (n,) or ()
+        Index of each job's home site, for `ChunkRanges.homes`.
+
+    Raises
+    ------
+    OptionError
+        If no share is above 0 for the jobs of some site.
+    """
+    draws = rng.random((len(workload), 4))
+    of_job, homes = np.zeros(len(workload), np.int64), np.broadcast_to(np.asarray(home, np.int64), len(workload))
+    for site in np.unique(homes).tolist():
+        rows = homes == site
+        shares = {str(n): part.share if part.homes is None or site in part.homes else 0.0 for n, part in enumerate(mix)}
+        of_job[rows] = places_by_share(shares_of("share", shares), draws[rows, 0])
+    steps = np.floor(draws[:, 3] * MEMORY_SIZES) / (MEMORY_SIZES - 1)
+    amounts = {name: np.zeros(len(workload), np.int64) for name in ("cores", "gpus", "memory_mb")}
+    types, width = np.zeros(len(workload), object), workload.width.copy()
+    for number, part in enumerate(mix):
+        rows = of_job == number
+        amounts["cores"][rows] = _whole(part.cores, draws[rows, 1])
+        amounts["gpus"][rows] = _whole(part.gpus, draws[rows, 2])
+        if part.memory_mb[1]:
+            amounts["memory_mb"][rows] = log_evenly((float(part.memory_mb[0]), float(part.memory_mb[1])), steps[rows])
+        types[rows] = part.gpu_type
+        width[rows] = np.minimum(width[rows], part.max_chunks or MAX_WIDTH)
+    return with_amounts(workload.replace(width=width), gpu_type=types.astype(np.str_), **amounts)
+
+
 def draw_chunks(
     workload: Workload,
     rng: np.random.Generator,
@@ -133,19 +226,15 @@ def draw_chunks(
 ) -> Workload:
     """Draw a chunk for each job, for benchmarks and examples.
 
-    Cores and GPUs are drawn uniformly from their ranges. Memory is one of `MEMORY_SIZES` sizes, all equally likely and
-    evenly spaced on a logarithmic scale from the smallest to the largest. Four numbers are drawn per job, in job order,
-    so that another range or share does not change the other amounts.
-
     Parameters
     ----------
     workload : Workload
         The jobs; the chunks that they have so far are replaced. Widths stay the same, but count chunks.
     rng : numpy.random.Generator
-    cores, gpus : (int, int)
-        Smallest and largest number for each chunk, at least 1 core.
-    memory_mb : (int, int)
-        Smallest and largest amount of memory of each chunk in MB; (0, 0): not counted.
+        Always draws four numbers per job, in job order, so that another range or share does not change the other
+        amounts.
+    cores, gpus, memory_mb : (int, int)
+        As in `ChunkRanges`.
     gpu_share : float
         Probability that a job's GPUs are drawn from their range; the other jobs ask for none.
 
@@ -154,20 +243,11 @@ def draw_chunks(
     OptionError
         If a range is empty or has an end that is out of range, or the share is not within 0 to 1.
     """
-    for name, ends, lowest in (("cores", cores, 1), ("gpus", gpus, 0), ("memory_mb", memory_mb, 0)):
-        if not lowest <= ends[0] <= ends[1] <= MAX_AMOUNT:
-            raise OptionError(name, f"is {ends[0]} to {ends[1]}; expected a range within {lowest} to {MAX_AMOUNT}")
     if not 0 <= gpu_share <= 1:
         raise OptionError("gpu_share", f"is {gpu_share}; expected a share of the jobs, from 0 to 1")
-    if memory_mb[0] == 0 < memory_mb[1]:
-        raise OptionError("memory_mb", f"is 0 to {memory_mb[1]}; a logarithmic scale must start at 1 or more")
-    draws = rng.random((len(workload), 4))
-    drawn = {"cores": _whole(cores, draws[:, 0]), "gpus": _whole(gpus, draws[:, 1])}
-    drawn["gpus"] = np.where(draws[:, 2] < gpu_share, drawn["gpus"], 0)
-    if memory_mb[1]:
-        steps = np.floor(draws[:, 3] * MEMORY_SIZES) / (MEMORY_SIZES - 1)
-        drawn["memory_mb"] = log_evenly((float(memory_mb[0]), float(memory_mb[1])), steps)
-    return with_amounts(workload, **drawn)
+    with_gpus = ChunkRanges(share=gpu_share, cores=cores, memory_mb=memory_mb, gpus=gpus)
+    without = ChunkRanges(share=1 - gpu_share, cores=cores, memory_mb=memory_mb)
+    return draw_mixed_chunks(workload, [with_gpus, without], rng)
 
 
 def _whole(ends: tuple[int, int], draws: npt.NDArray[np.float64]) -> IntArray:

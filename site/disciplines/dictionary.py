@@ -11,7 +11,8 @@ from typing_extensions import override
 from gridweave.errors import InputError, OptionError, not_known
 from gridweave.plugins import all_entry_points, own_entry_points
 from gridweave.site.disciplines.base import Traits
-from gridweave.site.disciplines.entry import Entry, Policy
+from gridweave.site.disciplines.entry import Entry, HasKinds, Policy
+from gridweave.site.resources.chunks import NodeKind
 
 GROUP = "gridweave.disciplines"
 """The group of entry points; each is named after its discipline and refers to an `Entry`."""
@@ -113,6 +114,11 @@ def deciding(policy: Policy) -> tuple[Policy, Traits]:
 def traits_of(policy: Policy) -> Traits:
     """Return the traits of a policy's discipline under this policy."""
     return entry_of(policy).traits_of(policy)
+
+
+def kinds_of(policy: Policy) -> tuple[NodeKind, ...]:
+    """Return the kinds of nodes of a site with this policy; empty if the site does not count resources."""
+    return policy.kinds if traits_of(policy).counts_resources and isinstance(policy, HasKinds) else ()
 
 
 def policy_named(name: str) -> Any:

@@ -15,6 +15,7 @@ from gridweave.site.disciplines.base import Discipline, Traits
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.job import Running
 from gridweave.site.kernels.limits import WeekClock
+from gridweave.site.resources.chunks import NodeKind
 
 Options = Mapping[str, Any]
 """A site's options by name; None if an option was not given."""
@@ -38,6 +39,15 @@ class TakesKinds(Protocol):
 
     def on(self, nodes: Any) -> tuple[int | None, Policy]:
         """Return the number of nodes, and the policy for them; ``nodes`` is a number, kinds of nodes, or None."""
+
+
+@runtime_checkable
+class HasKinds(Protocol):
+    """A policy for a site that may count cores, memory and GPUs (`Traits.counts_resources`)."""
+
+    @property
+    def kinds(self) -> tuple[NodeKind, ...]:
+        """The kinds of the site's nodes; empty if jobs get whole nodes."""
 
 
 class SiteOutcome(NamedTuple):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.workload.site_events import Request
     from gridweave.site.disciplines.entry import Entry, Policy
     from gridweave.site.policy import Limit, Window
+    from gridweave.site.resources.chunks import NodeKind
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ _MAX_DIGITS = 15
 
 _LIMIT_KEYS = ("wider-than", "longer-than", "user", "days", "from", "to", "max-nodes", "max-jobs")
 _WINDOW_KEYS = ("days", "from", "to")
+_KIND_KEYS = ("cores", "memory", "gpus", "gres", "labels", "speed")
 _RESERVATION_KEYS = ("start", "length", "nodes", "requested")
 
 # Arguments of the library whose options have other names.
@@ -190,6 +192,60 @@ def _time_of_day_ms(key: str, text: str) -> int:
     return minutes * 60_000
 
 
+def parse_kinds(texts: list[str]) -> tuple[NodeKind, ...]:
+    """Parse the kinds of a site's nodes.
+
+    A text is ``gpu:2,cores=32,memory=512GB,gpus=a100:4,gres=fpga:2,labels=ib+ssd`` (name, number of nodes, and what
+    each node has), or the name of a TOML file with ``kinds``, as in a scenario. Raise ScenarioError with all problems.
+    """
+    from gridweave.grid.config.checks import node_kinds
+    from gridweave.grid.config.tables import KindTable
+    from gridweave.grid.config.toml import FileReport, convert_table, parse_toml, text_of_file
+    from gridweave.site.resources.problems import OPTION_OF, kind_problems
+
+    tables: list[object] = []
+    report = FileReport("--kinds")
+    if len(texts) == 1 and texts[0].lower().endswith(".toml"):
+        raw, report = parse_toml(texts[0], text_of_file(Path(texts[0])))
+        tables = raw["kinds"] if isinstance(raw.get("kinds"), list) else []
+        if not tables or len(raw) > 1:
+            report.add((), "expected one key, kinds, with at least one kind: kinds = [{ name = ..., count = ... }]")
+    else:
+        for number, text in enumerate(texts):
+            try:
+                tables.append(_kind_table(text))
+            except OptionError as error:
+                report.add((number,), error.problem)
+    place = ("kinds",) if report.lines else ()
+    read = [convert_table(table, KindTable, (*place, number), report) for number, table in enumerate(tables)]
+    report.raise_if_any()
+    kinds = node_kinds(read, place, report)
+    for number, field, problem in kind_problems(kinds):
+        report.add((*place, number, OPTION_OF.get(field, field)), problem)
+    report.raise_if_any()
+    return kinds
+
+
+def _kind_table(text: str) -> dict[str, object]:
+    """Return the table of a kind in the form ``gpu:2,cores=32,gpus=a100:4``."""
+    head, _, rest = text.partition(",")
+    name, colon, count = (part.strip() for part in head.partition(":"))
+    if not colon or not name or not count.isascii() or not count.isdecimal():
+        right = "expected NAME:COUNT and what each node has, e.g. gpu:2,cores=32,gpus=a100:4"
+        raise OptionError("--kinds", f"{text!r} is not a kind of nodes; {right}")
+    values = _pairs("--kinds", rest, _KIND_KEYS) if rest.strip() else {}
+    table: dict[str, object] = {"name": name, "count": int(count), **values}
+    for key in ("cores", "speed"):
+        if key in values:
+            table[key] = _value(values[key])
+    if "gres" in values:
+        amounts = (part.partition(":") for part in values["gres"].split("+"))
+        table["gres"] = {name: _value(amount or "1") for name, _, amount in amounts}
+    if "labels" in values:
+        table["labels"] = values["labels"].split("+")
+    return table
+
+
 def policies(
     discipline: str,
     orders: str,
@@ -200,6 +256,8 @@ def policies(
     limits: list[str],
     own: list[str],
     nodes: int,
+    kinds: tuple[NodeKind, ...] = (),
+    placement: str = "best-fit",
 ) -> list[Policy]:
     """Return the policies that the options name: every combination of the lists."""
     from gridweave.site.disciplines.dictionary import entry_named, read_policy
@@ -223,6 +281,8 @@ def policies(
                     "slack": _unless(slack, 0.5),
                     "aging_ms": _unless(aging_ms, float("inf")),
                     "limits": parsed or None,
+                    "kinds": kinds or None,
+                    "placement": _unless(placement.strip().lower(), "best-fit"),
                 }
                 usual = {"order": order, "backfill": backfill}
                 with named_as_typed(**typed):

@@ -1,0 +1,131 @@
+"""Scenarios with kinds of nodes: what jobs ask for, the jobs that can never run, and the scenario `gpu-clusters`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridweave.errors import ScenarioError
+from gridweave.scenarios.scenario.build import build_scenario, draws_at_random
+from gridweave.scenarios.scenario.read import read_scenario
+from gridweave.scenarios.scenario.run import run_scenario
+from gridweave.scenarios.workload.homes import home_of
+from gridweave.site.resources.chunks import Chunk
+
+SCENARIO = """\
+[[sites]]
+name = "gpu"
+kinds = [{ name = "gpu", count = 4, cores = 8, gpus = "a100:4" }]
+[[sites]]
+name = "cpu"
+kinds = [{ name = "cpu", count = 4, cores = 16 }]
+[workload]
+trace = "jobs.swf"
+chunks = "cores"
+[grid]
+mode = "local"
+"""
+SWF = "".join(f"{job} {job} -1 100 {job} -1 -1 {job} 100 {job}000 1 -1 -1 -1 -1 -1 -1 -1\n" for job in range(1, 5))
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.swf").write_text(f"; MaxProcs: 64\n{SWF}")
+    path = tmp_path / "s.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def problems(path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(path, overrides)
+    return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
+
+
+def test_each_processor_of_the_trace_is_a_chunk(scenario: Path) -> None:
+    built = build_scenario(scenario)
+    assert [chunk.memory_mb for chunk in built.workload.chunks] == [2, 3, 4, 5]
+    assert run_scenario(scenario).ran.all()
+
+
+def test_chunks_are_read_from_a_file_next_to_the_scenario(scenario: Path) -> None:
+    (scenario.parent / "c.csv").write_text("job_id,cores,gpus\n1,2,1\n2,2,\n3,1,1\n4,0,\n")
+    built = build_scenario(scenario, ["workload.chunks=c.csv", "workload.home={gpu = 1}"])
+    assert built.workload.chunks == (Chunk(cores=2, gpus=1), Chunk(cores=2), Chunk(gpus=1))
+
+
+def test_jobs_that_can_never_run_at_home_are_reported_or_left_out(scenario: Path) -> None:
+    (scenario.parent / "c.csv").write_text("job_id,cores,gpus\n1,1,8\n2,2,\n3,1,\n4,0,\n")
+    (problem,) = problems(scenario, "workload.chunks=c.csv")
+    assert "1 job can never run; the widest, job 1: in mode local at gpu a chunk needs 8 GPUs" in problem
+    run = run_scenario(scenario, overrides=["workload.chunks=c.csv", "workload.drop_wide=true"])
+    assert run.workload.job_id.tolist() == [2, 3, 4]
+    assert "left out because of drop_wide" in run.remarks[-1]
+
+
+def test_drawn_chunks_follow_their_ranges_and_homes(scenario: Path) -> None:
+    chunks = [
+        {"share": 1, "cores": 2, "memory": ["1GB", "2GB"], "homes": ["cpu"]},
+        {"share": 3, "cores": [1, 2], "gpus": [1, 2], "gpu_type": "a100", "max_chunks": 2, "homes": ["gpu"]},
+    ]
+    built = build_scenario(scenario, {"workload.chunks": chunks})
+    with_gpus = np.array([chunk.gpus > 0 for chunk in built.workload.chunks])[built.workload.columns["chunk"]]
+    assert np.array_equal(with_gpus, home_of(built.workload) == 0)
+    assert built.workload.width.tolist() == [1, 2, 2, 4]
+    assert {chunk.gpu_type for chunk in built.workload.chunks if chunk.gpus} == {"a100"}
+    assert draws_at_random(built.scenario)
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("workload.chunks=[{ cores = 0 }]", "workload.chunks.cores: is 0 to 0; expected a range within 1"),
+        ("workload.chunks=[{ gpus = 0.5 }]", "a whole number or a list is needed"),
+        ('workload.chunks=[{ memory = "-8GB" }]', "workload.chunks.memory: '-8GB' is not an amount of data"),
+        ('workload.chunks=[{ memory = ["8GB", "1GB"] }]', "workload.chunks.memory_mb: is 8000 to 1000"),
+        ("workload.chunks=[{ share = -1 }]", "workload.chunks.share: is -1"),
+        ("workload.chunks=[{ share = 0 }]", "has no share above 0"),
+        (
+            'workload.chunks=[{ homes = ["x"] }]',
+            "workload.chunks.homes: there is no site 'x'; expected some of gpu, cpu",
+        ),
+        ("workload.chunks=nodes", "'nodes' is not known; give cores, or a .csv file"),
+        ("workload.chunks=missing.csv", "missing.csv: there is no such file"),
+    ],
+)
+def test_wrong_chunks_are_reported(scenario: Path, override: str, problem: str) -> None:
+    assert any(problem in line for line in problems(scenario, override))
+
+
+def test_chunks_need_a_site_that_counts_resources(scenario: Path) -> None:
+    (line,) = problems(scenario, "sites.gpu.nodes=4", "sites.cpu.nodes=4")
+    assert "workload.chunks: needs a site with kinds of nodes" in line
+
+
+def test_a_file_of_chunks_does_not_work_with_several_traces(scenario: Path) -> None:
+    text = SCENARIO.replace(
+        'trace = "jobs.swf"\nchunks = "cores"', 'chunks = "c.csv"\n[workload.traces]\ngpu = "jobs.swf"'
+    )
+    scenario.write_text(text)
+    assert any("the jobs of several traces get new numbers" in line for line in problems(scenario))
+
+
+def test_merged_traces_keep_their_memory(scenario: Path) -> None:
+    text = SCENARIO.replace(
+        'trace = "jobs.swf"\nchunks = "cores"', 'chunks = "cores"\n[workload.traces]\ngpu = "jobs.swf"'
+    )
+    scenario.write_text(text)
+    assert [chunk.memory_mb for chunk in build_scenario(scenario).workload.chunks] == [2, 3, 4, 5]
+
+
+def test_gpu_clusters_runs_each_site_by_itself() -> None:
+    run = run_scenario("gpu-clusters", overrides={"grid.mode": "local", "workload.jobs": 300})
+    assert run.ran.all()
+    uses = {(run.site_names[use.site], use.resource): use.total for use in run.resource_uses()}
+    assert (uses["vision", "gpus"], uses["language", "gpus"]) == (48, 32)
+    assert ("physics", "gpus") not in uses
+    assert [site.kinds is not None for site in read_scenario("gpu-clusters").sites if not isinstance(site, str)] == [
+        True
+    ] * 3
