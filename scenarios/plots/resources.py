@@ -37,7 +37,7 @@ _HIDDEN = 0.18  # opacity of what a site has
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Lane:
+class _Band:
     """A site's part of a panel: it begins at ``floor``, and what the site has ends at ``floor + total``."""
 
     name: str
@@ -62,18 +62,18 @@ def plot_resources(result: SimulationResult) -> Figure:
     figure = new_figure(10, 1.6 + 2.1 * len(shown))
     panels = figure.subplots(len(shown) + 1, 1, sharex=True, height_ratios=[*[3] * len(shown), 2])
     for axes, name in zip(panels[:-1], shown, strict=True):
-        _draw_lanes(axes, name, _lanes(result, used, name, edges_ms), place)
+        _draw_bands(axes, name, _bands(result, used, name, edges_ms), place)
     _draw_waiting(panels[-1], result, edges_ms, place)
     time.show(panels[-1], begin_ms, until_ms)
     figure.suptitle(f"{grid_title(result) if result.site_names else title(result)}; means of {bin_name}")
     return figure
 
 
-def _lanes(result: SimulationResult, used: UsedResources, name: str, edges_ms: IntArray) -> list[_Lane]:
-    """Return the lanes of all sites that have a resource."""
+def _bands(result: SimulationResult, used: UsedResources, name: str, edges_ms: IntArray) -> list[_Band]:
+    """Return the bands of all sites that have a resource."""
     column, scale = used.column(name), _SCALES.get(name, 1.0)
     names = result.site_names or (result.name,)
-    lanes, floor = [], 0.0
+    bands, floor = [], 0.0
     for site, total in enumerate((used.total[:, column] * scale).tolist()):
         if not total:
             continue
@@ -84,21 +84,21 @@ def _lanes(result: SimulationResult, used: UsedResources, name: str, edges_ms: I
         if len(amount):
             steps = step_functions(start_ms, start_ms, end_ms, amount)
             mean = over_bins(steps.time_ms, steps.busy, edges_ms)[0] * scale
-        lanes.append(_Lane(names[site], SERIES[site % len(SERIES)], floor, total, mean))
+        bands.append(_Band(names[site], SERIES[site % len(SERIES)], floor, total, mean))
         floor += total
-    return lanes
+    return bands
 
 
-def _draw_lanes(axes: Axes, name: str, lanes: Sequence[_Lane], place: FloatArray) -> None:
-    for lane in lanes:
-        top = lane.floor + lane.total
-        axes.axhspan(lane.floor, top, color=lane.colour, alpha=_HIDDEN, linewidth=0)
-        drawn = np.minimum(lane.used, lane.total) + lane.floor
-        share = float(np.average(lane.used, weights=np.diff(place))) / lane.total
-        label = f"{lane.name}: {lane.total:,.0f}, {share:.0%} in use"
-        axes.stairs(drawn, place, baseline=lane.floor, fill=True, color=lane.colour, linewidth=0, label=label)
+def _draw_bands(axes: Axes, name: str, bands: Sequence[_Band], place: FloatArray) -> None:
+    for band in bands:
+        top = band.floor + band.total
+        axes.axhspan(band.floor, top, color=band.colour, alpha=_HIDDEN, linewidth=0)
+        drawn = np.minimum(band.used, band.total) + band.floor
+        share = float(np.average(band.used, weights=np.diff(place))) / band.total
+        label = f"{band.name}: {band.total:,.0f}, {share:.0%} in use"
+        axes.stairs(drawn, place, baseline=band.floor, fill=True, color=band.colour, linewidth=0, label=label)
         axes.axhline(top, color=GREY, linewidth=0.8)
-    axes.set_ylim(0, lanes[-1].floor + lanes[-1].total)
+    axes.set_ylim(0, bands[-1].floor + bands[-1].total)
     axes.set_ylabel(_NAMES.get(name, name))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

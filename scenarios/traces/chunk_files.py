@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,7 +27,8 @@ BY_PROCESSOR = "cores"
 
 MB_PER_KB = 1024 / 10**6
 
-_YES = {"": False, "0": False, "1": True}
+Value = TypeVar("Value")
+
 _MOST_PROBLEMS = 20
 
 
@@ -133,49 +135,51 @@ def _job_id(text: str) -> int:
 
 def _chunk(values: Mapping[str, str], width: int, where: str, problems: list[str]) -> Chunk | None:
     """Return the chunk of a line, None for whole nodes; add the problems of the line to ``problems``."""
-    found = len(problems)
-    amounts = {name: _whole(name, values.get(name, ""), where, problems) for name in ("cores", "per_node")}
-    memory_mb, gpus, gpu_type = 0, 0, ""
-    others: tuple[tuple[str, int], ...] = ()
-    try:
-        memory_mb = parse_memory("memory", values["memory"]) if values.get("memory") else 0
-    except OptionError as error:
-        problems.append(f"{where}: {error}")
-    try:
-        gpus, gpu_type = parse_gpus("gpus", values.get("gpus") or 0)
-    except OptionError as error:
-        problems.append(f"{where}: {error}")
-    try:
-        others = tuple(sorted(parse_gres("gres", text) for text in values.get("gres", "").split()))
-    except OptionError as error:
-        problems.append(f"{where}: {error}")
-    exclusive = _YES.get(values.get("exclusive", ""))
-    if exclusive is None:
-        problems.append(f"{where}: exclusive: {short(values['exclusive'])!a} is neither 0 nor 1")
-    if len(problems) > found:
+    before = len(problems)
+
+    def parsed(name: str, parse: Callable[[str, str], Value], default: Value) -> Value:
+        try:
+            return parse(name, values[name]) if values.get(name) else default
+        except OptionError as error:
+            problems.append(f"{where}: {error}")
+            return default
+
+    cores, per_node = (parsed(name, _parse_whole, 0) for name in ("cores", "per_node"))
+    memory_mb = parsed("memory", parse_memory, 0)
+    gpus, gpu_type = parsed("gpus", parse_gpus, (0, ""))
+    others = parsed("gres", _parse_others, ())
+    exclusive = parsed("exclusive", _parse_flag, default=False)
+    if len(problems) > before:
         return None
-    asks = bool(memory_mb or gpus or others or amounts["per_node"])
+    asks = bool(memory_mb or gpus or others or per_node)
     chunk = Chunk(
-        cores=amounts["cores"] or int(asks),
+        cores=cores or int(asks),
         memory_mb=memory_mb,
         gpus=gpus,
         gpu_type=gpu_type,
         others=others,
         labels=tuple(sorted({*values.get("labels", "").split()})),
-        exclusive=bool(exclusive) or not (amounts["cores"] or asks),
-        per_node=amounts["per_node"],
+        exclusive=exclusive or not (cores or asks),
+        per_node=per_node,
     )
     problems += [f"{where}: {OPTION_OF.get(field, field)}: {text}" for field, text in chunk_problems(chunk, width)]
     return None if chunk == WHOLE_NODE else chunk
 
 
-def _whole(name: str, text: str, where: str, problems: list[str]) -> int:
-    """Parse a whole number; if it is not valid, add the problem and return 0. An empty text is 0."""
-    if text.isascii() and text.isdecimal() and int(text) <= MAX_AMOUNT:
-        return int(text)
-    if text:
-        problems.append(f"{where}: {name}: {short(text)!a} is not a whole number within 0 to {MAX_AMOUNT}")
-    return 0
+def _parse_whole(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_AMOUNT):
+        raise OptionError(option, f"{short(text)!a} is not a whole number within 0 to {MAX_AMOUNT}")
+    return int(text)
+
+
+def _parse_others(option: str, text: str) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(parse_gres(option, word) for word in text.split()))
+
+
+def _parse_flag(option: str, text: str) -> bool:
+    if text not in ("0", "1"):
+        raise OptionError(option, f"{short(text)!a} is neither 0 nor 1")
+    return text == "1"
 
 
 def _check_all(path: str | Path, line_of: list[int], workload: Workload) -> None:

@@ -196,8 +196,8 @@ def read_table_of_jobs(
 
 def _from_whole_second(records: Records, first_s: float) -> Records:
     """Let time zero be the whole second in which the first job was submitted."""
-    known = records.submit_s != MISSING
-    return dataclasses.replace(records, submit_s=np.where(known, records.submit_s + first_s % 1.0, MISSING))
+    has_time = records.submit_s != MISSING
+    return dataclasses.replace(records, submit_s=np.where(has_time, records.submit_s + first_s % 1.0, MISSING))
 
 
 def _or_missing(seconds: FloatArray) -> FloatArray:

@@ -17,6 +17,7 @@ from gridweave.site.times import parse_time_ms
 if TYPE_CHECKING:
     import msgspec
 
+    from gridweave.grid.config.toml import FileReport
     from gridweave.scenarios.workload.site_events import Request
     from gridweave.site.disciplines.entry import Entry, Policy
     from gridweave.site.policy import Limit, Window
@@ -200,23 +201,12 @@ def parse_kinds(texts: list[str]) -> tuple[NodeKind, ...]:
     """
     from gridweave.grid.config.checks import node_kinds
     from gridweave.grid.config.tables import KindTable
-    from gridweave.grid.config.toml import FileReport, convert_table, parse_toml, text_of_file
+    from gridweave.grid.config.toml import convert_table
     from gridweave.site.resources.problems import OPTION_OF, kind_problems
 
-    tables: list[object] = []
-    report = FileReport("--kinds")
-    if len(texts) == 1 and texts[0].lower().endswith(".toml"):
-        raw, report = parse_toml(texts[0], text_of_file(Path(texts[0])))
-        tables = raw["kinds"] if isinstance(raw.get("kinds"), list) else []
-        if not tables or len(raw) > 1:
-            report.add((), "expected one key, kinds, with at least one kind: kinds = [{ name = ..., count = ... }]")
-    else:
-        for number, text in enumerate(texts):
-            try:
-                tables.append(_kind_table(text))
-            except OptionError as error:
-                report.add((number,), error.problem)
-    place = ("kinds",) if report.lines else ()
+    is_file = len(texts) == 1 and texts[0].lower().endswith(".toml")
+    place: tuple[str, ...] = ("kinds",) if is_file else ()
+    tables, report = _kinds_in(texts[0]) if is_file else _typed_kinds(texts)
     read = [convert_table(table, KindTable, (*place, number), report) for number, table in enumerate(tables)]
     report.raise_if_any()
     kinds = node_kinds(read, place, report)
@@ -224,6 +214,32 @@ def parse_kinds(texts: list[str]) -> tuple[NodeKind, ...]:
         report.add((*place, number, OPTION_OF.get(field, field)), problem)
     report.raise_if_any()
     return kinds
+
+
+def _kinds_in(file: str) -> tuple[list[object], FileReport]:
+    """Return the tables of kinds in a TOML file, and a report for their problems."""
+    from gridweave.grid.config.toml import parse_toml, text_of_file
+
+    raw, report = parse_toml(file, text_of_file(Path(file)))
+    tables = raw.get("kinds")
+    if not isinstance(tables, list) or not tables or len(raw) > 1:
+        report.add((), "expected one key, kinds, with at least one kind: kinds = [{ name = ..., count = ... }]")
+        report.raise_if_any()
+    return list(tables or ()), report
+
+
+def _typed_kinds(texts: list[str]) -> tuple[list[object], FileReport]:
+    """Return the tables of typed kinds, and a report with the texts that are no kinds."""
+    from gridweave.grid.config.toml import FileReport
+
+    tables: list[object] = []
+    report = FileReport("--kinds")
+    for number, text in enumerate(texts):
+        try:
+            tables.append(_kind_table(text))
+        except OptionError as error:
+            report.add((number,), error.problem)
+    return tables, report
 
 
 def _kind_table(text: str) -> dict[str, object]:
@@ -270,24 +286,32 @@ def policies(
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)
     typed = {key: f"--option {key}" for key in (text.partition("=")[0].strip() for text in own)}
-    all_policies = []
-    for order in split_names("--order", orders):
-        for backfill in split_names("--backfill", backfills):
-            for choice in split_names("--choice", choices):
-                options = {
-                    "order": _unless(order, "fcfs"),
-                    "backfill": _unless(backfill, "easy"),
-                    "choice": _unless(choice, "first-fit"),
-                    "slack": _unless(slack, 0.5),
-                    "aging_ms": _unless(aging_ms, float("inf")),
-                    "limits": parsed or None,
-                    "kinds": kinds or None,
-                    "placement": _unless(placement.strip().lower(), "best-fit"),
-                }
-                usual = {"order": order, "backfill": backfill}
-                with named_as_typed(**typed):
-                    all_policies += [read_policy(entry.name, nodes, options | table, usual) for table in tables]
-    return all_policies
+    of_site = {
+        "slack": _unless(slack, 0.5),
+        "aging_ms": _unless(aging_ms, float("inf")),
+        "limits": parsed or None,
+        "kinds": kinds or None,
+        "placement": _unless(placement.strip().lower(), "best-fit"),
+    }
+    names = (split_names(*texts) for texts in (("--order", orders), ("--backfill", backfills), ("--choice", choices)))
+    with named_as_typed(**typed):
+        return [
+            read_policy(entry.name, nodes, _named(*combination) | of_site | table, _usual(*combination[:2]))
+            for *combination, table in itertools.product(*names, tables)
+        ]
+
+
+def _named(order: str, backfill: str, choice: str) -> dict[str, object]:
+    """Return the options of a policy with these names; None for the defaults."""
+    return {
+        "order": _unless(order, "fcfs"),
+        "backfill": _unless(backfill, "easy"),
+        "choice": _unless(choice, "first-fit"),
+    }
+
+
+def _usual(order: str, backfill: str) -> dict[str, object]:
+    return {"order": order, "backfill": backfill}
 
 
 def _unless(value: T, usual: T) -> T | None:
