@@ -27,6 +27,8 @@ BY_PROCESSOR = "cores"
 
 MB_PER_KB = 1024 / 10**6
 
+_NOTHING_ELSE: tuple[tuple[str, int], ...] = ()
+
 Value = TypeVar("Value")
 
 _MOST_PROBLEMS = 20
@@ -147,7 +149,7 @@ def _chunk(values: Mapping[str, str], width: int, where: str, problems: list[str
     cores, per_node = (parsed(name, _parse_whole, 0) for name in ("cores", "per_node"))
     memory_mb = parsed("memory", parse_memory, 0)
     gpus, gpu_type = parsed("gpus", parse_gpus, (0, ""))
-    others = parsed("gres", _parse_others, ())
+    others = parsed("gres", _parse_others, _NOTHING_ELSE)
     exclusive = parsed("exclusive", _parse_flag, default=False)
     if len(problems) > before:
         return None

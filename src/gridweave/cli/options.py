@@ -286,32 +286,35 @@ def policies(
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)
     typed = {key: f"--option {key}" for key in (text.partition("=")[0].strip() for text in own)}
-    of_site = {
+    of_site: dict[str, object] = {
         "slack": _unless(slack, 0.5),
         "aging_ms": _unless(aging_ms, float("inf")),
         "limits": parsed or None,
         "kinds": kinds or None,
         "placement": _unless(placement.strip().lower(), "best-fit"),
     }
-    names = (split_names(*texts) for texts in (("--order", orders), ("--backfill", backfills), ("--choice", choices)))
+    combinations = itertools.product(
+        split_names("--order", orders), split_names("--backfill", backfills), split_names("--choice", choices), tables
+    )
     with named_as_typed(**typed):
         return [
-            read_policy(entry.name, nodes, _named(*combination) | of_site | table, _usual(*combination[:2]))
-            for *combination, table in itertools.product(*names, tables)
+            read_policy(
+                entry.name,
+                nodes,
+                {**_names(order, backfill, choice), **of_site, **table},
+                {"order": order, "backfill": backfill},
+            )
+            for order, backfill, choice, table in combinations
         ]
 
 
-def _named(order: str, backfill: str, choice: str) -> dict[str, object]:
-    """Return the options of a policy with these names; None for the defaults."""
+def _names(order: str, backfill: str, choice: str) -> dict[str, object]:
+    """Return the options of a policy that are names; None for the defaults."""
     return {
         "order": _unless(order, "fcfs"),
         "backfill": _unless(backfill, "easy"),
         "choice": _unless(choice, "first-fit"),
     }
-
-
-def _usual(order: str, backfill: str) -> dict[str, object]:
-    return {"order": order, "backfill": backfill}
 
 
 def _unless(value: T, usual: T) -> T | None:

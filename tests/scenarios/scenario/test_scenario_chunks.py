@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.workload.homes import home_of
 from gridweave.site.resources.chunks import Chunk
+
+PAGE = Path(__file__).parents[3] / "docs" / "scenarios.md"
+TABLE = re.compile(r"\| .+\| \d+% \| \d+% \| \d+ \| \d+ \|$")
 
 SCENARIO = """\
 [[sites]]
@@ -129,3 +133,15 @@ def test_gpu_clusters_runs_each_site_by_itself() -> None:
     assert [site.kinds is not None for site in read_scenario("gpu-clusters").sites if not isinstance(site, str)] == [
         True
     ] * 3
+
+
+def test_the_page_has_the_figures_of_gpu_clusters() -> None:
+    """Every figure in the table of docs/scenarios.md is that of a run."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    printed = [re.findall(r"\d+", line.partition("|")[2].partition("|")[2]) for line in lines if TABLE.match(line)]
+    for row, mode in zip(printed, ("local", "sharing"), strict=True):
+        run = run_scenario("gpu-clusters", overrides={"grid.mode": mode})
+        gpus = [use.util for use in run.resource_uses() if use.resource == "gpus"]
+        waits = {name: metrics.awt_ms / 60_000 for name, metrics in run.metrics_by("gpus").items()}
+        figures = [*(100 * util for util in gpus), waits["with GPUs"], waits["without GPUs"]]
+        assert row == [f"{figure:.0f}" for figure in figures]
