@@ -25,7 +25,7 @@ from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Ro
 from gridweave.scenarios.world.traffic import LinkTraffic, WorldLinks
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
-from gridweave.site.disciplines.dictionary import traits_of
+from gridweave.site.disciplines.dictionary import kinds_of, traits_of
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.kernels.limits import WeekClock
@@ -124,7 +124,8 @@ def simulate_world(
     shared = [number for number, site in enumerate(sites) if site.site.traits.assigns_threads]
     meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=network_model, shared=shared)
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
-    world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links)
+    kinds = [kinds_of(policy) for policy in policies]
+    world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links, kinds=kinds)
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
     result = _result(workload, nodes, policy, world, None if links is None else links.traffic)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import ScenarioError
+from gridweave.scenarios.live.submissions import compressed
 from gridweave.scenarios.scenario.build import build_scenario, draws_at_random
 from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.scenario.run import run_scenario
@@ -122,6 +123,13 @@ def test_merged_traces_keep_their_memory(scenario: Path) -> None:
     )
     scenario.write_text(text)
     assert [chunk.memory_mb for chunk in build_scenario(scenario).workload.chunks] == [2, 3, 4, 5]
+
+
+def test_live_runs_submit_the_chunks(scenario: Path) -> None:
+    requests = [job.request for job in compressed(build_scenario(scenario), 1000, "run")]
+    assert [(request.nodes, request.chunk) for request in requests] == [
+        (width, Chunk(memory_mb=memory_mb)) for width, memory_mb in zip((1, 2, 3, 4), (2, 3, 4, 5), strict=True)
+    ]
 
 
 def test_gpu_clusters_runs_each_site_by_itself() -> None:
