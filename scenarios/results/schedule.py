@@ -456,12 +456,8 @@ class SimulationResult(MadeAnew):
         jobs = np.bincount(site_of, minlength=sites).tolist()
         several = np.bincount(site_of[self.multi_site[job_of]], minlength=sites).tolist()
         elsewhere = np.bincount(site_of[self.home[job_of] != site_of], minlength=sites).tolist()
-        used, capacity = self.fragments["width"].astype(np.float64), self.site_nodes
-        if self.site_kinds:
-            resources = UsedResources.of(self)
-            used, capacity = resources.amount[:, 0], resources.total[:, 0]
-        area = np.bincount(site_of, length_ms[job_of] * used, sites)
-        util = (area / (capacity * span_ms)).tolist()
+        used, capacity = self._used_by_fragments()
+        util = (np.bincount(site_of, length_ms[job_of] * used, sites) / (capacity * span_ms)).tolist()
         return [
             SiteUse(
                 name=name,
@@ -474,6 +470,13 @@ class SimulationResult(MadeAnew):
             )
             for site, name in enumerate(self.site_names)
         ]
+
+    def _used_by_fragments(self) -> tuple[npt.NDArray[np.float64], IntArray]:
+        """Return the cores of each fragment and of each site if a site counts resources; otherwise, the nodes."""
+        if not self.site_kinds:
+            return self.fragments["width"].astype(np.float64), self.site_nodes
+        used = UsedResources.of(self)
+        return used.amount[:, 0], used.total[:, 0]
 
     def job_columns(self, rows: slice = slice(None)) -> dict[str, Any]:
         """Return the columns of ``jobs.csv``.
@@ -496,13 +499,17 @@ class SimulationResult(MadeAnew):
             *(end_ms - start_ms, self.sites_of_jobs(rows) if self.site_names else self.name),
             *(self.n_fragments[rows], self.killed[rows]),
         )
-        own: dict[str, Any] = {}
-        if self.site_kinds:
-            used = UsedResources.of(self)
-            amounts = np.rint(used.of_jobs(len(jobs))).astype(np.int64)[rows]
-            own |= {name: amounts[:, index] for index, name in enumerate(used.columns)}
+        own = self._amounts(rows)
         own |= {name: self._column(name, start_ms != NEVER, values[rows]) for name, values in self.columns.items()}
         return dict(zip(JOBS_HEADER, values, strict=True)) | own
+
+    def _amounts(self, rows: slice) -> dict[str, Any]:
+        """Return how much of each resource jobs used; empty if no site counts resources."""
+        if not self.site_kinds:
+            return {}
+        used = UsedResources.of(self)
+        amounts = np.rint(used.of_jobs(len(self.workload))).astype(np.int64)[rows]
+        return {name: amounts[:, index] for index, name in enumerate(used.columns)}
 
     def _column(self, name: str, ran: BoolArray, values: npt.NDArray[Any]) -> npt.NDArray[Any] | list[str]:
         """Return a discipline's column, with codes replaced by labels; the labels of jobs that never ran are empty."""

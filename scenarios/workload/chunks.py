@@ -21,24 +21,10 @@ MEMORY_SIZES = 32
 
 
 def with_chunks(workload: Workload, chunks: Sequence[Chunk | None]) -> Workload:
-    """Set the chunk that each job asks for.
+    """Set the chunk that each job asks for, replacing the chunks that it has so far; None stands for whole nodes.
 
-    Parameters
-    ----------
-    workload : Workload
-        The jobs; the chunks that they have so far are replaced.
-    chunks : sequence of Chunk or None, length n
-        A chunk for each job; None: whole nodes.
-
-    Returns
-    -------
-    Workload
-        `Workload.chunks` has the different chunks in the order in which they first appear.
-
-    Raises
-    ------
-    InputError
-        If the number of chunks is not that of the jobs, or a job's width is not a multiple of `Chunk.per_node`.
+    `Workload.chunks` then has the different chunks in the order in which they first appear. Raises InputError if the
+    number of chunks is not that of the jobs, or a job's width is not a multiple of `Chunk.per_node`.
 
     Examples
     --------

@@ -376,11 +376,7 @@ def _save(
 
     with named_as_typed(file_format="--to"):
         written = save_workload(workload, out, file_format=file_format)
-    chunks_out = f"{out}.chunks.csv" if workload.chunks else None
-    if chunks_out is not None:
-        from gridweave.scenarios.traces.chunk_files import write_chunks
-
-        write_chunks(workload, chunks_out)
+    chunks_out = _save_chunks(workload, f"{out}.chunks.csv")
     if as_json:
         result = {"out": out, "format": written, "jobs": len(workload), "nodes": workload.nodes, **(more or {})}
         print_json({**result, "chunks_out": chunks_out, "conversion": report.to_dict()})
@@ -389,6 +385,16 @@ def _save(
     typer.echo(f"{counted(len(workload), 'job')} written to {out} ({written})")
     if chunks_out is not None:
         say(f"{counted(len(workload.chunks), 'different chunk')} written to {chunks_out}, for simulate --chunks")
+
+
+def _save_chunks(workload: Workload, out: str) -> str | None:
+    """Write what jobs ask for to a file, and return its name; None if all jobs get whole nodes."""
+    if not workload.chunks:
+        return None
+    from gridweave.scenarios.traces.chunk_files import write_chunks
+
+    write_chunks(workload, out)
+    return out
 
 
 DEFAULT_MODEL = "ctc-sp2"
