@@ -5,7 +5,7 @@ The world records the actions that it carries out rather than the cores' view of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -43,9 +43,8 @@ class History:
     """The history of one simulation run, checked as it is recorded.
 
     ``lanes`` is the number of hardware threads per node of each site. ``slices_time`` says which sites time-share their
-    nodes, and ``fractions`` which sites assign fractions of nodes to jobs. ``kinds`` has each site's kinds of nodes
-    if it counts cores, memory and GPUs, none for other sites. ``leases`` maps (site, job, attempt) to the time until
-    which nodes may stay reserved.
+    nodes, and ``fractions`` which sites assign fractions of nodes to jobs. ``leases`` maps (site, job, attempt) to the
+    time until which nodes may stay reserved.
 
     Its methods raise ViolationError if a node is double-booked or over-allocated, if a job runs twice, if a fragment
     starts or works without the job's other fragments, if nodes stay reserved past their lease, or if an accepted job
@@ -58,14 +57,13 @@ class History:
         lanes: list[int] | None = None,
         slices_time: Sequence[bool] | None = None,
         fractions: Sequence[bool] | None = None,
-        kinds: Sequence[Sequence[NodeKind]] = (),
     ) -> None:
         self._nodes = nodes
         self._lanes = lanes or [1] * len(nodes)
         self._is_shared = max(self._lanes) > 1
         self._slices_time = slices_time or [False] * len(nodes)
         self._fractions = fractions or [False] * len(nodes)
-        self._resources = {site: HeldResources(of_site) for site, of_site in enumerate(kinds) if of_site}
+        self._resources: dict[int, HeldResources] = {}
         # Sites that time-share nodes or assign fractions of them, and have changed since the last check.
         self._changed: set[int] = set()
         self._busy = [0] * len(nodes)
@@ -81,6 +79,10 @@ class History:
         self._committed: set[tuple[int, int]] = set()
         self._cancelled: set[int] = set()
         self.restarts = 0
+
+    def count_resources(self, kinds: Iterable[Sequence[NodeKind]]) -> None:
+        """Check cores, memory and GPUs at the sites with these kinds of nodes; none for a site that does not count."""
+        self._resources = {site: HeldResources(of_site) for site, of_site in enumerate(kinds) if of_site}
 
     @property
     def is_working(self) -> bool:

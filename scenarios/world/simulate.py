@@ -124,10 +124,9 @@ def simulate_world(
     shared = [number for number, site in enumerate(sites) if site.site.traits.assigns_threads]
     meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=network_model, shared=shared)
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
-    kinds = [kinds_of(policy) for policy in policies]
-    world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links, kinds=kinds)
-    sensitivities = checked_sensitivity(sensitivity, len(workload))
-    world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
+    world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links)
+    world.history.count_resources(kinds_of(policy) for policy in policies)
+    world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivity, net))
     result = _result(workload, nodes, policy, world, None if links is None else links.traffic)
     return result if meta.tuning is None else _with_orders(result, meta.tuning, world.switches)
 
@@ -171,7 +170,7 @@ def _world_jobs(
     policy: GridPolicy,
     home: npt.ArrayLike | None,
     to_grid: npt.ArrayLike | None,
-    sensitivities: npt.NDArray[np.float64],
+    sensitivity: npt.ArrayLike | None,
     net: GridNet | None,
 ) -> list[WorldJob]:
     """Return the jobs as the world submits them, in submit order."""
@@ -190,7 +189,7 @@ def _world_jobs(
             np.minimum(workload.run_ms, workload.estimate_ms).tolist(),
             homes.tolist(),
             grid.tolist(),
-            sensitivities.tolist(),
+            checked_sensitivity(sensitivity, count).tolist(),
             sends,
             cancel_ms.tolist(),
             strict=True,

@@ -54,7 +54,6 @@ from gridweave.site.messages import (
     StartJob,
     ToGrid,
 )
-from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 
 LOOK_EVERY = 4096
@@ -105,14 +104,14 @@ _MAX_ROUNDS = 10_000
 """Maximum number of message rounds between the sites and the grid at one instant, plus one for each job."""
 
 
-def _history_of(sites: Sequence[ContractCore], kinds: Sequence[Sequence[NodeKind]]) -> History:
+def _history_of(sites: Sequence[ContractCore]) -> History:
     lanes = [site.site.threads_per_node for site in sites]
     traits = [site.site.traits for site in sites]
     slices, fractions = (
         [site_traits.slices_time or site_traits.pauses for site_traits in traits],
         [site_traits.fractions for site_traits in traits],
     )
-    return History([site.nodes for site in sites], lanes, slices, fractions, kinds)
+    return History([site.nodes for site in sites], lanes, slices, fractions)
 
 
 class World:
@@ -134,13 +133,12 @@ class World:
         check: bool = False,
         channels: bool = False,
         links: WorldLinks | None = None,
-        kinds: Sequence[Sequence[NodeKind]] = (),
     ) -> None:
         self._sites, self._meta = list(sites), meta
         self._routes, self._links = routes, links
         self._traffic = None if links is None else links.traffic
         self._faults, self._rng, self._check = faults, rng, check
-        self.history = _history_of(sites, kinds)
+        self.history = _history_of(sites)
         self.works = Works(self._sites, lengths, self._traffic, self.history, self._notify_site)
         # Future events other than data arrivals, job ends and submissions.
         self._heap: list[tuple[int, int, int, int, Any]] = []

@@ -280,15 +280,12 @@ def policies(
 
     with named_as_typed():
         entry = entry_named(discipline.strip().lower())
-    aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
-    if aging_ms == 0:
-        raise OptionError("--aging", f"{aging!r} is too short; write a longer time such as 2h, or none")
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)
     typed = {key: f"--option {key}" for key in (text.partition("=")[0].strip() for text in own)}
     of_site: dict[str, object] = {
         "slack": _unless(slack, 0.5),
-        "aging_ms": _unless(aging_ms, float("inf")),
+        "aging_ms": _unless(_aging_ms(aging), float("inf")),
         "limits": parsed or None,
         "kinds": kinds or None,
         "placement": _unless(placement.strip().lower(), "best-fit"),
@@ -306,6 +303,13 @@ def policies(
             )
             for order, backfill, choice, table in combinations
         ]
+
+
+def _aging_ms(text: str) -> float:
+    aging_ms = float("inf") if text.strip().lower() == "none" else parse_time_ms("--aging", text)
+    if aging_ms == 0:
+        raise OptionError("--aging", f"{text!r} is too short; write a longer time such as 2h, or none")
+    return aging_ms
 
 
 def _names(order: str, backfill: str, choice: str) -> dict[str, object]:

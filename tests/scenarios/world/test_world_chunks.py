@@ -19,6 +19,12 @@ GPU = NodeKind(name="gpu", count=2, cores=8, memory_mb=1000, gpus=4, gpu_type="a
 CPU = NodeKind(name="cpu", count=2, cores=16, memory_mb=3000)
 
 
+def counting_history() -> History:
+    history = History([4])
+    history.count_resources([(GPU, CPU)])
+    return history
+
+
 def occupy(history: History, job_id: int, nodes: Sequence[tuple[int, int]], chunk: Chunk) -> None:
     width = sum(stop - start for start, stop in nodes)
     history.occupied(7, 0, job_id, 1, tuple(nodes), width, chunk=chunk)
@@ -37,14 +43,14 @@ def occupy(history: History, job_id: int, nodes: Sequence[tuple[int, int]], chun
     ],
 )
 def test_the_history_finds_chunks_that_do_not_fit(nodes: list[tuple[int, int]], chunk: Chunk, problem: str) -> None:
-    history = History([4], kinds=[(GPU, CPU)])
+    history = counting_history()
     occupy(history, 1, [(0, 1)], Chunk(cores=4))
     with pytest.raises(ViolationError, match=f"7 ms: job 2 starts on site 0, but {problem}"):
         occupy(history, 2, nodes, chunk)
 
 
 def test_resources_are_free_again_when_a_job_leaves() -> None:
-    history = History([4], kinds=[(GPU, CPU)])
+    history = counting_history()
     occupy(history, 1, [(0, 1), (0, 1)], Chunk(cores=4, gpus=2))
     history.left(8, 0, 1)
     occupy(history, 2, [(0, 1)], Chunk(exclusive=True))
