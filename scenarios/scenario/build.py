@@ -336,7 +336,7 @@ def _with_needs(draft: Draft, workload: Workload) -> Workload | None:
             rng = rng_of(draft.scenario, STREAM_RESOURCES)
             with reporting(report, ("workload", key)):
                 workload = apply(workload, beside(draft.folder, value) or value, rng)
-    if table.chunks is not None:
+    if table.chunks is not None and not isinstance(table.chunks, dict):
         with reporting(report, ("workload", "chunks")):
             workload = _with_chunks(draft, table.chunks, workload)
     return workload if report.is_clean(("workload", "needs"), ("workload", "chunks")) else None
@@ -409,14 +409,32 @@ def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Wo
             continue
         path = find_trace(beside(draft.folder, name) or name)
         columns, cancelled = _columns(draft, path), draft.scenario.workload.cancelled
-        jobs, conversion = load_workload(path, nodes=site.node_count, columns=columns, cancelled=cancelled)
+        machine = _machine(site, draft.scenario.workload)
+        jobs, conversion = load_workload(path, nodes=machine, columns=columns, cancelled=cancelled)
         remarks.extend(conversion.lines())
-        site_workloads.append((number, jobs))
+        site_workloads.append((number, _with_chunks_of_site(draft, site.name, jobs)))
     if not site_workloads:
         return None
     if len(site_workloads) > 1 and not overlap([jobs for _, jobs in site_workloads]):
         remarks.append("the traces have no common period, or no start dates: each begins at time 0")
     return of_sites(site_workloads, draft.scenario.header.name or "traces")
+
+
+def _machine(site: Site, table: WorkloadTable) -> int:
+    """Return the largest width of a job in a site's trace: the site's nodes, or its cores if jobs ask for chunks."""
+    if table.chunks is None or site.kinds is None:
+        return site.node_count
+    return sum(kind.count * kind.cores for kind in node_kinds(site.kinds))
+
+
+def _with_chunks_of_site(draft: Draft, site: str, jobs: Workload) -> Workload:
+    """Set what the jobs of a site's trace ask for, if the scenario has chunks for each trace."""
+    chunks = draft.scenario.workload.chunks
+    if not isinstance(chunks, dict) or site not in chunks:
+        return jobs
+    with reporting(draft.report, ("workload", "chunks", site)):
+        return with_chunks_from(jobs, beside(draft.folder, chunks[site]) or chunks[site])
+    return jobs
 
 
 def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:

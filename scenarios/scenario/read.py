@@ -295,14 +295,30 @@ def _check_chunks(scenario: Scenario, report: FileReport) -> None:
         return
     if all(site.kinds is None for site in sites_of(scenario)):
         report.add(place, "needs a site with kinds of nodes; every site gives out whole nodes")
+    if isinstance(chunks, dict):
+        _check_chunks_of_sites(scenario, chunks, report)
+        return
     if isinstance(chunks, str):
         if scenario.workload.traces is not None and chunks != BY_PROCESSOR:
-            report.add(place, f"is a file, but the jobs of several traces get new numbers; give {BY_PROCESSOR!r}")
+            report.add(place, 'is one file for several traces; give one for each, such as { alpha = "alpha.csv" }')
         return
     entries: list[object] = list(chunks)
     for number, table in enumerate(entries):
         if isinstance(table, ChunkTable):
             _report_error(report, (*place, number), partial(chunk_ranges, table, _names_of_all(scenario)))
+
+
+def _check_chunks_of_sites(scenario: Scenario, chunks: dict[str, str], report: FileReport) -> None:
+    """Report chunks for each site that do not go with the traces, or with the sites."""
+    traces = scenario.workload.traces
+    if traces is None:
+        report.add(("workload", "chunks"), "names sites, which requires traces; give a file, a list, or 'cores'")
+        return
+    for name in chunks:
+        if name not in traces:
+            report.add(
+                ("workload", "chunks", name), f"there is no trace of {name!r}; expected some of {', '.join(traces)}"
+            )
 
 
 def _report_error(report: FileReport, place: KeyPath, check: Callable[[], object]) -> None:

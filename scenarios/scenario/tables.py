@@ -210,9 +210,10 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     needs : str, optional
         Fractions of a node's CPU and memory that tasks need, for sites that allocate fractions of nodes: one of
         `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file for `gridweave.scenarios.traces.resources`.
-    chunks : str or list of ChunkTable, optional
+    chunks : str, list of ChunkTable or dict of str to str, optional
         What jobs ask for on each node, for sites with kinds of nodes: a file, ``cores`` (a chunk for each processor of
-        the trace), or ranges to draw from. Widths then count chunks. None: whole nodes.
+        the trace), ranges to draw from, or with ``traces``, a file or ``cores`` for each site. Widths then count
+        chunks. None: whole nodes.
     """
 
     trace: str | None = None
@@ -242,6 +243,7 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     chunks: (
         Annotated[str, Meta(description="What jobs ask for on each node: cores, or a file.")]
         | Annotated[list[ChunkTable], Meta(min_length=1, description="What jobs ask for, drawn.")]
+        | Annotated[dict[str, str], Meta(min_length=1, description="What the jobs of each trace ask for.")]
         | None
     ) = None
 

@@ -43,7 +43,9 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
-def problems(path: Path, *overrides: str) -> list[str]:
+def problems(path: Path, *overrides: str, text: str | None = None) -> list[str]:
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(ScenarioError) as caught:
         build_scenario(path, overrides)
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
@@ -109,19 +111,44 @@ def test_chunks_need_a_site_that_counts_resources(scenario: Path) -> None:
     assert "workload.chunks: needs a site with kinds of nodes" in line
 
 
-def test_a_file_of_chunks_does_not_work_with_several_traces(scenario: Path) -> None:
-    text = SCENARIO.replace(
-        'trace = "jobs.swf"\nchunks = "cores"', 'chunks = "c.csv"\n[workload.traces]\ngpu = "jobs.swf"'
-    )
-    scenario.write_text(text)
-    assert any("the jobs of several traces get new numbers" in line for line in problems(scenario))
+def with_traces(chunks: str) -> str:
+    """Return a scenario in which both sites' users have the same trace."""
+    traces = '[workload.traces]\ngpu = "jobs.swf"\ncpu = "jobs.swf"'
+    return SCENARIO.replace('trace = "jobs.swf"\nchunks = "cores"', f"chunks = {chunks}\n{traces}")
+
+
+def test_each_trace_has_chunks_of_its_own(scenario: Path) -> None:
+    (scenario.parent / "c.csv").write_text("job_id,cores,gpus\n1,2,1\n2,2,\n3,1,1\n4,0,\n")
+    scenario.write_text(with_traces('{ gpu = "c.csv", cpu = "cores" }'))
+    jobs = build_scenario(scenario).workload
+    chunks = [*jobs.chunks, None]
+    asked = [chunks[number] for number in jobs.columns["chunk"].tolist()]
+    home = home_of(jobs)
+    assert [chunk for chunk, site in zip(asked, home, strict=True) if site == 0] == [
+        *(Chunk(cores=2, gpus=1), Chunk(cores=2), Chunk(gpus=1), None)
+    ]
+    assert [chunk.memory_mb for chunk, site in zip(asked, home, strict=True) if site == 1 and chunk] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "problem"),
+    [
+        ('"c.csv"', "workload.chunks: is one file for several traces; give one for each"),
+        ('{ disk = "cores" }', "workload.chunks.disk: there is no trace of 'disk'; expected some of gpu, cpu"),
+        ('{ gpu = "missing.csv" }', "workload.chunks.gpu: missing.csv: there is no such file"),
+    ],
+)
+def test_wrong_chunks_of_traces_are_reported(scenario: Path, chunks: str, problem: str) -> None:
+    assert any(problem in line for line in problems(scenario.parent / "s.toml", text=with_traces(chunks)))
+
+
+def test_chunks_of_sites_need_traces(scenario: Path) -> None:
+    (line,) = problems(scenario, 'workload.chunks={ gpu = "cores" }')
+    assert "names sites, which requires traces" in line
 
 
 def test_merged_traces_keep_their_memory(scenario: Path) -> None:
-    text = SCENARIO.replace(
-        'trace = "jobs.swf"\nchunks = "cores"', 'chunks = "cores"\n[workload.traces]\ngpu = "jobs.swf"'
-    )
-    scenario.write_text(text)
+    scenario.write_text(with_traces('"cores"'))
     assert [chunk.memory_mb for chunk in build_scenario(scenario).workload.chunks] == [2, 3, 4, 5]
 
 
