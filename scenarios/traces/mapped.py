@@ -62,6 +62,7 @@ _FIRST_DATE_S = 631_152_000
 
 _MOST = 1e15
 _MOST_PROBLEMS = 20
+_NO_MEMORY = re.compile(r"0+(\.0+)? ?[KMGTP]?i?B?", re.IGNORECASE)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
@@ -352,7 +353,7 @@ def _memory_mb(value: Any, factor: float) -> float:
     if number is not None:
         return _within(number * factor, value, "an amount of memory", most=_MOST)
     try:
-        return parse_bytes("", _text(value)) * _MEMORY["B"]
+        return 0.0 if _NO_MEMORY.fullmatch(_text(value)) else parse_bytes("", _text(value)) * _MEMORY["B"]
     except OptionError:
         raise ValueError(f"{short(_text(value))!r} is not an amount of memory; expected a number or 8GB") from None
 

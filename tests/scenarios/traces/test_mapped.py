@@ -88,6 +88,11 @@ def test_units_convert_times_and_memory(tmp_path: Path) -> None:
     assert chunks_of(workload) == [Chunk(memory_mb=2148), Chunk()]
 
 
+def test_no_memory_is_not_counted(tmp_path: Path) -> None:
+    workload, _ = read_text(tmp_path, "a,b,c\n1,2,0GB\n2,2,0\n3,2,16G\n", "submit=a,run=b,memory=c")
+    assert chunks_of(workload) == [Chunk(), Chunk(), Chunk(memory_mb=16_000)]
+
+
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
 def test_other_delimiters_are_recognised(tmp_path: Path, delimiter: str) -> None:
     table = "when,length\n0,1-00:00:00\n5,1h30m\n".replace(",", delimiter)
