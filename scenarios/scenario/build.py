@@ -412,7 +412,9 @@ def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Wo
         machine = _machine(site, draft.scenario.workload)
         jobs, conversion = load_workload(path, nodes=machine, columns=columns, cancelled=cancelled)
         remarks.extend(conversion.lines())
-        site_workloads.append((number, _with_chunks_of_site(draft, site.name, jobs)))
+        with reporting(draft.report, ("workload", "chunks", site.name)):
+            jobs = _with_chunks_of_site(draft, site.name, jobs)
+        site_workloads.append((number, jobs))
     if not site_workloads:
         return None
     if len(site_workloads) > 1 and not overlap([jobs for _, jobs in site_workloads]):
@@ -432,9 +434,7 @@ def _with_chunks_of_site(draft: Draft, site: str, jobs: Workload) -> Workload:
     chunks = draft.scenario.workload.chunks
     if not isinstance(chunks, dict) or site not in chunks:
         return jobs
-    with reporting(draft.report, ("workload", "chunks", site)):
-        return with_chunks_from(jobs, beside(draft.folder, chunks[site]) or chunks[site])
-    return jobs
+    return with_chunks_from(jobs, beside(draft.folder, chunks[site]) or chunks[site])
 
 
 def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:
