@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gridweave.site.allocation import intervals_of_numbers
+from gridweave.site.allocation import intervals_of_sorted
 from gridweave.site.job import Job, NodeIntervals
 from gridweave.site.resources.chunks import Chunk, NodeKind
 from gridweave.site.resources.groups import NodeGroup, chunks_when_idle, merged, misfit
@@ -91,7 +91,7 @@ def labels_of(parts: Sequence[int], used: Iterable[Sequence[int]], nodes: int) -
         for number in numbers:
             jobs[number] += 1
     chosen = sorted(sorted(range(nodes), key=lambda number: (jobs[number], number))[: len(parts)])
-    return intervals_of_numbers(number for number, chunks in zip(chosen, parts, strict=True) for _ in range(chunks))
+    return intervals_of_sorted(number for number, chunks in zip(chosen, parts, strict=True) for _ in range(chunks))
 
 
 def groups_now(view: BatchView, now_ms: int) -> tuple[NodeGroup, ...]:

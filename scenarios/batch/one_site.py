@@ -23,7 +23,7 @@ from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.site_events import KINDS, NodeEvent, Request, check_node_events, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload
 from gridweave.site.disciplines.compiled import CompiledSite
-from gridweave.site.disciplines.dictionary import DISCIPLINES, deciding, entry_of, traits_of
+from gridweave.site.disciplines.dictionary import DISCIPLINES, counted_kinds, deciding, entry_of, traits_of
 from gridweave.site.disciplines.entry import Entry, Policy, SiteOutcome
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, week_of
 from gridweave.site.kernels.state import NEVER_MS
@@ -115,6 +115,7 @@ def _result_of(
         label=policy.label,
         options={"trace": workload.name, **options},
         shared=traits.overlaps,
+        site_kinds=(kinds,) if (kinds := counted_kinds(policy)) else (),
         shares_time=traits.shares_time,
         columns=outcome.columns,
         labels={} if entry.labels is None else entry.labels(policy),

@@ -63,6 +63,7 @@ def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) 
             priority=job.priority,
             weight=job.weight,
             resources=job.resources,
+            chunk=job.chunk,
             traffic=_traffic(sends if built.net is not None else NOTHING),
             array=ArrayPlace(name=name, index=row),
         )

@@ -41,7 +41,7 @@ def _busy_pct(run: SimulationResult, edges_ms: IntArray) -> FloatArray:
         site_run = run.site_result(site)
         if len(site_run.workload):
             steps = step_functions(*site_run.schedule())
-            rows[site] = over_bins(steps.time_ms, steps.busy, edges_ms)[0] * (100 / site_run.nodes)
+            rows[site] = over_bins(steps.time_ms, steps.busy, edges_ms)[0] * (100 / site_run.capacity)
     return rows
 
 
@@ -56,17 +56,17 @@ def plot_utilisation(run: SimulationResult) -> Figure:
     upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(1.0 + 0.22 * min(sites, 24), 1.3, 1.3))
     rows = _busy_pct(run, edges_ms)
     mesh = upper.pcolormesh(place, np.arange(sites + 1) - 0.5, rows, cmap="cividis", vmin=0, vmax=100, rasterized=True)
-    figure.colorbar(mesh, ax=upper, label="Busy nodes", format=PercentFormatter(decimals=0), pad=0.01)
+    figure.colorbar(mesh, ax=upper, label=f"Busy {run.unit}", format=PercentFormatter(decimals=0), pad=0.01)
     _name_sites(upper, run, np.arange(sites, dtype=np.float64))
     upper.invert_yaxis()
     steps = step_functions(*run.schedule())
-    _draw_mean(middle, steps.time_ms, steps.busy, edges_ms, place, BLUE, scale=100 / run.nodes)
-    percent_axis(middle, "Busy nodes,\nwhole grid")
+    _draw_mean(middle, steps.time_ms, steps.busy, edges_ms, place, BLUE, scale=100 / run.capacity)
+    percent_axis(middle, f"Busy {run.unit},\nwhole grid")
     most = _draw_mean(lower, steps.time_ms, steps.waiting, edges_ms, place, VERMILLION, scale=1.0)
     count_axis(lower, "Waiting jobs", most, 4)
     time.show(lower, begin_ms, until_ms)
     upper.set_title(f"means of {bin_name}", fontsize="small", loc="left")
-    figure.suptitle(_title(run))
+    figure.suptitle(grid_title(run))
     return figure
 
 
@@ -93,11 +93,12 @@ def plot_schedule(run: SimulationResult) -> Figure:
     handles = [Patch(color=colour, label=label) for label, colour in shown.items()]
     upper.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize="small", ncols=2)
     draw_queue(lower, steps, time, begin_ms, until_ms)
-    figure.suptitle(_title(run))
+    figure.suptitle(grid_title(run))
     return figure
 
 
-def _title(run: SimulationResult) -> str:
+def grid_title(run: SimulationResult) -> str:
+    """Return the title of a plot of several sites."""
     nodes, sites = run.nodes, len(run.site_names)
     where = f"{nodes:,} nodes at {sites:,} sites" if sites > 1 else f"{nodes:,} nodes at 1 site"
     return f"{run.name}: {run.label}, {where}"

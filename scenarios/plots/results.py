@@ -33,6 +33,7 @@ from gridweave.scenarios.plots.parts import (
     percent_axis,
     tidy,
 )
+from gridweave.scenarios.results.resources import classes_by_gpus
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.results.steps import Steps, step_functions
 from gridweave.scenarios.results.uses import Switches
@@ -62,11 +63,11 @@ def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, e
     time = TimeAxis.of(result.workload, begin_ms, until_ms)
     figure = new_figure(10, 6.4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    percent = 100 / result.nodes
+    percent = 100 / result.capacity
     place = time.place(bins.edges_ms)
     mean, _ = _draw_steps(upper, bins, place, (steps.time_ms, steps.busy), BLUE, scale=percent, share=0.8)
     upper.axhline(mean, color=BLACK, linewidth=1, linestyle=DASHED, label=f"mean of the time shown: {mean:.1f}%")
-    percent_axis(upper, f"Busy nodes [% of {result.nodes:,}]")
+    percent_axis(upper, f"Busy {result.unit} [% of {result.capacity:,}]")
     _, most = _draw_steps(lower, bins, place, (steps.time_ms, steps.waiting), VERMILLION, scale=1.0, share=1.0)
     count_axis(lower, "Waiting jobs", most, 5)
     for axes in (upper, lower):
@@ -175,6 +176,8 @@ def _draw_steps(
 def plot_waits(result: SimulationResult) -> Figure:
     """Draw the distributions of waits and slowdowns, for all jobs and separately for narrow and wide jobs.
 
+    At sites that count resources, the jobs are divided into those without and those with GPUs instead.
+
     Jobs that did not wait are outside the logarithmic axis: each curve starts at the share of these jobs, which the
     legend shows.
     """
@@ -182,10 +185,14 @@ def plot_waits(result: SimulationResult) -> Figure:
     wait_s = (start_ms - submit_ms) / MS_PER_S
     slowdown = np.maximum((end_ms - submit_ms) / MS_PER_S, 10) / np.maximum((end_ms - start_ms) / MS_PER_S, 10)
     classes: dict[str, BoolArray] = {"all": np.ones(len(width), np.bool_)}
-    wide = classes_by_width(width).of_job.astype(np.bool_)
-    narrow = ~wide
-    if narrow.any() and wide.any():
-        classes |= {f"up to {NARROW_UP_TO} nodes": narrow, f"wider than {NARROW_UP_TO} nodes": wide}
+    if result.site_kinds:
+        by_gpus = classes_by_gpus(result.workload.take(result.ran))
+        classes |= {name: by_gpus.of_job == number for number, name in enumerate(by_gpus.names)}
+    else:
+        wide = classes_by_width(width).of_job.astype(np.bool_)
+        classes |= {f"up to {NARROW_UP_TO} nodes": ~wide, f"wider than {NARROW_UP_TO} nodes": wide}
+    if not all(rows.any() for rows in classes.values()):
+        classes = dict([*classes.items()][:1])
     figure = new_figure(10, 5)
     left, right = figure.subplots(1, 2, sharey=True)
     for (name, rows), colour in zip(classes.items(), (BLACK, BLUE, VERMILLION), strict=False):

@@ -19,6 +19,13 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.state import FRAGMENT
 from gridweave.scenarios.results.files import Writer, plain_numbers, save_figure, write_all, write_jobs_csv, write_json
 from gridweave.scenarios.results.metrics import MeasuredSchedule, Metrics, SharedMetrics, compute_shared
+from gridweave.scenarios.results.resources import (
+    ResourceUse,
+    SiteKinds,
+    UsedResources,
+    classes_by_gpus,
+    resource_uses,
+)
 from gridweave.scenarios.results.uses import HasTexts, NetworkUse, SharesNodes, SiteUse, Switches, WorldUse
 from gridweave.scenarios.workload.columns import NARROW_UP_TO, classes_by_length, classes_by_month, classes_by_width
 from gridweave.scenarios.workload.site_events import ReservationAnswer
@@ -47,7 +54,7 @@ JOBS_HEADER = (
 
 PLOT_KINDS = ("utilisation", "waits", "schedule")
 
-CLASS_KINDS = ("width", "length", "month")
+CLASS_KINDS = ("width", "length", "month", "gpus")
 NEVER = -1
 """Start and end of a job that never started."""
 
@@ -102,6 +109,8 @@ class SimulationResult(MadeAnew):
         and the rest of its turn-around time as its wait.
     site_nodes : numpy.ndarray of int64, shape (sites,), optional
         Nodes of each site; one site by default.
+    site_kinds : sequence of sequence of NodeKind, optional
+        Kinds of nodes of each site, if a site counts cores, memory and GPUs. Metrics then count cores instead of nodes.
     placement : Placement, optional
         The sites on which jobs ran; by default, all jobs ran on the only site.
     policy : GridPolicy, optional
@@ -152,6 +161,7 @@ class SimulationResult(MadeAnew):
     shares_time: bool = False
     cancelled: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     site_nodes: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    site_kinds: Sequence[SiteKinds] = ()
     placement: Placement | None = None
     policy: GridPolicy | None = None
     columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -208,6 +218,21 @@ class SimulationResult(MadeAnew):
         """Mask of the jobs that started: bool, shape (n,)."""
         ran: BoolArray = self.start_ms != NEVER
         return ran
+
+    @property
+    def capacity(self) -> int:
+        """Number of cores of all sites if a site counts resources; otherwise the number of nodes."""
+        return int(UsedResources.of(self).total[:, 0].sum()) if self.site_kinds else self.nodes
+
+    @property
+    def unit(self) -> str:
+        """What `capacity` and the widths of `schedule` count: ``cores`` or ``nodes``."""
+        return "cores" if self.site_kinds else "nodes"
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether several jobs may have run on a node at the same time."""
+        return self.shared or bool(self.site_kinds)
 
     @property
     def n_fragments(self) -> IntArray:
@@ -320,15 +345,25 @@ class SimulationResult(MadeAnew):
         Returns
         -------
         tuple of numpy.ndarray of int64, each of shape (m,)
-            Values in workload order.
+            Values in workload order. If a site counts resources, the width of a job is its number of cores.
         """
         start_ms = np.where(self.ran, self.end_ms - self.workload.run_ms, NEVER) if self.shares_time else self.start_ms
-        columns = self.workload.submit_ms, start_ms, self.end_ms, self.workload.width
+        columns = self.workload.submit_ms, start_ms, self.end_ms, self._widths()
         ran = self.ran
         if ran.all():
             return columns
         submit_ms, start_ms, end_ms, width = (column[ran] for column in columns)
         return submit_ms, start_ms, end_ms, width
+
+    def _widths(self) -> IntArray:
+        if not self.site_kinds:
+            return self.workload.width
+        cores = UsedResources.of(self).of_jobs(len(self.workload))[:, 0]
+        return np.maximum(np.rint(cores), 1).astype(np.int64)
+
+    def resource_uses(self) -> list[ResourceUse]:
+        """Return how the cores, memory and GPUs of each site were used; empty if no site counts resources."""
+        return resource_uses(self) if self.site_kinds else []
 
     def metrics(self) -> Metrics:
         """Return the metrics of all jobs that started."""
@@ -354,8 +389,9 @@ class SimulationResult(MadeAnew):
 
         Parameters
         ----------
-        kind : {"width", "length", "month"}
-            Narrow and wide jobs, short and long jobs, or jobs by month of submission in the workload's time zone.
+        kind : {"width", "length", "month", "gpus"}
+            Narrow and wide jobs, short and long jobs, jobs by month of submission in the workload's time zone, or jobs
+            without and with GPUs.
         border : float, optional
             Maximum width of narrow jobs in nodes (default: 32) or maximum length of short jobs in ms (default: median).
 
@@ -368,11 +404,14 @@ class SimulationResult(MadeAnew):
         """
         submit_ms, start_ms, end_ms, width = self.schedule()
         if kind == "width":
-            classes = classes_by_width(width, NARROW_UP_TO if border is None else border)
+            chunks = self.workload.width[self.ran] if self.site_kinds else width
+            classes = classes_by_width(chunks, NARROW_UP_TO if border is None else border)
         elif kind == "length":
             classes = classes_by_length(end_ms - start_ms, border)
         elif kind == "month":
             classes = classes_by_month(submit_ms, self.workload.start_unix_s, self.workload.timezone)
+        elif kind == "gpus":
+            classes = classes_by_gpus(self.workload.take(self.ran))
         else:
             raise OptionError("kind", f"{kind!r} is not a way to class jobs; give one of {', '.join(CLASS_KINDS)}")
         return _measured(self).by_class(classes)
@@ -398,6 +437,7 @@ class SimulationResult(MadeAnew):
         return SimulationResult(
             workload=workload,
             nodes=int(self.site_nodes[site]),
+            site_kinds=(self.site_kinds[site],) if self.site_kinds and self.site_kinds[site] else (),
             start_ms=self.start_ms[rows],
             end_ms=self.end_ms[rows],
             killed=workload.overran,
@@ -416,8 +456,8 @@ class SimulationResult(MadeAnew):
         jobs = np.bincount(site_of, minlength=sites).tolist()
         several = np.bincount(site_of[self.multi_site[job_of]], minlength=sites).tolist()
         elsewhere = np.bincount(site_of[self.home[job_of] != site_of], minlength=sites).tolist()
-        area = np.bincount(site_of, length_ms[job_of] * self.fragments["width"], sites)
-        util = (area / (self.site_nodes * span_ms)).tolist()
+        used, capacity = self._used_by_fragments()
+        util = (np.bincount(site_of, length_ms[job_of] * used, sites) / (capacity * span_ms)).tolist()
         return [
             SiteUse(
                 name=name,
@@ -430,6 +470,13 @@ class SimulationResult(MadeAnew):
             )
             for site, name in enumerate(self.site_names)
         ]
+
+    def _used_by_fragments(self) -> tuple[npt.NDArray[np.float64], IntArray]:
+        """Return the cores of each fragment and of each site if a site counts resources; otherwise, the nodes."""
+        if not self.site_kinds:
+            return self.fragments["width"].astype(np.float64), self.site_nodes
+        used = UsedResources.of(self)
+        return used.amount[:, 0], used.total[:, 0]
 
     def job_columns(self, rows: slice = slice(None)) -> dict[str, Any]:
         """Return the columns of ``jobs.csv``.
@@ -452,8 +499,17 @@ class SimulationResult(MadeAnew):
             *(end_ms - start_ms, self.sites_of_jobs(rows) if self.site_names else self.name),
             *(self.n_fragments[rows], self.killed[rows]),
         )
-        own = {name: self._column(name, start_ms != NEVER, values[rows]) for name, values in self.columns.items()}
+        own = self._amounts(rows)
+        own |= {name: self._column(name, start_ms != NEVER, values[rows]) for name, values in self.columns.items()}
         return dict(zip(JOBS_HEADER, values, strict=True)) | own
+
+    def _amounts(self, rows: slice) -> dict[str, Any]:
+        """Return how much of each resource jobs used; empty if no site counts resources."""
+        if not self.site_kinds:
+            return {}
+        used = UsedResources.of(self)
+        amounts = np.rint(used.of_jobs(len(self.workload))).astype(np.int64)[rows]
+        return {name: amounts[:, index] for index, name in enumerate(used.columns)}
 
     def _column(self, name: str, ran: BoolArray, values: npt.NDArray[Any]) -> npt.NDArray[Any] | list[str]:
         """Return a discipline's column, with codes replaced by labels; the labels of jobs that never ran are empty."""
@@ -485,11 +541,11 @@ class SimulationResult(MadeAnew):
 
         Parameters
         ----------
-        kind : {"utilisation", "waits", "schedule", "slices", "policies"}
+        kind : {"utilisation", "waits", "schedule", "slices", "policies", "resources"}
             Utilisation and queue length over time; the distributions of waits and slowdowns; jobs as rectangles over
             time and nodes; the same slice by slice, for gang scheduling; the policy in force over time, for disciplines
-            that switch policies. If sites have names, "utilisation" and "schedule" show each site, while "slices" and
-            "policies" are unavailable.
+            that switch policies; the GPUs, cores and memory in use over time, for sites that count them. If sites have
+            names, "utilisation" and "schedule" show each site, while "slices" and "policies" are unavailable.
         start_ms, end_ms : int, optional
             The time window to show in "utilisation" (default: the whole schedule) and "schedule" (default: the busiest
             window that is still readable). Plots of waits, and of sites with names, always show the whole schedule.
@@ -505,21 +561,24 @@ class SimulationResult(MadeAnew):
             If the kind is unknown, the window is empty, or the plot does not support a window.
         """
         windowed = start_ms is not None or end_ms is not None
-        if kind == "schedule" and self.shared:
+        if kind == "schedule" and self.shares_nodes:
             raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
-        kinds = PLOT_KINDS if self.site_names else (*PLOT_KINDS, "slices", "policies")
+        kinds = [*PLOT_KINDS, *([] if self.site_names else ["slices", "policies"])]
+        kinds += ["resources"] if self.site_kinds else []
         if kind not in kinds:
             raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(kinds)}")
-        if windowed and (kind == "waits" or self.site_names):
+        if windowed and (kind in ("waits", "resources") or self.site_names):
             why = "plots of waits show all jobs" if kind == "waits" else "plots of sites show all time"
             raise OptionError("start_ms", f"{why}; leave out the window")
         return self._drawn(kind, start_ms, end_ms)
 
     def _drawn(self, kind: str, start_ms: int | None, end_ms: int | None) -> Figure:
-        from gridweave.scenarios.plots import grid, results, schedule
+        from gridweave.scenarios.plots import grid, resources, results, schedule
 
         if kind == "waits":
             return results.plot_waits(self)
+        if kind == "resources":
+            return resources.plot_resources(self)
         if kind == "policies":
             return results.plot_policies(self)
         if self.site_names:
@@ -543,7 +602,7 @@ class SimulationResult(MadeAnew):
         """
         by_class: dict[str, dict[str, Metrics]] = {}
         notes = []
-        for kind in CLASS_KINDS:
+        for kind in CLASS_KINDS if self.site_kinds else CLASS_KINDS[:-1]:
             try:
                 by_class[kind] = self.metrics_by(kind)
             except InputError as error:
@@ -565,6 +624,7 @@ class SimulationResult(MadeAnew):
             "reservations": [msgspec.to_builtins(answer) for answer in self.reservations],
             "metrics": self.metrics().to_dict(),
             **({"own_metrics": plain_numbers(self.own_metrics)} if self.own_metrics else {}),
+            **({"resources": self.resources_summary()} if self.site_kinds else {}),
             "metrics_by": {
                 kind: {name: metrics.to_dict() for name, metrics in classes.items()}
                 for kind, classes in by_class.items()
@@ -574,6 +634,14 @@ class SimulationResult(MadeAnew):
             "notes": notes,
             **(self._grid_summary() if self.site_names else {"site": self.name, "options": dict(self.options)}),
         }
+
+    def resources_summary(self) -> list[dict[str, Any]]:
+        """Return the entry ``resources`` of ``summary.json``: the total and the use of each resource of each site."""
+        names = self.site_names or (self.name,)
+        return [
+            {"site": names[use.site], "resource": use.resource, "total": use.total, **plain_numbers({"util": use.util})}
+            for use in self.resource_uses()
+        ]
 
     def _grid_summary(self) -> dict[str, Any]:
         """Return the entries of a summary that exist only if sites have names."""
@@ -595,7 +663,8 @@ class SimulationResult(MadeAnew):
         folder : str or pathlib.Path
             Target folder, created if necessary. Files with the same names are replaced; other files are kept.
         plots : bool, optional
-            Whether to draw ``utilisation.png``, ``waits.png`` and ``schedule.png``.
+            Whether to draw ``utilisation.png``, ``waits.png`` and ``schedule.png``, or ``resources.png`` instead of
+            ``schedule.png`` if a site counts resources.
 
         Returns
         -------
@@ -615,7 +684,8 @@ class SimulationResult(MadeAnew):
             "jobs.csv": lambda path: write_jobs_csv(path, len(self.workload), self.job_columns),
             "summary.json": lambda path: write_json(path, self.summary()),
         }
-        kinds = [kind for kind in PLOT_KINDS if not (self.shared and kind == "schedule")] if plots else []
+        kinds = [kind for kind in PLOT_KINDS if not (self.shares_nodes and kind == "schedule")] if plots else []
+        kinds += ["resources"] if plots and self.site_kinds else []
         files |= {f"{kind}.png": functools.partial(self._save_plot, kind) for kind in kinds}
         if isinstance(self.own, Switches):
             files["switches.csv"] = functools.partial(_write_switches, self.own)
@@ -632,7 +702,7 @@ class SimulationResult(MadeAnew):
 @functools.lru_cache(maxsize=1)
 def _measured(result: SimulationResult) -> MeasuredSchedule:
     """Measure a result's schedule; the result's tables, files and plots share one measurement."""
-    return MeasuredSchedule.of(*result.schedule(), result.nodes, shared=result.shared)
+    return MeasuredSchedule.of(*result.schedule(), result.capacity, shared=result.shares_nodes)
 
 
 def _write_switches(switches: Switches, path: Path) -> None:

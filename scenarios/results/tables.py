@@ -229,6 +229,34 @@ def own_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
         yield _shown(name, value)
 
 
+RESOURCE_HEADINGS = ("site", "resource", "total", "use")
+"""Headings of `resource_rows`."""
+
+GPU_HEADINGS = ("jobs", "number", "AWT [s]", "median wait [s]", "bounded slowdown 10 s")
+"""Headings of `gpu_rows`."""
+
+
+def resource_rows(result: SimulationResult) -> Iterator[tuple[str, ...]]:
+    """Yield table rows on the use of the cores, memory and GPUs of each site, with the columns `RESOURCE_HEADINGS`."""
+    names = result.site_names or (result.name,)
+    for use in result.resource_uses():
+        is_memory = use.resource == "memory_mb"
+        total = f"{use.total / 1000:,.0f} GB" if is_memory else f"{use.total:,}"
+        name = {"memory_mb": "memory", "gpus": "GPUs"}.get(use.resource, use.resource)
+        yield names[use.site], name, total, _percent(use.util)
+
+
+def gpu_rows(result: SimulationResult) -> Iterator[tuple[str, ...]]:
+    """Yield a table row each for the jobs without and with GPUs, with the columns `GPU_HEADINGS`."""
+    for name, metrics in result.metrics_by("gpus").items():
+        values = (metrics.awt_ms / MS_PER_S, metrics.wait_median_ms / MS_PER_S, metrics.bounded_slowdown_10s)
+        formats = (",.0f", ",.0f", ",.2f")
+        texts = (
+            "–" if math.isnan(value) else format(value, shape) for value, shape in zip(values, formats, strict=True)
+        )
+        yield name, f"{metrics.jobs:,}", *texts
+
+
 def network_rows(use: NetworkUse) -> Iterator[tuple[str, str, str]]:
     """Yield statistics on how the network affected the jobs.
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from gridweave.site.resources.checks import most_chunks, why_never_on, why_whole_only
 
 from gridweave.errors import GridweaveError, InputError, OptionError
-from gridweave.grid.config.checks import checked, grid_policy, owner_policy, site_policy
+from gridweave.grid.config.checks import checked, grid_policy, node_kinds, owner_policy, site_policy
 from gridweave.grid.config.networks import ReadNetwork, beside
 from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport
@@ -23,16 +24,19 @@ from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.scenario.read import (
     Draft,
     Overrides,
+    chunk_ranges,
     contention_of,
     network_of,
     read_draft,
     reporting,
     sites_of,
 )
-from gridweave.scenarios.scenario.tables import FaultsTable, Scenario, Transformation, WorkloadTable
+from gridweave.scenarios.scenario.tables import ChunkTable, FaultsTable, Scenario, Transformation, WorkloadTable
+from gridweave.scenarios.traces.chunk_files import with_chunks_from
 from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
 from gridweave.scenarios.traces.resources import with_mix, with_needs_from
 from gridweave.scenarios.workload import transform
+from gridweave.scenarios.workload.chunks import NO_CHUNK, draw_mixed_chunks
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap
@@ -42,6 +46,7 @@ from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, PlannedFault, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, traits_of
 from gridweave.site.disciplines.entry import Entry, Policy
+from gridweave.site.resources.chunks import Chunk
 from gridweave.site.users.owner import OwnerPolicy
 
 
@@ -64,7 +69,7 @@ def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNe
 # Every use has its own random stream, default_rng([seed, use]), so that draws for one use do not affect another.
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
 STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES, STREAM_RUN_TIMES = 7, 8, 9, 10, 11
-STREAM_PRIORITIES, STREAM_FAULTS = 12, 13
+STREAM_PRIORITIES, STREAM_FAULTS, STREAM_CHUNKS = 12, 13, 14
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -265,6 +270,7 @@ def draws_at_random(scenario: Scenario) -> bool:
     drawn = ("generator", "run_times", "estimates", "priorities", "communication", "data", "resources", "needs")
     return (
         any(getattr(table, name) != getattr(default, name) for name in drawn)
+        or isinstance(table.chunks, list)
         or isinstance(table.home, dict)
         or 0 < table.to_grid < 1
         or bool(network.jitter_ms or network.loss or network.duplicate)
@@ -330,7 +336,19 @@ def _with_needs(draft: Draft, workload: Workload) -> Workload | None:
             rng = rng_of(draft.scenario, STREAM_RESOURCES)
             with reporting(report, ("workload", key)):
                 workload = apply(workload, beside(draft.folder, value) or value, rng)
-    return workload if report.is_clean(("workload", "needs")) else None
+    if table.chunks is not None and not isinstance(table.chunks, dict):
+        with reporting(report, ("workload", "chunks")):
+            workload = _with_chunks(draft, table.chunks, workload)
+    return workload if report.is_clean(("workload", "needs"), ("workload", "chunks")) else None
+
+
+def _with_chunks(draft: Draft, chunks: str | list[ChunkTable], workload: Workload) -> Workload:
+    """Set what jobs ask for on each node."""
+    if isinstance(chunks, str):
+        return with_chunks_from(workload, beside(draft.folder, chunks) or chunks)
+    names = [site.name for site in sites_of(draft.scenario)]
+    mix = [chunk_ranges(table, names) for table in chunks]
+    return draw_mixed_chunks(workload, mix, rng_of(draft.scenario, STREAM_CHUNKS), home=home_of(workload))
 
 
 def _source(draft: Draft, remarks: list[str]) -> Workload | None:
@@ -367,7 +385,12 @@ def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
     """
     table = draft.scenario.workload
     by_class = is_from_file(table.run_times) or column_of(table.priorities) is not None
-    if table.needs or by_class or any(entry.table is not None for entry in _entries(draft.scenario)):
+    if (
+        table.needs
+        or table.chunks is not None
+        or by_class
+        or any(entry.table is not None for entry in _entries(draft.scenario))
+    ):
         return columns_of(path)
     return ("partition",) if table.home == "partition" else ()
 
@@ -386,14 +409,32 @@ def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Wo
             continue
         path = find_trace(beside(draft.folder, name) or name)
         columns, cancelled = _columns(draft, path), draft.scenario.workload.cancelled
-        jobs, conversion = load_workload(path, nodes=site.node_count, columns=columns, cancelled=cancelled)
+        machine = _machine(site, draft.scenario.workload)
+        jobs, conversion = load_workload(path, nodes=machine, columns=columns, cancelled=cancelled)
         remarks.extend(conversion.lines())
+        with reporting(draft.report, ("workload", "chunks", site.name)):
+            jobs = _with_chunks_of_site(draft, site.name, jobs)
         site_workloads.append((number, jobs))
     if not site_workloads:
         return None
     if len(site_workloads) > 1 and not overlap([jobs for _, jobs in site_workloads]):
         remarks.append("the traces have no common period, or no start dates: each begins at time 0")
     return of_sites(site_workloads, draft.scenario.header.name or "traces")
+
+
+def _machine(site: Site, table: WorkloadTable) -> int:
+    """Return the largest width of a job in a site's trace: the site's nodes, or its cores if jobs ask for chunks."""
+    if table.chunks is None or site.kinds is None:
+        return site.node_count
+    return sum(kind.count * kind.cores for kind in node_kinds(site.kinds))
+
+
+def _with_chunks_of_site(draft: Draft, site: str, jobs: Workload) -> Workload:
+    """Set what the jobs of a site's trace ask for, if the scenario has chunks for each trace."""
+    chunks = draft.scenario.workload.chunks
+    if not isinstance(chunks, dict) or site not in chunks:
+        return jobs
+    return with_chunks_from(jobs, beside(draft.folder, chunks[site]) or chunks[site])
 
 
 def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:
@@ -489,29 +530,53 @@ def _report_wide(
 
 def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: GridPolicy) -> tuple[BoolArray, str]:
     """Return a mask of the jobs that can run, at home or on the grid, and why the widest excluded job cannot run."""
-    home_nodes = np.array([site.node_count for site in sites], np.int64)[home_of(workload)]
-    for_grid = np.array([owner_policy(site).nodes_for_grid(site.node_count) for site in sites], np.int64)
-    widths, of_job = np.unique(workload.width, return_inverse=True)
-    takes_parts = np.array([DISCIPLINES[site.discipline].traits.takes_parts for site in sites], np.bool_)
-    reasons = [_why_never(policy, for_grid, takes_parts, int(width)) for width in widths]
-    placeable = np.array([reason is None for reason in reasons], np.bool_)[of_job]
-    fits = np.where(to_grid, placeable, workload.width <= home_nodes)
+    home, width = home_of(workload), workload.width
+    chunk = np.asarray(workload.columns.get("chunk", np.full(len(workload), NO_CHUNK)), np.int64)
+    cases, of_job = np.unique(np.stack((chunk, width, np.where(to_grid, -1, home))), axis=1, return_inverse=True)
+    chunks = (*workload.chunks, msgspec.UNSET)  # -1: whole nodes
+    reasons = [
+        _why_never(policy, sites, wide, chunks[number])
+        if site < 0
+        else _why_never_home(sites[site], wide, chunks[number], policy)
+        for number, wide, site in cases.T.tolist()
+    ]
+    fits = np.array([reason is None for reason in reasons], np.bool_)[of_job]
     if fits.all():
         return fits, ""
-    row = _widest(workload, ~fits)
-    if to_grid[row]:
-        return fits, reasons[of_job[row]] or ""
+    return fits, reasons[of_job[_widest(workload, ~fits)]] or ""
+
+
+def _why_never_home(site: Site, width: int, chunk: Chunk | msgspec.UnsetType, policy: GridPolicy) -> str | None:
+    """Return why a job can never run at its home site, or None."""
     whose = "in mode local" if policy.mode == "local" else "submitted to its own site,"
-    return fits, f"{whose} it needs {workload.width[row]} nodes and its site has {home_nodes[row]}"
+    kinds = node_kinds(site.kinds)
+    if kinds and (reason := why_never_on(kinds, width, chunk)) is not None:
+        return f"{whose} at {site.name} {reason}"
+    if not kinds and (reason := why_whole_only(chunk)) is not None:
+        return f"{whose} at {site.name} {reason}"
+    if not kinds and width > site.node_count:
+        return f"{whose} it needs {width} nodes and its site has {site.node_count}"
+    return None
 
 
-def _why_never(policy: GridPolicy, for_grid: IntArray, takes_parts: BoolArray, width: int) -> str | None:
-    """Return why a job of this width can never be placed on the nodes granted to the grid, or None."""
+def _why_never(policy: GridPolicy, sites: list[Site], width: int, chunk: Chunk | msgspec.UnsetType) -> str | None:
+    """Return why a job can never be placed on the nodes granted to the grid, or None."""
+    for_grid = np.array([_most(site, chunk) for site in sites], np.int64)
+    takes_parts = np.array([DISCIPLINES[site.discipline].traits.takes_parts for site in sites], np.bool_)
     why = policy.why_never(for_grid, width)
     if why is not None or width <= for_grid.max() or takes_parts.all():
         return why
     why = policy.why_never(np.where(takes_parts, for_grid, 0), width)
     return why and f"{why} (sites that share nodes in time or in fractions accept no fragments and do not count)"
+
+
+def _most(site: Site, chunk: Chunk | msgspec.UnsetType) -> int:
+    """Return how many chunks, or whole nodes, of a site the grid can use for one job."""
+    if not chunk:
+        return owner_policy(site).nodes_for_grid(site.node_count)
+    if site.kinds is not None:
+        return most_chunks(node_kinds(site.kinds), chunk)
+    return site.node_count if why_whole_only(chunk) is None else 0
 
 
 def _widest(workload: Workload, among: BoolArray) -> int:

@@ -45,6 +45,7 @@ from gridweave.scenarios.scenario.tables import (
     HOMES,
     NET_KEYS,
     SPLITS,
+    ChunkTable,
     DataTable,
     FaultsTable,
     FaultTable,
@@ -55,12 +56,15 @@ from gridweave.scenarios.scenario.tables import (
     Transformation,
     WorkloadTable,
 )
+from gridweave.scenarios.traces.chunk_files import BY_PROCESSOR
+from gridweave.scenarios.workload.chunks import ChunkRanges
 from gridweave.scenarios.workload.columns import AT_HOME, check_bytes, check_fraction, check_pattern, check_site
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.priorities import with_priorities
 from gridweave.scenarios.workload.run_times import is_from_file, with_run_times
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
+from gridweave.site.resources.text import parse_memory
 
 _MACHINES_FILE = "machines.toml"
 _SUFFIX = ".toml"
@@ -267,6 +271,56 @@ def _check_data(scenario: Scenario, report: FileReport) -> None:
             _report_error(report, place, partial(check_site, f"{key}_site", site, names))
 
 
+def chunk_ranges(table: ChunkTable, sites: Sequence[str]) -> ChunkRanges:
+    """Return the ranges of an entry of ``workload.chunks``; raise OptionError if a value is invalid."""
+    for name in table.homes or ():
+        if sites and name not in sites:
+            raise OptionError("homes", f"there is no site {name!r}; expected some of {', '.join(sites)}")
+    memory = (table.memory, table.memory) if isinstance(table.memory, str) else table.memory
+    return ChunkRanges(
+        share=table.share,
+        cores=(table.cores, table.cores) if isinstance(table.cores, int) else table.cores,
+        memory_mb=(0, 0) if memory is None else (parse_memory("memory", memory[0]), parse_memory("memory", memory[1])),
+        gpus=(table.gpus, table.gpus) if isinstance(table.gpus, int) else table.gpus,
+        gpu_type=table.gpu_type,
+        max_chunks=table.max_chunks,
+        homes=None if table.homes is None or not sites else frozenset(map(sites.index, table.homes)),
+    )
+
+
+def _check_chunks(scenario: Scenario, report: FileReport) -> None:
+    """Report entries of ``workload.chunks`` that are invalid, and chunks that no site knows."""
+    chunks, place = scenario.workload.chunks, ("workload", "chunks")
+    if chunks is None:
+        return
+    if all(site.kinds is None for site in sites_of(scenario)):
+        report.add(place, "needs a site with kinds of nodes; every site gives out whole nodes")
+    if isinstance(chunks, dict):
+        _check_chunks_of_sites(scenario, chunks, report)
+        return
+    if isinstance(chunks, str):
+        if scenario.workload.traces is not None and chunks != BY_PROCESSOR:
+            report.add(place, 'is one file for several traces; give one for each, such as { alpha = "alpha.csv" }')
+        return
+    entries: list[object] = list(chunks)
+    for number, table in enumerate(entries):
+        if isinstance(table, ChunkTable):
+            _report_error(report, (*place, number), partial(chunk_ranges, table, _names_of_all(scenario)))
+
+
+def _check_chunks_of_sites(scenario: Scenario, chunks: dict[str, str], report: FileReport) -> None:
+    """Report chunks for each site that do not go with the traces, or with the sites."""
+    traces = scenario.workload.traces
+    if traces is None:
+        report.add(("workload", "chunks"), "names sites, which requires traces; give a file, a list, or 'cores'")
+        return
+    for name in chunks:
+        if name not in traces:
+            report.add(
+                ("workload", "chunks", name), f"there is no trace of {name!r}; expected some of {', '.join(traces)}"
+            )
+
+
 def _report_error(report: FileReport, place: KeyPath, check: Callable[[], object]) -> None:
     """Run a check, and report its OptionError under this key path."""
     try:
@@ -292,6 +346,7 @@ def _check_scenario(scenario: Scenario, report: FileReport) -> None:
     _check_workload(scenario.workload, report)
     _check_home(scenario, report)
     _check_faults(scenario, report)
+    _check_chunks(scenario, report)
     check_fragments(scenario.grid, report)
     grid_policy(scenario.grid, report)
     checked(Network, scenario.network, ("network",), report)

@@ -21,8 +21,10 @@ from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.disciplines.dictionary import counted_kinds
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
+from gridweave.site.policy import SitePolicy
 
 Progress = Callable[[int, int, str], None]
 """Called with the amount done, the total amount, and the current phase."""
@@ -72,7 +74,7 @@ def run_built(built: Built) -> SimulationResult:
         result = run_world(built)
     else:
         rng = rng_of(built.scenario, STREAM_SELECTION)
-        result = simulate_grid(built.workload, built.nodes.tolist(), built.policy, rng=rng, net=built.net)
+        result = simulate_grid(built.workload, _grid_sites(built), built.policy, rng=rng, net=built.net)
     return with_names(result, built, network=None if built.net is None else network_use(result, built.net))
 
 
@@ -87,8 +89,18 @@ def with_names(result: SimulationResult, built: Built, **more: Any) -> Simulatio
         "shown": tuple(built.scenario.output.metrics),
         "remarks": built.remarks,
         "shared": built.overlaps,
+        "site_kinds": kinds if any(kinds := [counted_kinds(policy) for policy in built.site_policies]) else (),
     }
     return replace(result, **(names | more))
+
+
+def _grid_sites(built: Built) -> list[Any]:
+    """Return each site for the batch driver: its policy or kinds if it counts resources, else its number of nodes."""
+    sites = zip(built.nodes.tolist(), built.site_policies, strict=True)
+    return [
+        policy if isinstance(policy, SitePolicy) and policy.kinds else [*counted_kinds(policy)] or nodes
+        for nodes, policy in sites
+    ]
 
 
 def run_world(built: Built, *, check: bool = False) -> SimulationResult:

@@ -135,6 +135,34 @@ class DataTable(Table, frozen=True, kw_only=True):
     output_site: str | dict[str, Share] = AT_HOME
 
 
+class ChunkTable(Table, frozen=True, kw_only=True):
+    """An entry of ``workload.chunks``: what some of the jobs ask for on each node, drawn for each job.
+
+    Attributes
+    ----------
+    share : float
+        Share of the jobs, relative to the shares of the other entries.
+    cores, gpus : int or (int, int)
+        Number for each chunk; from a range, it is drawn uniformly.
+    memory : str or (str, str), optional
+        Memory of each chunk, e.g. ``8GB``; from a range, it is drawn uniformly in the logarithm. None: not counted.
+    gpu_type : str
+        Required type of the GPUs; empty: any type.
+    max_chunks : int, optional
+        Largest number of chunks; wider jobs get this many.
+    homes : list of str, optional
+        Home sites of these jobs; None: all sites.
+    """
+
+    share: Annotated[float, Meta(description="Share of the jobs.")] = 1.0
+    cores: Annotated[int, Meta(description="Cores of each chunk.")] | tuple[int, int] = 1
+    memory: Annotated[str, Meta(description="Memory of each chunk, e.g. 8GB.")] | tuple[str, str] | None = None
+    gpus: Annotated[int, Meta(description="GPUs of each chunk.")] | tuple[int, int] = 0
+    gpu_type: str = ""
+    max_chunks: Annotated[int, Meta(description="Wider jobs get this many chunks.")] | None = None
+    homes: Annotated[list[str], Meta(min_length=1, description="Home sites of these jobs.")] | None = None
+
+
 class WorkloadTable(Table, frozen=True, kw_only=True):
     """The table ``[workload]``: a trace or a generator, its transformations, and the jobs' homes.
 
@@ -182,6 +210,10 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     needs : str, optional
         Fractions of a node's CPU and memory that tasks need, for sites that allocate fractions of nodes: one of
         `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file for `gridweave.scenarios.traces.resources`.
+    chunks : str, list of ChunkTable or dict of str to str, optional
+        What jobs ask for on each node, for sites with kinds of nodes: a file, ``cores`` (a chunk for each processor of
+        the trace), ranges to draw from, or with ``traces``, a file or ``cores`` for each site. Widths then count
+        chunks. None: whole nodes.
     """
 
     trace: str | None = None
@@ -207,6 +239,12 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
     resources: Annotated[str, Meta(description="M1, M2, M3, per cent, or a file.")] | None = None
     needs: (
         Annotated[str, Meta(description=f"CPU and memory that tasks need: {', '.join(ANNOTATIONS)}, or a file.")] | None
+    ) = None
+    chunks: (
+        Annotated[str, Meta(description="What jobs ask for on each node: cores, or a file.")]
+        | Annotated[list[ChunkTable], Meta(min_length=1, description="What jobs ask for, drawn.")]
+        | Annotated[dict[str, str], Meta(min_length=1, description="What the jobs of each trace ask for.")]
+        | None
     ) = None
 
 

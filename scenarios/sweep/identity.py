@@ -27,6 +27,9 @@ _CHUNK = 1 << 20
 
 NET_FILE = "net.file"
 
+_OF_JOBS = ("resources", "needs", "chunks")
+"""Keys of ``[workload]`` that may name a file with a line for each job, instead of a rule."""
+
 # Keys of [grid] that affect neither the jobs nor whether a job can run.
 _POLICY_ONLY = ("overhead", "selection", "order", "backfill")
 
@@ -46,12 +49,12 @@ def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tu
     The scenario's folder takes precedence over the working directory. A missing file keeps its name and is reported
     when the scenario is built.
     """
-    names = {field: getattr(scenario.workload, field) for field in ("trace", "generator")}
+    names = {field: getattr(scenario.workload, field) for field in ("trace", "generator", *_OF_JOBS)}
     if scenario.net is not None:
         names[NET_FILE] = scenario.net.file
     files = []
     for field, name in names.items():
-        path = None if name is None else _file_of(field, name, folder)
+        path = _file_of(field, name, folder) if isinstance(name, str) else None
         if path is not None:
             absolute = str(path.absolute())
             scenario = with_file(scenario, field, absolute)
@@ -111,10 +114,14 @@ def code_stamp() -> str:
 
 def _file_of(field: str, name: str, folder: Path | None) -> Path | None:
     """Return the file that a key names, if it exists."""
+    if field in _OF_JOBS and not Path(name).suffix:
+        return None
     own = beside(folder, name)
     if own is not None:
         return own
     try:
+        if field in _OF_JOBS:
+            return Path(name) if Path(name).is_file() else None
         if field == "generator":  # shipped models take precedence over files of the same name
             return Path(name) if name not in model_names() and Path(name).is_file() else None
     except (OSError, ValueError):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gridweave.errors import OptionError, TraceError
 from gridweave.scenarios.traces.text import FloatArray, trace_stem
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload, repeated_id
+from gridweave.site.resources.chunks import MAX_AMOUNT
 
 MISSING = -1
 
@@ -27,6 +28,7 @@ DROP_REASONS: Mapping[str, str] = {
     "negative_run_time": "negative or unknown run time",
     "negative_submit_time": "negative submit time",
     "negative_estimate": "negative estimate",
+    "wrong_amount": "cores, memory or GPUs negative or too large",
     "duplicate_job_id": "duplicate job id",
 }
 
@@ -51,6 +53,11 @@ class Records:
         Optional columns of the workload.
     cancel_s : numpy.ndarray of float64, optional
         Cancel times of jobs that never started; -1 for other jobs.
+    amounts : mapping from str to numpy.ndarray, optional
+        What each chunk of a job asks for: ``cores``, ``memory_mb``, ``gpus`` and ``gpu_type``, as for
+        `gridweave.scenarios.workload.chunks.with_amounts`. The widths then count chunks. Empty: whole nodes.
+    rounded : numpy.ndarray of bool, optional
+        Jobs with an amount that was rounded up to a whole number.
     """
 
     job_id: IntArray
@@ -62,6 +69,8 @@ class Records:
     killed: BoolArray | None = None
     columns: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     cancel_s: FloatArray | None = None
+    amounts: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    rounded: BoolArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ class ConversionReport:
         Kept jobs that the file lists after a job submitted later; all kept jobs are sorted by submit time.
     left_out : mapping of str to int
         Number of lines that are not records of finished jobs, by kind.
+    rounded : int
+        Kept jobs with an amount of cores, memory or GPUs that was rounded up.
     """
 
     name: str
@@ -99,6 +110,7 @@ class ConversionReport:
     cancelled: int = 0
     reordered: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
+    rounded: int = 0
 
     def lines(self) -> list[str]:
         """Format the report: one line with the number of kept jobs, then one line per kind of change."""
@@ -111,6 +123,7 @@ class ConversionReport:
             (self.cut, "run time cut at the estimate"),
             (self.estimates_filled, "estimate missing, run time used"),
             (self.widths_filled, "allocated processors missing, requested ones used"),
+            (self.rounded, "cores, memory or GPUs of a chunk rounded up"),
             (self.cancelled, "cancelled before the start; if one starts in a simulation, it runs for its estimate"),
         )
         return lines + [f"  changed {count:,}: {what}" for count, what in notes if count]
@@ -149,6 +162,7 @@ def convert(
     - A job that was cancelled before it started gets its estimate as its run time, and its cancel time in the column
       ``cancel_ms``.
     - The machine size is ``nodes`` or, if None, the first valid size ``stated`` in the file.
+    - A record whose cores, memory or GPUs are negative or above `MAX_AMOUNT` is dropped.
     """
     if not len(records.job_id):
         raise TraceError(path, "contains no jobs; a trace has one record per line")
@@ -157,10 +171,11 @@ def convert(
     cancel, waited = _cancels(records, submit)
     no_estimate = _fill_times(records, run, estimate, waited)
     width, no_width = _widths(records)
-    keep, dropped = _select(records.job_id, submit, run, estimate, width, nodes)
+    keep, dropped = _select(records, submit, run, estimate, width, nodes)
     cut = run > estimate
     late = _listed_late(submit, keep)
     masks = {"estimates_filled": no_estimate, "widths_filled": no_width, "cancelled": waited, "reordered": late}
+    masks |= {} if records.rounded is None else {"rounded": records.rounded}
     report = _report(path, nodes, keep, dropped, masks | {"cut": cut})
     if not report.kept:
         raise TraceError(path, f"no job is left of {report.records:,} records: {_reasons(dropped)}")
@@ -179,7 +194,16 @@ def convert(
         start_unix_s=start_unix_s,
         timezone=timezone,
     )
-    return workload, report
+    return _with_chunks(workload, records, rows), report
+
+
+def _with_chunks(workload: Workload, records: Records, rows: IntArray | slice) -> Workload:
+    """Add the chunks of the kept jobs, if the trace has amounts."""
+    if not records.amounts:
+        return workload
+    from gridweave.scenarios.workload.chunks import with_amounts
+
+    return with_amounts(workload, **{name: values[rows] for name, values in records.amounts.items()})
 
 
 def _report(
@@ -239,14 +263,14 @@ def _to_ms(seconds: FloatArray) -> IntArray:
 
 
 def _select(
-    job_id: IntArray, submit: IntArray, run: IntArray, estimate: IntArray, width: IntArray, nodes: int
+    records: Records, submit: IntArray, run: IntArray, estimate: IntArray, width: IntArray, nodes: int
 ) -> tuple[BoolArray, dict[str, int]]:
     """Return a mask of the kept records, and the number of dropped records by reason."""
-    keep = np.ones(len(job_id), np.bool_)
+    keep = np.ones(len(submit), np.bool_)
     dropped = dict.fromkeys(DROP_REASONS, 0)
 
     def drop(reason: str, wrong: BoolArray) -> None:
-        dropped[reason] = int((wrong & keep).sum())
+        dropped[reason] += int((wrong & keep).sum())
         keep[wrong] = False
 
     drop("width_not_positive", width <= 0)
@@ -255,7 +279,10 @@ def _select(
     drop("negative_run_time", run < 0)
     drop("negative_submit_time", submit < 0)
     drop("negative_estimate", estimate < 0)
-    drop("duplicate_job_id", _repeats(job_id, keep))
+    for name, amount in records.amounts.items():
+        if name != "gpu_type":
+            drop("wrong_amount", (amount < 0) | (amount > MAX_AMOUNT))
+    drop("duplicate_job_id", _repeats(records.job_id, keep))
     return keep, dropped
 
 

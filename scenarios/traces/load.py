@@ -101,11 +101,12 @@ def _files(folder: Path) -> list[Path]:
 # Other formats: a hint for the user, and a test of the first line and the first record.
 _OTHERS: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
     ("JSON, as workloads of Batsim are; convert its jobs to SWF", lambda first, _: first[:1] in ("{", "[")),
+    ("Parquet; use trace convert --from parquet", lambda first, _: first.startswith("PAR1")),
     ("XML; convert its jobs to SWF", lambda first, _: first.startswith("<")),
     ("output of sacct; use trace convert --from sacct", lambda first, _: "JobID" in first and "|" in first),
     ("GWF, the Grid Workload Format with 29 fields; convert it to SWF", lambda _, record: len(record.split()) == 29),
     ("Alea's variant of SWF with 20 fields; remove the last two", lambda _, record: len(record.split()) == 20),
-    ("CSV; convert its jobs to SWF", lambda _, record: record.count(",") > len(record.split())),
+    ("CSV; use trace convert --from csv", lambda _, record: record.count(",") > len(record.split())),
 )
 
 

@@ -135,7 +135,7 @@ def read_csv(
         # Invalid UTF-8 becomes part of a value, which is then rejected with its line and field.
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
         try:
-            rows = _rows(path, text)
+            rows = csv_lines(path, text)
             line, names = next(rows, (None, []))
             if line is None:
                 raise TraceError(path, f"is empty; its first line names its columns: {', '.join(columns)}")
@@ -167,7 +167,7 @@ def check_complete(path: str | Path, has_lines: Sequence[object], workload: Work
         raise TraceError(path, problem)
 
 
-def _rows(path: str | Path, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
+def csv_lines(path: str | Path, text: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
     """Yield the non-blank lines with their numbers, split into stripped fields."""
     for line, values in csv_rows(path, text, strict=True):
         stripped = [value.strip() for value in values]

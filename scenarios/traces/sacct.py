@@ -15,20 +15,25 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.errors import TraceError
 from gridweave.scenarios.traces.convert import ConversionReport, Records, convert
 from gridweave.scenarios.traces.shared_nodes import sharing_problem
 from gridweave.scenarios.traces.text import MAX_TIME_S, MAX_WHOLE, open_trace, short, write_file
-from gridweave.scenarios.workload.table import Workload
+from gridweave.scenarios.workload.table import BoolArray, Workload
+from gridweave.site.resources.chunks import MAX_AMOUNT
 
 NEEDED = ("JobIDRaw", "Submit", "Start", "End", "State", "Timelimit", "NNodes")
 """Required columns; the optional ones are `FURTHER` and ``JobID``."""
 
 FURTHER = ("Reason", "NodeList", "AllocCPUS", "ReqCPUS")
+
+OF_CHUNKS = ("AllocTRES", "ReqTRES")
+"""The columns with the cores, memory and GPUs of a job; at least one is required to convert by chunks."""
 
 STATES_HEADER = ("job_id", "state", "reason", "nodes")
 """Header of the CSV file written next to a converted trace, for job data that the trace format cannot hold."""
@@ -45,6 +50,7 @@ _RAN_ONCE = ("REQUEUED", "RESIZING")
 """States of a run that ended although its job continued; the run used nodes if its line has start and end times."""
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)", re.ASCII)
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
 _FREE_TEXT = ("JobName", "Comment", "AdminComment", "SystemComment", "WorkDir", "SubmitLine", "Extra")
 """Columns of text written by users, which may contain the separator."""
 
@@ -65,6 +71,9 @@ class SlurmJob(NamedTuple):
     reason: str = ""
     node_list: str = ""
     cores: int = 0
+    memory_mb: float = 0.0
+    gpus: int = 0
+    gpu_type: str = ""
 
     @property
     def never_started(self) -> bool:
@@ -73,30 +82,36 @@ class SlurmJob(NamedTuple):
 
 
 def read_sacct(
-    path: str | Path, *, nodes: int | None = None, by_cores: bool = False
+    path: str | Path, *, nodes: int | None = None, by_cores: bool = False, chunks: bool = False
 ) -> tuple[Workload, ConversionReport, list[SlurmJob]]:
     """Read the output of ``sacct --parsable2 --format=...``, including its header, as a workload; plain, gzip or xz.
 
     Time zero is the first submission. `nodes` is the machine's size, which the file does not contain. Jobs cancelled
     before they started have a ``cancel_ms``; each run of a requeued job is a separate job. The returned list has every
     job that has ended, including jobs dropped from the workload; the report counts the lines that were left out. A
-    job's width is its number of nodes or, with `by_cores`, cores; `nodes` is then the machine's number of cores.
+    job's width is its number of nodes or, with `by_cores`, cores; `nodes` is then the machine's number of cores. With
+    `chunks`, a job asks for a chunk on each of its nodes, with an equal share of its cores, memory and GPUs.
 
     Raises TraceError, with the line number, if the file cannot be read, a column is missing, or a line is invalid, or
-    if jobs shared nodes and `by_cores` is False: on whole nodes, these jobs would have to wait for each other.
+    if jobs shared nodes and neither `by_cores` nor `chunks` is true: on whole nodes, these jobs would have to wait for
+    each other.
     """
     jobs, left_out = _jobs(path)
     if not jobs:
         raise TraceError(path, "contains no job that has ended")
     if by_cores and not any(job.cores for job in jobs):
         raise TraceError(path, "has no column AllocCPUS, the number of cores of a job; add it to the export")
-    problem = None if by_cores else sharing_problem(jobs, nodes)
+    if chunks and not any(job.cores for job in jobs):
+        raise TraceError(path, f"has no column {' or '.join(OF_CHUNKS)} with cores; add {','.join(OF_CHUNKS)}")
+    problem = None if by_cores or chunks else sharing_problem(jobs, nodes)
     if problem is not None:
-        raise TraceError(path, f"{problem}; convert it by cores (--by-cores), with --nodes as the number of cores")
+        right = "convert its cores, memory and GPUs (--chunks), or its cores (--by-cores, with --nodes in cores)"
+        raise TraceError(path, f"{problem}; {right}")
     # Slurm lists jobs by id, but the later runs of a requeued job have later submit times.
     in_order = sorted(jobs, key=lambda job: (job.submit_s, job.job_id))
     first_s = in_order[0].submit_s
     cancelled = [job.never_started and job.state == "CANCELLED" for job in in_order]
+    amounts, rounded = _amounts(in_order) if chunks else ({}, None)
     records = Records(
         job_id=np.array([job.job_id for job in in_order], np.int64),
         submit_s=np.array([job.submit_s - first_s for job in in_order]),
@@ -105,9 +120,25 @@ def read_sacct(
         width=np.array([job.cores if by_cores else job.nodes for job in in_order], np.int64),
         killed=np.array([job.state == "TIMEOUT" for job in in_order], np.bool_),
         cancel_s=np.where(cancelled, [job.end_s - first_s for job in in_order], -1.0),
+        amounts=amounts,
+        rounded=rounded,
     )
     workload, report = convert(path, records, nodes=nodes, start_unix_s=int(first_s))
     return workload, dataclasses.replace(report, left_out=left_out), jobs
+
+
+def _amounts(jobs: list[SlurmJob]) -> tuple[dict[str, npt.NDArray[Any]], BoolArray]:
+    """Return the share of each node in the cores, memory and GPUs of the jobs, and which shares are rounded up."""
+    nodes = np.array([max(job.nodes, 1) for job in jobs], np.int64)
+    cores, gpus = (np.array([getattr(job, name) for job in jobs], np.int64) for name in ("cores", "gpus"))
+    memory_mb = np.ceil(np.array([job.memory_mb for job in jobs]) / nodes).astype(np.int64)
+    amounts: dict[str, npt.NDArray[Any]] = {
+        "cores": np.maximum(-(-cores // nodes), 1),
+        "memory_mb": memory_mb,
+        "gpus": -(-gpus // nodes),
+        "gpu_type": np.array([job.gpu_type for job in jobs], np.str_),
+    }
+    return amounts, (cores % nodes != 0) | (gpus % nodes != 0)
 
 
 def _jobs(path: str | Path) -> tuple[list[SlurmJob], dict[str, int]]:
@@ -200,18 +231,69 @@ def _one_job(row: Mapping[str, str]) -> SlurmJob | str:
     start_s, end_s = _instant_s("Start", row["Start"]), _instant_s("End", row["End"])
     if state == "CANCELLED" and start_s == end_s:
         start_s = -1.0
+    tres = _tres(next((row[name] for name in OF_CHUNKS if row.get(name)), ""))
     return SlurmJob(
         job_id=_whole("JobIDRaw", row["JobIDRaw"]),
         submit_s=_instant_s("Submit", row["Submit"], is_required=True),
         start_s=start_s,
         end_s=end_s,
         estimate_s=_length_s(row["Timelimit"]),
-        nodes=_whole("NNodes", row["NNodes"]) or _whole("ReqNodes", row.get("ReqNodes", "")),
+        nodes=_whole("NNodes", row["NNodes"]) or _whole("ReqNodes", row.get("ReqNodes", "")) or tres.nodes,
         state=state,
         reason="" if row.get("Reason", "") in _UNKNOWN else row["Reason"],
         node_list="" if row.get("NodeList", "").startswith("None") else row.get("NodeList", ""),
-        cores=_whole("AllocCPUS", row.get("AllocCPUS", "")) or _whole("ReqCPUS", row.get("ReqCPUS", "")),
+        cores=_whole("AllocCPUS", row.get("AllocCPUS", "")) or tres.cores or _whole("ReqCPUS", row.get("ReqCPUS", "")),
+        memory_mb=tres.memory_mb,
+        gpus=tres.gpus,
+        gpu_type=tres.gpu_type,
     )
+
+
+class _Tres(NamedTuple):
+    """The trackable resources of a job: totals over all its nodes; 0 and "" if unknown."""
+
+    cores: int = 0
+    memory_mb: float = 0.0
+    nodes: int = 0
+    gpus: int = 0
+    gpu_type: str = ""
+
+
+def _tres(text: str) -> _Tres:
+    """Parse Slurm's trackable resources; a job with GPUs of several types gets no type.
+
+    Examples
+    --------
+    >>> _tres("billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=2")
+    _Tres(cores=8, memory_mb=68719.476736, nodes=2, gpus=2, gpu_type='a100')
+    """
+    amounts = dict(pair.rpartition("=")[::2] for pair in text.split(",") if "=" in pair)
+    types = {name.partition(":")[2]: _whole(name, amounts[name]) for name in amounts if name.startswith("gres/gpu:")}
+    gpus = _whole("gres/gpu", amounts.get("gres/gpu", "")) or sum(types.values())
+    return _Tres(
+        cores=_whole("cpu", amounts.get("cpu", "")),
+        memory_mb=_megabytes(amounts.get("mem", "")),
+        nodes=_whole("node", amounts.get("node", "")),
+        gpus=gpus,
+        gpu_type=next(iter(types)) if len(types) == 1 and gpus else "",
+    )
+
+
+def _megabytes(text: str) -> float:
+    """Parse memory as Slurm prints it, in MB if there is no unit; units are powers of 1024. Return MB of 10**6 bytes.
+
+    Examples
+    --------
+    >>> _megabytes("4G"), _megabytes("")
+    (4294.967296, 0.0)
+    """
+    if not text:
+        return 0.0
+    match = _MEMORY.fullmatch(text)
+    memory_mb = float(match[1]) * 1024.0 ** "KMGTP".index(match[2] or "M") * 1024 / 10**6 if match else math.inf
+    if not memory_mb <= MAX_AMOUNT:
+        raise ValueError(f"mem: {short(text)!r} is not an amount of memory up to {MAX_AMOUNT} MB, such as 64G")
+    return memory_mb
 
 
 def _whole(name: str, text: str) -> int:

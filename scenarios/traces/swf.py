@@ -208,7 +208,7 @@ def read_swf(
         width=raw["processors"].astype(np.int64, copy=False),
         requested_width=raw["requested_processors"].astype(np.int64, copy=False),
         killed=failed if marked else None,
-        columns={name: raw[source] for name, source in extra.items()},
+        columns={name: _whole(raw[source]) for name, source in extra.items()},
         cancel_s=_cancel_s(raw) if cancelled else None,
     )
     return convert(
@@ -219,6 +219,11 @@ def read_swf(
         start_unix_s=header.unix_start_time,
         timezone=known_zone(header.time_zone_string, header.time_zone_offset_s),
     )
+
+
+def _whole(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Round amounts of memory, which may have fractions in SWF, up to whole numbers."""
+    return np.ceil(values).astype(np.int64) if values.dtype.kind == "f" else values
 
 
 def _cancel_s(raw: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
@@ -247,8 +252,8 @@ def write_swf(workload: Workload, path: str | Path) -> None:
     status[waited] = _STATUS_CANCELLED
     wait_ms, run_ms = np.where(waited, cancel_ms - workload.submit_ms, -1), np.where(waited, -1, workload.run_ms)
     jobs = (workload.job_id, workload.submit_ms, wait_ms, run_ms, workload.width, workload.estimate_ms, status)
-    last_four = (columns.get(name, unknown) for name in ("user", "group", "queue", "partition"))
-    write_records(path, head, (*jobs, *last_four), _record)
+    names = ("memory_kb", "requested_memory_kb", "user", "group", "queue", "partition")
+    write_records(path, head, (*jobs, *(columns.get(name, unknown) for name in names)), _record)
 
 
 def _record(
@@ -259,6 +264,8 @@ def _record(
     width: int,
     estimate: int,
     state: int,
+    memory: int,
+    requested: int,
     user: int,
     group: int,
     queue: int,
@@ -266,8 +273,8 @@ def _record(
 ) -> str:
     times = (seconds_text(ms) if ms >= 0 else "-1" for ms in (submit, wait, run))
     return (
-        f"{job} {' '.join(times)} {width} -1 -1 {width} {seconds_text(estimate)} -1 {state} {user} {group} -1 {queue} "
-        f"{part} -1 -1\n"
+        f"{job} {' '.join(times)} {width} -1 {memory} {width} {seconds_text(estimate)} {requested} {state} "
+        f"{user} {group} -1 {queue} {part} -1 -1\n"
     )
 
 

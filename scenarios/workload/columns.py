@@ -83,7 +83,7 @@ def with_communication(
     columns = {
         "pattern": codes,
         "communication_fraction": np.where(sends, _evenly(ends[0], draws[:, 1]), 0.0),
-        "message_bytes": np.where(sends, _log_evenly(ends[1], draws[:, 2]), 0),
+        "message_bytes": np.where(sends, log_evenly(ends[1], draws[:, 2]), 0),
     }
     return workload.replace(columns={**workload.columns, **columns})
 
@@ -130,7 +130,7 @@ def with_data(
     written = (("input", input_bytes, input_site), ("output", output_bytes, output_site))
     for index, (what, sizes, site) in enumerate(written):
         ends, shares = check_bytes(f"{what}_bytes", sizes), check_site(f"{what}_site", site, sites)
-        columns[f"{what}_bytes"] = _log_evenly(ends, draws[:, 2 * index])
+        columns[f"{what}_bytes"] = log_evenly(ends, draws[:, 2 * index])
         columns[f"{what}_site"] = at_home
         if shares is not None:
             numbers = np.array([list(sites).index(name) for name in shares], np.int64)
@@ -238,7 +238,8 @@ def _evenly(ends: tuple[float, float], draws: npt.NDArray[np.float64]) -> npt.ND
     return np.clip(ends[0] + draws * (ends[1] - ends[0]), *ends)
 
 
-def _log_evenly(ends: tuple[float, float], draws: npt.NDArray[np.float64]) -> IntArray:
+def log_evenly(ends: tuple[float, float], draws: npt.NDArray[np.float64]) -> IntArray:
+    """Map draws from [0, 1] to whole numbers within these ends, evenly on a logarithmic scale."""
     if ends[0] == ends[1]:
         return np.full(len(draws), round(ends[0]), np.int64)
     drawn = np.exp(_evenly((float(np.log(ends[0])), float(np.log(ends[1]))), draws))

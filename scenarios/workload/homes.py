@@ -11,6 +11,7 @@ from gridweave.errors import InputError
 from gridweave.scenarios.workload.columns import places_by_share
 from gridweave.scenarios.workload.table import FIXED_COLUMNS, MS_PER_S, IntArray, Workload
 from gridweave.scenarios.workload.transform import with_cancels_moved
+from gridweave.site.resources.chunks import Chunk
 
 
 def assign_homes(
@@ -51,11 +52,15 @@ def overlap(workloads: Sequence[Workload]) -> bool:
     return max(start or 0 for start in starts) <= min(ends)
 
 
+_KEPT = ("cancel_ms", "memory_kb", "requested_memory_kb")
+"""Optional columns that a merged workload keeps; -1 is the value of jobs without one."""
+
+
 def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
     """Merge (site index, workload) pairs; each job's home is its workload's site, and new ids follow the submit order.
 
-    Workloads keep their dates if they `overlap`; otherwise they all start at time 0. ``cancel_ms`` is the only
-    optional column that is kept.
+    Workloads keep their dates if they `overlap`; otherwise they all start at time 0. Of the optional columns, only
+    `_KEPT` and the chunks are kept.
     """
     job_tables = [workload for _, workload in workloads]
     first_s = min(workload.start_unix_s or 0 for workload in job_tables) if overlap(job_tables) else None
@@ -63,14 +68,25 @@ def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
         job_tables = [_later(workload, ((workload.start_unix_s or 0) - first_s) * MS_PER_S) for workload in job_tables]
     fixed = {column: np.concatenate([getattr(workload, column) for workload in job_tables]) for column in FIXED_COLUMNS}
     columns = {"partition": np.repeat([number for number, _ in workloads], [len(workload) for workload in job_tables])}
-    if any("cancel_ms" in workload.columns for workload in job_tables):
-        cancels = [workload.columns.get("cancel_ms", np.full(len(workload), -1)) for workload in job_tables]
-        columns["cancel_ms"] = np.concatenate(cancels).astype(np.int64)
+    for column in _KEPT:
+        if any(column in workload.columns for workload in job_tables):
+            parts = [workload.columns.get(column, np.full(len(workload), -1)) for workload in job_tables]
+            columns[column] = np.concatenate(parts).astype(np.int64)
+    chunks: dict[Chunk, int] = {}
+    if any(workload.chunks for workload in job_tables):
+        columns["chunk"] = np.concatenate([_renumbered(workload, chunks) for workload in job_tables])
     order = np.lexsort((fixed["job_id"], columns["partition"], fixed["submit_ms"]))
     in_order: dict[str, Any] = {column: values[order] for column, values in fixed.items()}
     in_order["job_id"] = np.arange(1, len(order) + 1)
     in_order["columns"] = {column: values[order] for column, values in columns.items()}
-    return Workload(**in_order, name=name, start_unix_s=first_s)
+    return Workload(**in_order, name=name, start_unix_s=first_s, chunks=tuple(chunks))
+
+
+def _renumbered(workload: Workload, numbers: dict[Chunk, int]) -> IntArray:
+    """Return the column ``chunk`` of a workload by the numbers of chunks in a table, to which new chunks are added."""
+    number = np.array([numbers.setdefault(chunk, len(numbers)) for chunk in workload.chunks] + [-1], np.int64)
+    chunk = workload.columns.get("chunk", np.full(len(workload), -1))
+    return number[chunk.astype(np.int64)]
 
 
 def _later(workload: Workload, by_ms: int) -> Workload:

@@ -5,15 +5,17 @@ The world records the actions that it carries out rather than the cores' view of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
+from gridweave.scenarios.world.held_resources import HeldResources
 from gridweave.site.allocation import bits_of, nodes_of_groups
 from gridweave.site.job import NodeIntervals, Resources, task_groups
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.resources.chunks import Chunk, NodeKind
 
 
 class ViolationError(AssertionError):
@@ -61,6 +63,7 @@ class History:
         self._is_shared = max(self._lanes) > 1
         self._slices_time = slices_time or [False] * len(nodes)
         self._fractions = fractions or [False] * len(nodes)
+        self._resources: dict[int, HeldResources] = {}
         # Sites that time-share nodes or assign fractions of them, and have changed since the last check.
         self._changed: set[int] = set()
         self._busy = [0] * len(nodes)
@@ -76,6 +79,10 @@ class History:
         self._committed: set[tuple[int, int]] = set()
         self._cancelled: set[int] = set()
         self.restarts = 0
+
+    def count_resources(self, kinds: Iterable[Sequence[NodeKind]]) -> None:
+        """Check cores, memory and GPUs at the sites with these kinds of nodes; none for a site that does not count."""
+        self._resources = {site: HeldResources(of_site) for site, of_site in enumerate(kinds) if of_site}
 
     @property
     def is_working(self) -> bool:
@@ -118,8 +125,13 @@ class History:
         width: int,
         threads: NodeIntervals = (),
         needs: Resources | None = None,
+        chunk: Chunk | msgspec.UnsetType = msgspec.UNSET,
     ) -> None:
-        """Record that a fragment started on these nodes; on shared nodes, also record its threads or needs."""
+        """Record that a fragment started on these nodes; on shared nodes, also record its threads, needs or chunk."""
+        if site in self._resources:
+            self._check_chunks(now_ms, site, job_id, nodes, width, chunk)
+            self._runs[site][job_id] = _Run(attempt, now_ms, 0, width)
+            return
         held = taken = bits_of(nodes)
         if self._is_shared and self._lanes[site] > 1:
             held = bits_of(threads)
@@ -139,6 +151,17 @@ class History:
             self._changed.add(site)
         else:
             self._busy[site] = busy | held
+
+    def _check_chunks(
+        self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, width: int, chunk: Chunk | msgspec.UnsetType
+    ) -> None:
+        """Check that a fragment gets a place for each of its chunks, on nodes that have what the chunks ask for."""
+        self._check_width(now_ms, site, job_id, _tasks_on(nodes), width)
+        if job_id in self._runs[site]:
+            raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")
+        problem = self._resources[site].take(job_id, nodes, chunk)
+        if problem is not None:
+            raise ViolationError(f"{now_ms} ms: job {job_id} starts on site {site}, but {problem}")
 
     def _check_width(self, now_ms: int, site: int, job_id: int, count: int, width: int) -> None:
         if count != width:
@@ -216,7 +239,9 @@ class History:
         run = self._runs[site].pop(job_id, None)
         if run is None:
             raise ViolationError(f"{now_ms} ms: job {job_id} leaves site {site}, where it does not run")
-        if not (self._slices_time[site] or self._fractions[site]):
+        if site in self._resources:
+            self._resources[site].give_back(job_id)
+        elif not (self._slices_time[site] or self._fractions[site]):
             self._busy[site] ^= run.held
 
     def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:

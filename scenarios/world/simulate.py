@@ -25,7 +25,7 @@ from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Ro
 from gridweave.scenarios.world.traffic import LinkTraffic, WorldLinks
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
-from gridweave.site.disciplines.dictionary import traits_of
+from gridweave.site.disciplines.dictionary import counted_kinds, traits_of
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.kernels.limits import WeekClock
@@ -125,8 +125,8 @@ def simulate_world(
     meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=network_model, shared=shared)
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
     world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links)
-    sensitivities = checked_sensitivity(sensitivity, len(workload))
-    world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
+    world.history.count_resources(counted_kinds(policy) for policy in policies)
+    world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivity, net))
     result = _result(workload, nodes, policy, world, None if links is None else links.traffic)
     return result if meta.tuning is None else _with_orders(result, meta.tuning, world.switches)
 
@@ -170,7 +170,7 @@ def _world_jobs(
     policy: GridPolicy,
     home: npt.ArrayLike | None,
     to_grid: npt.ArrayLike | None,
-    sensitivities: npt.NDArray[np.float64],
+    sensitivity: npt.ArrayLike | None,
     net: GridNet | None,
 ) -> list[WorldJob]:
     """Return the jobs as the world submits them, in submit order."""
@@ -189,7 +189,7 @@ def _world_jobs(
             np.minimum(workload.run_ms, workload.estimate_ms).tolist(),
             homes.tolist(),
             grid.tolist(),
-            sensitivities.tolist(),
+            checked_sensitivity(sensitivity, count).tolist(),
             sends,
             cancel_ms.tolist(),
             strict=True,

@@ -208,7 +208,8 @@ class Works:
         if len(fragments) == 1:
             # The site may have chosen a different width from the one requested.
             fragments[site] = sum(high - low for low, high in command.nodes)
-        history.occupied(now_ms, site, job_id, attempt, command.nodes, fragments[site], command.threads, work.needs)
+        asked = fragments[site], command.threads, work.needs, work.handed_in.job.chunk
+        history.occupied(now_ms, site, job_id, attempt, command.nodes, *asked)
         is_split = len(fragments) > 1
         if is_split:
             history.joined(now_ms, site, job_id, attempt, work.start_ms)

@@ -34,13 +34,18 @@ def why_never_on(kinds: Sequence[NodeKind], width: int, chunk: Chunk | msgspec.U
     problems = [*_why_no_kind(kinds, chunk)] or [*_why_no_node(kinds, chunk)]
     if problems:
         return "; ".join(problems)
-    most = sum(kind.count * _chunks_on(chunk, kind) for kind in kinds)
+    most = most_chunks(kinds, chunk)
     if width <= most:
         return None
     if chunk.is_whole:
         which = " with the labels that it asks for" if chunk.labels or chunk.gpu_type else ""
         return f"it needs {width} nodes{which} and the site has {most}"
     return f"it needs {width} chunks and the idle site has room for {most}"
+
+
+def most_chunks(kinds: Sequence[NodeKind], chunk: Chunk) -> int:
+    """Return how many chunks these nodes can hold together if they are idle."""
+    return sum(kind.count * _chunks_on(chunk, kind) for kind in kinds)
 
 
 def _chunks_on(chunk: Chunk, kind: NodeKind) -> int:

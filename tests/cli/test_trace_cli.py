@@ -322,3 +322,46 @@ def test_a_real_trace_goes_through_every_command(trace_path: Any, tmp_path: Path
         run(command[0], path, path, *command[1:])
         load.append(json.loads(run("info", path, "--json").stdout)["offered_load"])
     np.testing.assert_allclose(np.array(load[1:]) / load[:-1], [1.25, 1.25, 1.0], rtol=1e-4)
+
+
+# -- chunks and tables of jobs
+
+
+def test_a_table_of_jobs_becomes_a_trace_and_a_file_of_chunks(tmp_path: Path) -> None:
+    """What is dropped and why is on standard error."""
+    table, out = tmp_path / "jobs.csv", tmp_path / "jobs.swf"
+    table.write_text("queued,ran,gpu\n10,60,2\n0,60,1\n5,0,1\n")
+    result = run(
+        *("convert", table, out, "--from", "csv", "--nodes", 4, "--map", "submit=queued,run=ran", "--map"), "gpus=gpu"
+    )
+    assert result.stdout == f"2 jobs written to {out} (swf)\n"
+    assert "  dropped 1: zero run time" in result.stderr.splitlines()
+    assert f"2 different chunks written to {out}.chunks.csv" in result.stderr
+    assert Path(f"{out}.chunks.csv").read_text().splitlines() == ["job_id,cores,gpus", "2,1,1", "1,1,2"]
+    assert load_workload(out)[0].job_id.tolist() == [2, 1]
+
+
+def test_the_processors_of_a_trace_become_chunks_with_their_memory(tmp_path: Path) -> None:
+    file, out = tmp_path / "small.swf", tmp_path / "out.swf"
+    file.write_text(
+        "1 0 -1 30 8 -1 500000 -1 20 -1 1 5 6 -1 7 8 -1 -1\n2 0 -1 30 8 -1 5 -1 20 1000000 1 5 6 -1 7 8 -1 -1\n"
+    )
+    run("convert", file, out, "--nodes", 8, "--chunks")
+    assert Path(f"{out}.chunks.csv").read_text().splitlines() == ["job_id,cores,memory", "1,1,512MB", "2,1,1024MB"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--from", "json"), "--from: 'json' is not known; write sacct, csv or parquet"),
+        (("--from", "csv"), "--map: is missing; it names the columns"),
+        (("--map", "run=b"), "--map: names the columns of a table; add --from csv"),
+        (("--from", "csv", "--map", "submit=a,run=b", "--chunks"), "--chunks: follows from --map"),
+        (("--from", "sacct", "--chunks", "--by-cores"), "--chunks: counts cores, memory and GPUs of each node"),
+        (("--from", "csv", "--map", "submit=a"), "--map: has no run times; give run, or start and end"),
+    ],
+)
+def test_options_of_convert_that_do_not_go_together_are_refused(
+    trace: Path, tmp_path: Path, options: tuple[str, ...], problem: str
+) -> None:
+    assert str(failure("convert", trace, tmp_path / "out.swf", *options)).startswith(problem)

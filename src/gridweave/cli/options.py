@@ -17,9 +17,11 @@ from gridweave.site.times import parse_time_ms
 if TYPE_CHECKING:
     import msgspec
 
+    from gridweave.grid.config.toml import FileReport
     from gridweave.scenarios.workload.site_events import Request
     from gridweave.site.disciplines.entry import Entry, Policy
     from gridweave.site.policy import Limit, Window
+    from gridweave.site.resources.chunks import NodeKind
 
 T = TypeVar("T")
 
@@ -29,6 +31,7 @@ _MAX_DIGITS = 15
 
 _LIMIT_KEYS = ("wider-than", "longer-than", "user", "days", "from", "to", "max-nodes", "max-jobs")
 _WINDOW_KEYS = ("days", "from", "to")
+_KIND_KEYS = ("cores", "memory", "gpus", "gres", "labels", "speed")
 _RESERVATION_KEYS = ("start", "length", "nodes", "requested")
 
 # Arguments of the library whose options have other names.
@@ -190,6 +193,75 @@ def _time_of_day_ms(key: str, text: str) -> int:
     return minutes * 60_000
 
 
+def parse_kinds(texts: list[str]) -> tuple[NodeKind, ...]:
+    """Parse the kinds of a site's nodes.
+
+    A text is ``gpu:2,cores=32,memory=512GB,gpus=a100:4,gres=fpga:2,labels=ib+ssd`` (name, number of nodes, and what
+    each node has), or the name of a TOML file with ``kinds``, as in a scenario. Raise ScenarioError with all problems.
+    """
+    from gridweave.grid.config.checks import node_kinds
+    from gridweave.grid.config.tables import KindTable
+    from gridweave.grid.config.toml import convert_table
+    from gridweave.site.resources.problems import OPTION_OF, kind_problems
+
+    is_file = len(texts) == 1 and texts[0].lower().endswith(".toml")
+    place: tuple[str, ...] = ("kinds",) if is_file else ()
+    tables, report = _kinds_in(texts[0]) if is_file else _typed_kinds(texts)
+    read = [convert_table(table, KindTable, (*place, number), report) for number, table in enumerate(tables)]
+    report.raise_if_any()
+    kinds = node_kinds(read, place, report)
+    for number, field, problem in kind_problems(kinds):
+        report.add((*place, number, OPTION_OF.get(field, field)), problem)
+    report.raise_if_any()
+    return kinds
+
+
+def _kinds_in(file: str) -> tuple[list[object], FileReport]:
+    """Return the tables of kinds in a TOML file, and a report for their problems."""
+    from gridweave.grid.config.toml import parse_toml, text_of_file
+
+    raw, report = parse_toml(file, text_of_file(Path(file)))
+    tables = raw.get("kinds")
+    if not isinstance(tables, list) or not tables or len(raw) > 1:
+        report.add((), "expected one key, kinds, with at least one kind: kinds = [{ name = ..., count = ... }]")
+        report.raise_if_any()
+    return list(tables or ()), report
+
+
+def _typed_kinds(texts: list[str]) -> tuple[list[object], FileReport]:
+    """Return the tables of typed kinds, and a report with the texts that are no kinds."""
+    from gridweave.grid.config.toml import FileReport
+
+    tables: list[object] = []
+    report = FileReport("--kinds")
+    for number, text in enumerate(texts):
+        try:
+            tables.append(_kind_table(text))
+        except OptionError as error:
+            report.add((number,), error.problem)
+    return tables, report
+
+
+def _kind_table(text: str) -> dict[str, object]:
+    """Return the table of a kind in the form ``gpu:2,cores=32,gpus=a100:4``."""
+    head, _, rest = text.partition(",")
+    name, colon, count = (part.strip() for part in head.partition(":"))
+    if not colon or not name or not count.isascii() or not count.isdecimal():
+        right = "expected NAME:COUNT and what each node has, e.g. gpu:2,cores=32,gpus=a100:4"
+        raise OptionError("--kinds", f"{text!r} is not a kind of nodes; {right}")
+    values = _pairs("--kinds", rest, _KIND_KEYS) if rest.strip() else {}
+    table: dict[str, object] = {"name": name, "count": int(count), **values}
+    for key in ("cores", "speed"):
+        if key in values:
+            table[key] = _value(values[key])
+    if "gres" in values:
+        amounts = (part.partition(":") for part in values["gres"].split("+"))
+        table["gres"] = {name: _value(amount or "1") for name, _, amount in amounts}
+    if "labels" in values:
+        table["labels"] = values["labels"].split("+")
+    return table
+
+
 def policies(
     discipline: str,
     orders: str,
@@ -200,34 +272,53 @@ def policies(
     limits: list[str],
     own: list[str],
     nodes: int,
+    kinds: tuple[NodeKind, ...] = (),
+    placement: str = "best-fit",
 ) -> list[Policy]:
     """Return the policies that the options name: every combination of the lists."""
     from gridweave.site.disciplines.dictionary import entry_named, read_policy
 
     with named_as_typed():
         entry = entry_named(discipline.strip().lower())
-    aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
-    if aging_ms == 0:
-        raise OptionError("--aging", f"{aging!r} is too short; write a longer time such as 2h, or none")
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)
     typed = {key: f"--option {key}" for key in (text.partition("=")[0].strip() for text in own)}
-    all_policies = []
-    for order in split_names("--order", orders):
-        for backfill in split_names("--backfill", backfills):
-            for choice in split_names("--choice", choices):
-                options = {
-                    "order": _unless(order, "fcfs"),
-                    "backfill": _unless(backfill, "easy"),
-                    "choice": _unless(choice, "first-fit"),
-                    "slack": _unless(slack, 0.5),
-                    "aging_ms": _unless(aging_ms, float("inf")),
-                    "limits": parsed or None,
-                }
-                usual = {"order": order, "backfill": backfill}
-                with named_as_typed(**typed):
-                    all_policies += [read_policy(entry.name, nodes, options | table, usual) for table in tables]
-    return all_policies
+    of_site: dict[str, object] = {
+        "slack": _unless(slack, 0.5),
+        "aging_ms": _unless(_aging_ms(aging), float("inf")),
+        "limits": parsed or None,
+        "kinds": kinds or None,
+        "placement": _unless(placement.strip().lower(), "best-fit"),
+    }
+    combinations = itertools.product(
+        split_names("--order", orders), split_names("--backfill", backfills), split_names("--choice", choices), tables
+    )
+    with named_as_typed(**typed):
+        return [
+            read_policy(
+                entry.name,
+                nodes,
+                {**_names(order, backfill, choice), **of_site, **table},
+                {"order": order, "backfill": backfill},
+            )
+            for order, backfill, choice, table in combinations
+        ]
+
+
+def _aging_ms(text: str) -> float:
+    aging_ms = float("inf") if text.strip().lower() == "none" else parse_time_ms("--aging", text)
+    if aging_ms == 0:
+        raise OptionError("--aging", f"{text!r} is too short; write a longer time such as 2h, or none")
+    return aging_ms
+
+
+def _names(order: str, backfill: str, choice: str) -> dict[str, object]:
+    """Return the options of a policy that are names; None for the defaults."""
+    return {
+        "order": _unless(order, "fcfs"),
+        "backfill": _unless(backfill, "easy"),
+        "choice": _unless(choice, "first-fit"),
+    }
 
 
 def _unless(value: T, usual: T) -> T | None:

@@ -187,5 +187,15 @@ def _print(done: SimulationResult) -> None:
 
     print_table(site_rows(done), headings=SITE_HEADINGS, title=f"{done.name}: {done.label}")
     print_table(metric_rows(done), headings=("whole grid", "", ""))
+    if done.site_kinds:
+        print_resources(done)
     if done.network is not None:
         print_table(network_rows(done.network), headings=("network", "", ""))
+
+
+def print_resources(done: SimulationResult) -> None:
+    """Print how the sites' cores, memory and GPUs were used, and how long jobs without and with GPUs waited."""
+    from gridweave.scenarios.results.tables import GPU_HEADINGS, RESOURCE_HEADINGS, gpu_rows, resource_rows
+
+    print_table(resource_rows(done), headings=RESOURCE_HEADINGS, left=2)
+    print_table(gpu_rows(done), headings=GPU_HEADINGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -11,7 +12,7 @@ import typer
 
 from gridweave.cli.arguments import Json, Needs, Nodes, Trace, options_of
 from gridweave.cli.optimum import loss_over, print_loss
-from gridweave.cli.options import check_seed, named_as_typed, parse_reservation, policies
+from gridweave.cli.options import check_seed, named_as_typed, parse_kinds, parse_reservation, policies
 from gridweave.cli.output import (
     check_folder,
     delayed_progress,
@@ -21,6 +22,7 @@ from gridweave.cli.output import (
     print_table,
     say,
 )
+from gridweave.cli.run import print_resources
 from gridweave.cli.sharing import (
     SHARING,
     SHARING_HELP,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.workload.site_events import NodeEvent, Request, ReservationAnswer
     from gridweave.scenarios.workload.table import Workload
     from gridweave.site.disciplines.entry import Entry, Policy
+    from gridweave.site.resources.chunks import NodeKind
 
 _MIN_WIDTH = 80
 
@@ -118,6 +121,26 @@ NodeEvents = Annotated[
         metavar="FILE",
         help="For queue and planning: nodes that fail, drain and come back (.csv with at_ms, kind, first_node, nodes; "
         "kind is down, drain or up).",
+    ),
+]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:COUNT,KEY=VALUE,...|FILE.toml",
+        help="Kinds of nodes, if jobs may share nodes, e.g. gpu:2,cores=32,memory=512GB,gpus=a100:4. Other keys: "
+        "gres=fpga:2, labels=ib+ssd, speed. Repeatable; or a TOML file with kinds, as in a scenario.",
+    ),
+]
+Placement = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="With --kinds: nodes that a job fills first; best-fit, worst-fit or first-fit."),
+]
+Chunks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="cores|FILE",
+        help="With --kinds: what jobs ask for, from a .csv file as written by `gridweave trace convert`; or cores: "
+        "each processor of the trace is a chunk of one core with its memory. \\[default: whole nodes]",
     ),
 ]
 Estimates = Annotated[
@@ -204,6 +227,9 @@ class _Asked:
     limit: Limits = None
     reservation: Reservations = None
     node_events: NodeEvents = None
+    kinds: Kinds = None
+    placement: Placement = "best-fit"
+    chunks: Chunks = None
     estimates: Estimates = "keep"
     run_times: RunTimes = "keep"
     priorities: Priorities = "keep"
@@ -235,7 +261,18 @@ class _Asked:
         """Return the policies for a site with this number of nodes: every combination of the listed names."""
         limits, own = list(self.limit or ()), list(self.option or ())
         named = (self.discipline, self.order, self.backfill, self.choice)
-        return policies(*named, self.slack, self.aging, limits, own, nodes)
+        return policies(*named, self.slack, self.aging, limits, own, nodes, self.node_kinds, self.placement)
+
+    @functools.cached_property
+    def node_kinds(self) -> tuple[NodeKind, ...]:
+        """The kinds of nodes; empty if jobs get whole nodes that are all alike."""
+        return parse_kinds(self.kinds) if self.kinds else ()
+
+    @property
+    def machine(self) -> int | None:
+        """The width of the widest job that the site can run, or None for that of the trace's machine."""
+        # Jobs that fit no node are refused by the site; here, a chunk takes at least one core.
+        return sum(kind.count * (kind.cores if self.chunks else 1) for kind in self.node_kinds) or self.nodes
 
     def requests(self, nodes: int) -> list[Request]:
         """Return the reservation requests to a site with this number of nodes."""
@@ -317,11 +354,21 @@ def _checked_entry(asked: _Asked) -> Entry:
     with named_as_typed():
         entry = entry_named(asked.discipline.strip().lower())
     asked.sharing.check_unused(uses_resources=entry.traits.uses_resources)
+    _check_kinds(asked)
     if asked.out is not None:
         check_folder(asked.out)
     check_seed(asked.seed)
     _check_optimum(asked.optimum_every, entry.name)
     return entry
+
+
+def _check_kinds(asked: _Asked) -> None:
+    """Raise OptionError if the options for kinds of nodes do not go together."""
+    if asked.kinds and asked.nodes is not None:
+        raise OptionError("--nodes", "follows from --kinds; leave it out")
+    for option, value, default in (("--chunks", asked.chunks, None), ("--placement", asked.placement, "best-fit")):
+        if not asked.kinds and value != default:
+            raise OptionError(option, "needs --kinds, which says what the nodes have")
 
 
 @dataclass(frozen=True)
@@ -352,7 +399,7 @@ def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
     saving = _saving(asked, named)
     events = read_node_events(asked.node_events) if asked.node_events is not None else []
     workload, remarks = _prepared(asked, named, entry)
-    nodes = asked.nodes or workload.nodes or MAX_WIDTH
+    nodes = sum(kind.count for kind in asked.node_kinds) or asked.nodes or workload.nodes or MAX_WIDTH
     chosen = asked.policies(nodes)
     requests = asked.requests(nodes)
     for line in [*remarks, *_without_effect(workload, chosen)]:
@@ -429,11 +476,15 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     from gridweave.scenarios.workload.run_times import is_from_file, with_run_times
 
     rng = np.random.default_rng(asked.seed)
-    by_class = is_from_file(asked.run_times) or asked.priorities != "keep"
+    by_class = is_from_file(asked.run_times) or asked.priorities != "keep" or asked.chunks is not None
     columns = _columns_for(asked.trace, chosen, all_of_them=asked.needs is not None or by_class)
     # The trace counts processors, not tasks: jobs that are too wide are found once their needs are known.
-    nodes = None if asked.needs else asked.nodes
+    nodes = None if asked.needs else asked.machine
     workload, report = load_workload(asked.trace, nodes=nodes, columns=columns, cancelled=asked.cancelled)
+    if asked.chunks is not None:
+        from gridweave.scenarios.traces.chunk_files import with_chunks_from
+
+        workload = with_chunks_from(workload, asked.chunks)
     if asked.shrink != 1.0:
         workload = transform.shrink(workload, asked.shrink)
     workload = with_run_times(workload, asked.run_times, rng)
@@ -465,6 +516,8 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
         lines.append(f"{workload.name} has no priorities: all jobs have one level; set priorities with --priorities")
     if "weight" not in workload.columns and {"weight", "smith"} & orders:
         lines.append(f"{workload.name} has no weights: all jobs have weight 1")
+    if "chunk" not in workload.columns and any(getattr(policy, "kinds", ()) for policy in chosen):
+        lines.append(f"{workload.name} does not say what jobs ask for: all jobs get whole nodes; see --chunks")
     limits = getattr(chosen[0], "limits", ())
     if "user" not in workload.columns and any(limit.user is not None for limit in limits):
         lines.append(f"{workload.name} has no users: a limit for one user applies to nobody")
@@ -498,6 +551,9 @@ def _print(results: list[SimulationResult]) -> None:
         console.print(metrics_table(results))
     typer.echo(printed.get(), nl=False)
     for result in results:
+        if result.site_kinds:
+            typer.echo(f"\n{result.label}")
+            print_resources(result)
         if result.reservations:
             rows = [_reservation_row(answer) for answer in result.reservations]
             headings = ("reservation", "answer", "requested", "start", "length", "nodes")
@@ -525,6 +581,7 @@ def _as_json(result: SimulationResult) -> dict[str, object]:
         "refused": [{"job_id": job_id, "reason": reason} for job_id, reason in result.refused],
         "reservations": [msgspec.to_builtins(answer) for answer in result.reservations],
         "metrics": result.metrics().to_dict(),
+        **({"resources": result.resources_summary()} if result.site_kinds else {}),
         **({"own_metrics": plain_numbers(result.own_metrics)} if result.own_metrics else {}),
     }
 

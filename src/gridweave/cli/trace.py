@@ -62,7 +62,11 @@ def info(file: Trace, nodes: Nodes = None, as_json: Json = False, plot: _Plot = 
 
 _Source = Annotated[
     str | None,
-    typer.Option("--from", metavar="sacct", help="TRACE is the output of Slurm's `sacct --parsable2`."),
+    typer.Option(
+        "--from",
+        metavar="sacct|csv|parquet",
+        help="TRACE is the output of Slurm's `sacct --parsable2`, or a table of jobs whose columns --map names.",
+    ),
 ]
 _ByCores = Annotated[
     bool,
@@ -70,6 +74,24 @@ _ByCores = Annotated[
 ]
 _Cancelled = Annotated[
     bool, typer.Option("--cancelled", help="Keep jobs that were cancelled before they started (SWF: status 5).")
+]
+_Chunks = Annotated[
+    bool,
+    typer.Option(
+        "--chunks",
+        help="Also write what jobs ask for to OUT.chunks.csv: for each processor its memory (SWF), or for each node "
+        "its share of cores, memory and GPUs (sacct: AllocTRES, ReqTRES).",
+    ),
+]
+_Map = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="KEY=COLUMN,...",
+        help="For csv and parquet: the columns of a table of jobs, e.g. "
+        "job_id=JobID,submit=submit_time:ms,run=duration,gpus=gpu_num; docs/traces.md lists keys and units. "
+        "Repeatable.",
+    ),
 ]
 
 
@@ -80,6 +102,8 @@ def convert(
     nodes: Nodes = None,
     to: Format = None,
     source: _Source = None,
+    columns: _Map = None,
+    chunks: _Chunks = False,
     cancelled: _Cancelled = False,
     by_cores: _ByCores = False,
     as_json: Json = False,
@@ -87,25 +111,57 @@ def convert(
     """Write a trace in another format, without the jobs that cannot be simulated.
 
     From Slurm's accounting, cancelled jobs are kept, and how each job ended is written to OUT.states.csv.
+
+    Example: gridweave trace convert jobs.csv jobs.swf --from csv --nodes 99 --map submit=queued,run=duration,gpus=gpus
     """
-    if source is None:
-        if by_cores:
-            raise OptionError("--by-cores", "works only on the output of sacct; add --from sacct, or leave it out")
+    _check_convert(source, by_cores=by_cores, has_map=bool(columns), chunks=chunks)
+    if source == "sacct":
+        _convert_accounting(file, out, nodes, to, by_cores=by_cores, chunks=chunks, as_json=as_json)
+    elif source is not None:
+        _convert_table(file, out, nodes, to, columns or [], source, as_json=as_json)
+    else:
         workload, report = _load(file, nodes, cancelled=cancelled)
+        if chunks:
+            from gridweave.scenarios.traces.chunk_files import chunks_of_processors
+
+            workload = chunks_of_processors(workload)
         _save(workload, report, out, as_json, file_format=to)
-        return
-    if source != "sacct":
-        raise OptionError("--from", f"{source!r} is not known; write sacct, or leave it out")
-    _convert_accounting(file, out, nodes, to, by_cores=by_cores, as_json=as_json)
+
+
+def _check_convert(source: str | None, *, by_cores: bool, has_map: bool, chunks: bool) -> None:
+    """Raise OptionError for options of `trace convert` that do not go together."""
+    from gridweave.scenarios.traces.mapped import TABLE_FORMATS
+
+    if source is not None and source not in ("sacct", *TABLE_FORMATS):
+        raise OptionError("--from", f"{source!r} is not known; write sacct, csv or parquet, or leave it out")
+    if by_cores and source != "sacct":
+        raise OptionError("--by-cores", "works only on the output of sacct; add --from sacct, or leave it out")
+    if by_cores and chunks:
+        raise OptionError("--chunks", "counts cores, memory and GPUs of each node; leave out --by-cores")
+    if has_map != (source in TABLE_FORMATS):
+        problem = "names the columns of a table; add --from csv" if has_map else "is missing; it names the columns"
+        raise OptionError("--map", f"{problem}, e.g. submit=submit_time,run=duration")
+    if chunks and source in TABLE_FORMATS:
+        raise OptionError("--chunks", "follows from --map with cores, memory or gpus; leave it out")
+
+
+def _convert_table(
+    file: str, out: str, nodes: int | None, to: str | None, columns: list[str], source: str, *, as_json: bool
+) -> None:
+    from gridweave.scenarios.traces.mapped import parse_map, read_table_of_jobs
+
+    with named_as_typed():
+        workload, report = read_table_of_jobs(file, parse_map(columns), nodes=nodes, file_format=source)
+    _save(workload, report, out, as_json, file_format=to)
 
 
 def _convert_accounting(
-    file: str, out: str, nodes: int | None, to: str | None, *, by_cores: bool, as_json: bool
+    file: str, out: str, nodes: int | None, to: str | None, *, by_cores: bool, chunks: bool, as_json: bool
 ) -> None:
     from gridweave.scenarios.traces.sacct import read_sacct, states_of, write_states
 
     with named_as_typed():
-        workload, report, jobs = read_sacct(file, nodes=nodes, by_cores=by_cores)
+        workload, report, jobs = read_sacct(file, nodes=nodes, by_cores=by_cores, chunks=chunks)
     _save(workload, report, out, as_json, {"states": states_of(jobs)}, file_format=to)
     write_states(jobs, f"{out}.states.csv")
     if not as_json:
@@ -320,12 +376,25 @@ def _save(
 
     with named_as_typed(file_format="--to"):
         written = save_workload(workload, out, file_format=file_format)
+    chunks_out = _save_chunks(workload, f"{out}.chunks.csv")
     if as_json:
         result = {"out": out, "format": written, "jobs": len(workload), "nodes": workload.nodes, **(more or {})}
-        print_json({**result, "conversion": report.to_dict()})
-    else:
-        say(str(report))
-        typer.echo(f"{counted(len(workload), 'job')} written to {out} ({written})")
+        print_json({**result, "chunks_out": chunks_out, "conversion": report.to_dict()})
+        return
+    say(str(report))
+    typer.echo(f"{counted(len(workload), 'job')} written to {out} ({written})")
+    if chunks_out is not None:
+        say(f"{counted(len(workload.chunks), 'different chunk')} written to {chunks_out}, for simulate --chunks")
+
+
+def _save_chunks(workload: Workload, out: str) -> str | None:
+    """Write what jobs ask for to a file, and return its name; None if all jobs get whole nodes."""
+    if not workload.chunks:
+        return None
+    from gridweave.scenarios.traces.chunk_files import write_chunks
+
+    write_chunks(workload, out)
+    return out
 
 
 DEFAULT_MODEL = "ctc-sp2"

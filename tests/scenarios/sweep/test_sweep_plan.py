@@ -193,3 +193,15 @@ def test_keys_of_runs(tmp_path: Path) -> None:
     assert make_plan(tmp_path / "b" / "s.toml").runs[0].key != keys["a"].key
     for change in ("scenario.seed=2", "sites=m256", "grid.lower_bound=4", "workload.estimates=perfect"):
         assert make_plan(tmp_path / "a" / "s.toml", overrides=[change]).runs[0].key != keys["a"].key
+
+
+@pytest.mark.parametrize("field", ["needs", "resources", "chunks"])
+def test_a_changed_file_of_needs_or_chunks_changes_the_key(tmp_path: Path, field: str) -> None:
+    """The path of the file does not matter."""
+    site = '[[sites]]\nname = "a"\nkinds = [{ name = "k", count = 9 }]\n'
+    keys = []
+    for name, content in (("a.csv", "1"), ("b.csv", "1"), ("c.csv", "2")):
+        (tmp_path / name).write_text(content)
+        (tmp_path / "s.toml").write_text(f'{site}[workload]\ngenerator = "ctc-sp2"\njobs = 5\n{field} = "{name}"\n')
+        keys.append(make_plan(tmp_path / "s.toml").runs[0].key)
+    assert keys[0] == keys[1] != keys[2]

@@ -169,6 +169,7 @@ def test_the_report_has_a_line_per_kind_of_change() -> None:
         "cancelled": 0,
         "reordered": 0,
         "left_out": {},
+        "rounded": 0,
     }
 
 

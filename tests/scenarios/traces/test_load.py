@@ -82,7 +82,8 @@ ALEA += "application\tqueue\tpartition\tprecjob\tthinktime\tDAG\ttask\n1" + "\t1
         ("# JobID SubmitTime\n" + "1 " * 29 + "\n", "is GWF, the Grid Workload Format with 29 fields"),
         ("<platform/>", "is XML"),
         ("JobID|JobIDRaw|Submit\n1|1|2023-03-01T08:00:00\n", "is output of sacct; use trace convert --from sacct"),
-        ("job_id,submit_ms,start_ms\n1,2,3\n", "is CSV"),
+        ("job_id,submit_ms,start_ms\n1,2,3\n", "is CSV; use trace convert --from csv"),
+        ("PAR1\x15\x04\n", "is Parquet; use trace convert --from parquet"),
     ],
 )
 def test_errors_name_other_known_formats(tmp_path: Path, text: str, says: str) -> None:

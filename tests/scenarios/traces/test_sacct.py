@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from gridweave.cli.trace import app
 from gridweave.errors import TraceError
+from gridweave.scenarios.traces.chunk_files import read_chunks
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.traces.sacct import NEEDED, read_sacct, states_of
+from gridweave.site.resources.chunks import Chunk
 
 RECORDED = Path(__file__).parents[2] / "data" / "slurm" / "sacct-22.05.txt"
 HEADINGS = "JobIDRaw|Submit|Start|End|State|Timelimit|NNodes|Reason|NodeList\n"
@@ -98,7 +100,7 @@ def without(text: str, *columns: str) -> str:
     [
         (
             SHARED,
-            "at least 3 jobs shared nodes (jobs 1 and 2 ran on n1 at the same time); convert it by cores (--by-cores)",
+            "at least 3 jobs shared nodes (jobs 1 and 2 ran on n1 at the same time); convert its cores, memory and",
         ),
         (
             without(SHARED.replace("|n1|8|8", "|n1|4|4"), "NodeList"),
@@ -220,3 +222,48 @@ def test_separators_in_two_text_columns_are_refused(tmp_path: Path) -> None:
         TraceError, match=r"log\.txt:4: has 12 values; the header has 10; leave out columns with user text"
     ):
         read_sacct(write_export(tmp_path, text.replace("|batch\n", "|batch|\n")), nodes=2048)
+
+
+WITH_TRES = """\
+JobIDRaw|Submit|Start|End|State|Timelimit|NNodes|ReqTRES|AllocTRES
+1|2026-01-05T08:00:00|2026-01-05T08:00:00|2026-01-05T09:00:00|COMPLETED|02:00:00|1|cpu=1|billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1
+2|2026-01-05T08:00:00|2026-01-05T08:00:00|2026-01-05T10:00:00|COMPLETED|02:00:00|2||cpu=17,mem=3000M,node=2
+3|2026-01-05T08:30:00|None|2026-01-05T08:40:00|CANCELLED|02:00:00|0|cpu=4,gres/gpu:a=1,gres/gpu:v=1,mem=1G,node=1|
+"""
+
+
+def test_chunks_are_the_shares_of_the_nodes_in_the_allocated_resources(tmp_path: Path) -> None:
+    """A job that never started gets the requested resources."""
+    workload, report, _ = read_sacct(write_export(tmp_path, WITH_TRES), nodes=2, chunks=True)
+    assert workload.width.tolist() == [1, 2, 1]
+    assert [workload.chunks[number] for number in workload.columns["chunk"].tolist()] == [
+        Chunk(cores=8, memory_mb=68_720, gpus=2, gpu_type="a100"),
+        Chunk(cores=9, memory_mb=1573),
+        Chunk(cores=4, memory_mb=1074, gpus=2),
+    ]
+    assert report.rounded == 1
+
+
+def test_conversion_by_chunks_writes_a_file_that_can_be_read_back(tmp_path: Path) -> None:
+    out = tmp_path / "out.swf"
+    given = ["convert", str(write_export(tmp_path, WITH_TRES)), str(out), "--from", "sacct", "--chunks", "--nodes", "2"]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    workload = read_chunks(f"{out}.chunks.csv", load_workload(out, cancelled=True)[0])
+    before, _, _ = read_sacct(tmp_path / "log.txt", nodes=2, chunks=True)
+    asked, asked_before = (
+        [jobs.chunks[number] for number in jobs.columns["chunk"].tolist()] for jobs in (workload, before)
+    )
+    assert asked == asked_before
+
+
+@pytest.mark.parametrize(("tres", "problem"), [("cpu=x", "cpu: 'x' is not"), ("cpu=1,mem=9000000P", "mem: '9000000P'")])
+def test_wrong_resources_are_refused_with_their_line(tres: str, problem: str, tmp_path: Path) -> None:
+    text = WITH_TRES.replace("cpu=17,mem=3000M,node=2", tres)
+    with pytest.raises(TraceError, match=f":3: {problem}"):
+        read_sacct(write_export(tmp_path, text), nodes=2, chunks=True)
+
+
+def test_chunks_need_the_columns_with_the_resources(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="has no column AllocTRES or ReqTRES"):
+        read_sacct(write_export(tmp_path, NEW), nodes=4, chunks=True)

@@ -40,7 +40,9 @@ def workloads(draw: st.DrawFn) -> Workload:
     estimates = column(times)
     runs = [min(run, estimate) for run, estimate in zip(column(times), estimates, strict=True)]
     killed = draw(st.lists(st.booleans(), min_size=n, max_size=n))
-    names = draw(st.sets(st.sampled_from(["user", "group", "job_class", "partition"])))
+    names = draw(
+        st.sets(st.sampled_from(["user", "group", "job_class", "partition", "memory_kb", "requested_memory_kb"]))
+    )
     return Workload(
         job_id=np.array(ids),
         submit_ms=np.sort(column(st.one_of(st.integers(0, 5), st.integers(0, MAX_TIME_MS)))),
