@@ -9,7 +9,6 @@ import numpy as np
 
 from gridweave.grid.kernels.placement import EQUAL_UTIL, GridCodes, choose_site
 from gridweave.grid.kernels.resources import (
-    Amounts,
     GridNodes,
     chunks_beside,
     chunks_on_node,
@@ -24,7 +23,7 @@ from gridweave.grid.kernels.resources import (
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
 from gridweave.grid.kernels.state import ALL_NODES, GridState, SiteNodes, Slot, add_free
 from gridweave.jit import Int, kernel
-from gridweave.site.kernels.chunks import CORES, NO_ENTRY, add_held, amount, drop_entries
+from gridweave.site.kernels.chunks import CORES, NO_ENTRY, Amounts, add_held, amount, drop_entries
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
 

@@ -41,4 +41,4 @@ def shares_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int, end_
     now_ms, end_ms : int
         The job's start and end on shared nodes.
     """
-    return not ends_on_one_site_by(state, codes.net, slot, now_ms, end_ms)
+    return not ends_on_one_site_by(state, codes.net, state.resources, slot, now_ms, end_ms)

@@ -398,7 +398,8 @@ def _units_in_amounts(nodes: NodeArrays, slot: Int, leaving: Int, node: Int, uni
     for column in range(nodes.request.shape[1]):
         needed = nodes.request[slot, column]
         if needed > 0:
-            added = max(added, (amount(nodes, leaving, node, units, column) + needed - 1) // needed)
+            taken = amount(nodes, leaving, node, units, column)
+            added = max(added, np.int64((taken + needed - 1) // needed))
     return added
 
 
