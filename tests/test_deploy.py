@@ -14,6 +14,7 @@ import pytest
 
 from gridweave.grid.config.reading import grid_of_text
 from gridweave.site.service.calls import GRID_LABEL, SITE_LABEL
+from support.machine import PATIENCE_S
 
 yaml = pytest.importorskip("yaml")
 
@@ -132,7 +133,11 @@ def test_the_units_are_ones_for_systemd() -> None:
     units = sorted(map(str, (DEPLOY / "systemd").glob("gridweave-*")))
     assert len(units) == 4
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", "--man=no", *units],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     told = [line for line in done.stderr.splitlines() if not re.search(r"Command /opt/gridweave/\S+ is not exec", line)]
     assert told == []

@@ -17,6 +17,7 @@ import pytest
 from gridweave.grid.config.local_state import LocalGridState, LocalProcess, state_folder, write_state
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.site.machine.processes import boot_id
+from support.machine import PATIENCE_S
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -166,10 +167,10 @@ def test_a_gateway_serves_until_a_signal(number: signal.Signals) -> None:
         assert process.stderr is not None
         url = process.stdout.readline().split()[-1]
         assert "everybody on this machine is an operator" in process.stdout.readline()
-        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as response:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=PATIENCE_S) as response:
             assert response.status == 200
         process.send_signal(signal.SIGHUP)  # it has no certificate to read again
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
         line = json.loads(process.stderr.read())
     assert (line["route"], line["status"]) == ("healthz", 200)

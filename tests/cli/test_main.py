@@ -21,6 +21,7 @@ from gridweave import __version__
 from gridweave.cli.output import PATIENCE_S, delayed_progress, interruptible
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.scenarios.traces import load
+from support.machine import PATIENCE_S as LONGEST_S
 
 SWF = """\
 ; MaxNodes: 8
@@ -199,7 +200,7 @@ def test_an_interrupt_in_a_long_run(tmp_path: Path) -> None:
         assert process.stderr is not None
         remarks = [process.stderr.readline(), process.stderr.readline()]  # reading is over: the simulation begins
         process.send_signal(signal.SIGINT)
-        printed, said = process.communicate(timeout=60)
+        printed, said = process.communicate(timeout=LONGEST_S)
     assert remarks[0].startswith("long: 150,000 of 150,000 records kept")
     assert (process.returncode, printed) == (130, "")
     assert said == "gridweave: interrupted\n"
@@ -227,7 +228,8 @@ def test_work_that_can_be_interrupted() -> None:
     with pytest.raises(ZeroDivisionError):
         interruptible(lambda: 1 // 0)
     # In a process of its own: where Ray runs, too, an interrupt may end the tests.
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 

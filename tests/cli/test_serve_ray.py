@@ -107,9 +107,20 @@ class Served:
         """Return a client of one of them."""
         return SyncClient(self.url(name), self.token, patience=Patience(total_s=PATIENCE_S, connect_s=PATIENCE_S))
 
+    def is_shown(self, name: str, text: str) -> bool:
+        """Whether the status of a server has a text and no problem, such as an actor that is slow to answer."""
+        done = self.run("serve", "--status", str(self.folder / f"{name}.toml"))
+        return done.returncode == 0 and text in done.stdout
+
     def command(self, *arguments: str, **environment: str) -> str:
-        """Run a command of a user; return what it prints."""
-        done = subprocess.run(
+        """Run a user's command; return its output."""
+        done = self.run(*arguments, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a user's command, which may fail."""
+        return subprocess.run(
             [sys.executable, "-m", "gridweave.cli", *arguments],
             env=self.environment | environment,
             capture_output=True,
@@ -117,8 +128,6 @@ class Served:
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
 
 
 @pytest.fixture
@@ -149,8 +158,8 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
         assert job.check(PATIENCE_S).places == (("alpha", 3), ("beta", 2))
         assert job.output(rank=4) == b"4\n"
         until(lambda: any(link.measured and link.bandwidth_bps for link in grid.known_network().links))
-        assert "site:alpha" in served.command("serve", "--status", str(served.folder / "alpha.toml"))
-        assert "grid" in served.command("serve", "--status", str(served.folder / "grid.toml"))
+        until(lambda: served.is_shown("alpha", "site:alpha"))
+        until(lambda: served.is_shown("grid", "grid"))
         ran, go = served.folder / "ran", served.folder / "go"
         line = f"echo x >> {ran}; while [ ! -e {go} ]; do sleep 0.1; done"
         waits = grid.submit(["sh", "-c", line], nodes=4, limit="10m")
@@ -166,7 +175,7 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
     assert printed == "2000000000001"
     # What serves a site is killed while the grid is away, and finds its Ray and its actors again.
     served.kill("alpha")
-    assert urllib.request.urlopen(f"{served.url('alpha')}/healthz", timeout=60).status == 200
+    assert urllib.request.urlopen(f"{served.url('alpha')}/healthz", timeout=PATIENCE_S).status == 200
     served.start("alpha")
     served.start("grid")
     until(lambda: "the gateway listens at" in served.log("alpha").partition("Ray runs already")[2])
@@ -190,6 +199,6 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
 def _metrics(served: Served, name: str) -> str:
     request = urllib.request.Request(f"{served.url(name)}/metrics")
     request.add_header("Authorization", f"Bearer {served.token}")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         text: str = answer.read().decode()
     return text

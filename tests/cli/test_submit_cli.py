@@ -19,6 +19,7 @@ from gridweave.site.array_tasks import count_of
 from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program, Resources, Traffic
 from support.commands import OF_ITS_OWN, handed_in, script
 from support.gateway import Elsewhere
+from support.machine import PATIENCE_S
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -238,7 +239,7 @@ def test_an_interrupt_while_it_waits(here: Elsewhere) -> None:
         while not here.gateway.heard("/v1/jobs/1"):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert said.splitlines()[2:] == [
         "the jobs keep running; cancel them with: gridweave cancel 1",

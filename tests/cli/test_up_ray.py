@@ -83,8 +83,8 @@ def test_a_job_runs_on_two_sites(world: UpWorld) -> None:
     assert run_job("true", nodes=5) == ("finished", (("north", 3), ("south", 2)))
     outcome, _ = run_job("sh", "-c", f"test $(nice) = {os.nice(0)}", nodes=1)
     assert outcome == "finished", "a job is as nice as whoever ran `up`, not as the workers of Ray are"
+    until(lambda: world.run("status")[0] == 0)
     status, printed = world.run("status", "--json")
-    assert status == 0, printed
     parts = {part["name"]: part for part in json.loads(printed)["parts"]}
     assert all(part["pid"] for part in parts.values())
     assert {"meta-scheduler", "gateway", HEAD, "site north", node_of("south")} <= set(parts)
@@ -147,7 +147,7 @@ ACTORS = ("ray::GatewayActor", "ray::AgentActor", "ray::SiteActor", META)
 PARTS = (*ACTORS, "raylet/raylet", "gcs/gcs_server", HEAD)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_what_is_killed_comes_back_by_itself(world: UpWorld) -> None:
     """Each part is killed with SIGKILL, one after the other: it comes back, and a job that runs goes on meanwhile."""
     from gridweave.grid.client.client import Client
@@ -179,7 +179,7 @@ def test_what_is_killed_comes_back_by_itself(world: UpWorld) -> None:
         until(functools.partial(is_back, world, part, killed), patience_s=600.0, every_s=0.5)
         assert run_job("true", nodes=4)[0] == "finished", part
         assert len(history.read_text().split()) == 1, f"{part}: the job that ran was begun again"
-    assert world.run("status")[0] == 0
+    until(lambda: world.run("status")[0] == 0)
     before = asyncio.run(end(job_id))
     assert (before.state, before.attempt) == ("running", 1)
     watchdog = state_folder("default") / "logs" / "keeper.log"

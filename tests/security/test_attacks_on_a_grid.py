@@ -140,7 +140,7 @@ class OthersGrid:
     def run(self, user: str, *argv: str, site: str = "north") -> tuple[JobRecord, str]:
         """Run a job of a user; return its record and its output."""
         with SyncClient(self.state.url, token=self.tokens[user]) as grid:
-            job = grid.submit(list(argv), nodes=1, limit="4m", site=site)
+            job = grid.submit(list(argv), nodes=1, limit="1h", site=site)
             record = job.done(timeout_s=PATIENCE_S)
             return record, (job.output() + job.output(stream="err")).decode(errors="replace")
 
@@ -195,7 +195,7 @@ def test_jobs_of_two_users_run_as_two_others(grid: OthersGrid) -> None:
 def test_a_python_callable_runs_as_its_user(grid: OthersGrid) -> None:
     """What is called runs in the service's Python, as the user, and what it returns comes back."""
     with SyncClient(grid.state.url, token=grid.tokens["alice"]) as client:
-        job = client.submit(Call("os:getuid"), nodes=1, limit="4m", site="south")
+        job = client.submit(Call("os:getuid"), nodes=1, limit="1h", site="south")
         assert job.result(timeout_s=PATIENCE_S) == pwd.getpwnam(USERS["alice"]).pw_uid
 
 
@@ -280,7 +280,7 @@ def test_memory_of_one_job_is_its_own(grid: OthersGrid) -> None:
         beside = client.submit(["sleep", "1000"], nodes=1, limit="10m", site="north")
         record, _ = grid.run("alice", PYTHON, "-c", "b = bytearray(3 << 30)")
         assert (record.outcome, record.reason.partition("out of memory")[1]) == ("failed", "out of memory")
-        assert beside.record().state == "running"
+        _until(lambda: beside.record().state == "running")
         beside.cancel()
         assert beside.done(timeout_s=PATIENCE_S).outcome == "cancelled"
     assert pids <= set(psutil.pids())

@@ -30,7 +30,7 @@ from support.live_grids import LocalGrid
 USERS, JOBS = (int(part) for part in os.environ.get("GRIDWEAVE_MANY_USERS", "5x8").split("x"))
 SITES = ("north", "south")
 NODES, MEMORY_MB, OPEN_FILES = 8, 64, 321
-PATIENCE_S = 60.0 + USERS * JOBS
+PATIENCE_S = 300.0 + USERS * JOBS
 PLAIN = min(JOBS - 1, 5)
 """So many of the jobs of each user are jobs by themselves; the others are the elements of one packed array."""
 

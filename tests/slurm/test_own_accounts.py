@@ -22,7 +22,7 @@ from gridweave.slurm.service.folder import SharedFolder
 from gridweave.slurm.service.site import check_plan
 from gridweave.slurm.system import BatchPlan
 from support.accounts_site import USERS, plan_of
-from support.machine import ROOT, have_users, reachable
+from support.machine import PATIENCE_S, ROOT, have_users, reachable
 from support.slurm import SlurmCluster, running_cluster, running_slurmrestd, with_tokens
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,9 @@ class Ground:
         command = reachable(
             [*as_account, sys.executable, "-P", str(ROOT / "tests" / "support" / "accounts_site.py"), given]
         )
-        done = subprocess.run(command, env=names, cwd="/", capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, env=names, cwd="/", capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         told: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
         return told

@@ -126,7 +126,9 @@ class SlurmCluster:
     def run(self, *command: str) -> str:
         """Run a Slurm command and return its output."""
         environment = os.environ | {"SLURM_CONF": str(self.conf)}
-        done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            command, env=environment, cwd="/", capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
         return done.stdout
 
     def version(self) -> tuple[int, int]:

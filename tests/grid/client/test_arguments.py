@@ -19,6 +19,7 @@ from gridweave.grid.client.configuration import Connection
 from gridweave.site.job import After, JobForm, JobRequest, Program
 from gridweave.site.launch import Call, json_problem
 from support.gateway import GatewayBehindProxy
+from support.machine import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -141,7 +142,7 @@ async def test_a_value_of_no_use_names_its_argument(
 ) -> None:
     """In one line, before anything goes over the network."""
     with pytest.raises(OptionError, match=rf"^{name}: ") as caught:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await ask(grid)
     assert "\n" not in str(caught.value)
     assert gateway.proxy.heard == []

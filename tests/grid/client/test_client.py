@@ -38,6 +38,7 @@ from gridweave.grid.gateway.server import Gateway
 from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobForm, JobRequest, Program, Resources, Traffic
 from gridweave.site.launch import Call
 from support.gateway import GatewayBehindProxy, GridInMemory, make_tokens, served
+from support.machine import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -317,7 +318,7 @@ async def test_who_waits_too_long_is_told(gateway: GatewayBehindProxy, grid: Cli
     with pytest.raises(TimeoutError):
         await job.done(timeout_s=0.02)
     gateway.grid.end(job.id)
-    assert (await job.done(timeout_s=20)).outcome == "finished"
+    assert (await job.done(timeout_s=PATIENCE_S)).outcome == "finished"
 
 
 async def test_an_end_is_found_without_a_stream(gateway: GatewayBehindProxy) -> None:
@@ -345,7 +346,7 @@ async def test_an_end_is_found_without_a_stream(gateway: GatewayBehindProxy) -> 
 async def test_many_who_wait_share_requests(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Waiting for a hundred jobs takes a few requests, not some for each; one that is not there fails alone."""
     jobs = [await grid.submit(["true"]) for _ in range(100)]
-    waiting = [asyncio.create_task(job.done(timeout_s=20)) for job in jobs]
+    waiting = [asyncio.create_task(job.done(timeout_s=PATIENCE_S)) for job in jobs]
     missing = asyncio.create_task(grid.ended(999))
     with pytest.raises(RefusedError, match="there is no job 999"):
         await missing

@@ -16,6 +16,7 @@ from gridweave.grid.client.client import Client, JobHandle
 from gridweave.grid.client.sync import SyncClient, SyncJobHandle
 from gridweave.site.job import JobRecord
 from support.gateway import Elsewhere
+from support.machine import PATIENCE_S
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def test_a_script(elsewhere: Elsewhere) -> None:
         elsewhere.call(world.end, 1)
         assert [*lines] == ["two"]
         assert job.output() == b"one\ntwo\n"
-        assert job.done(timeout_s=20).outcome == job.check().outcome == grid.record(1).outcome == "finished"
+        assert job.done(timeout_s=PATIENCE_S).outcome == job.check().outcome == grid.record(1).outcome == "finished"
         assert grid.ended(1).state == "ended"
         with contextlib.closing(grid.events(after=0, jobs=[1])) as events:
             assert [next(events).kind for _ in range(3)] == ["submitted", "runs", "ended"]

@@ -11,6 +11,7 @@ import pytest
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.service.forecasts import ForecastQueue
 from gridweave.site.explain import Forecast, Forecaster, Planner
+from support.machine import PATIENCE_S
 
 
 class GatedGrid:
@@ -26,7 +27,7 @@ class GatedGrid:
 
         def begin() -> None:
             if began.acquire(blocking=False):
-                self.gate.wait(60)
+                self.gate.wait(PATIENCE_S)
                 self.simulated.append(what)
 
         return begin

@@ -11,6 +11,7 @@ import pytest
 
 from gridweave.grid.config.local_state import wait_for_end
 from gridweave.site.machine.processes import ProcessStat, process_stat, send_signal
+from support.machine import PATIENCE_S
 
 WITHOUT_ITS_FIRST_THREAD = """
 import ctypes, sys, threading
@@ -48,7 +49,7 @@ def test_a_process_lives_as_long_as_its_last_thread(headless: subprocess.Popen[b
         pass
     assert not wait_for_end([(stat.pid, stat.start_ticks)], 0.0)
     headless.send_signal(signal.SIGKILL)
-    assert wait_for_end([(stat.pid, stat.start_ticks)], 60.0)
+    assert wait_for_end([(stat.pid, stat.start_ticks)], PATIENCE_S)
 
 
 def test_a_number_that_was_given_anew_is_not_waited_for() -> None:
@@ -58,4 +59,4 @@ def test_a_number_that_was_given_anew_is_not_waited_for() -> None:
         assert wait_for_end([(stat.pid, stat.start_ticks + 1)], 0.0)
         assert not wait_for_end([(stat.pid, stat.start_ticks)], 0.0)
         assert send_signal(stat, signal.SIGKILL)
-        assert wait_for_end([(stat.pid, stat.start_ticks)], 60.0)
+        assert wait_for_end([(stat.pid, stat.start_ticks)], PATIENCE_S)

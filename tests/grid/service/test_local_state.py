@@ -36,6 +36,7 @@ from gridweave.grid.config.local_state import (
 from gridweave.grid.service.local import first_port_of, kept_secret, take_down
 from gridweave.grid.service.ray import free_port, make_ray_token
 from gridweave.site.machine.processes import all_pids, boot_id, process_stat
+from support.machine import PATIENCE_S
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -96,7 +97,7 @@ def a_state(folder: Path, *processes: LocalProcess, **changes: object) -> LocalG
 
 def test_the_grid_of_the_user_is_found(tmp_path: Path, start: Start) -> None:
     """While a process of it lives a grid is found, with its address and its token; others cannot read that."""
-    write_state(a_state(tmp_path, a_process(start("echo; sleep 60"))))
+    write_state(a_state(tmp_path, a_process(start("echo; sleep 1000"))))
     write_private(state_folder("test") / "token", "gw_1_2\n")
     found = running_grid("test")
     assert found is not None
@@ -109,7 +110,7 @@ def test_the_grid_of_the_user_is_found(tmp_path: Path, start: Start) -> None:
 
 def test_a_number_that_was_given_anew_is_not_taken_for_the_grid(tmp_path: Path, start: Start) -> None:
     """A process of the same number that started at another time, or on another day, is none of the grid."""
-    process = a_process(start("echo; sleep 60"))
+    process = a_process(start("echo; sleep 1000"))
     other = msgspec.structs.replace(process, start_ticks=process.start_ticks - 1)
     write_state(a_state(tmp_path, other))
     assert running_grid("test") is None
@@ -139,10 +140,10 @@ def test_two_do_not_work_on_one_grid_at_the_same_time() -> None:
 
 def test_a_process_is_ended_with_its_session(start: Start) -> None:
     """What a process has started ends with it, also if it ignores TERM; other processes live on."""
-    other = start("echo; sleep 60")
-    stubborn = start("trap '' TERM; sleep 60 & echo; wait; sleep 60")
+    other = start("echo; sleep 1000")
+    stubborn = start("trap '' TERM; sleep 1000 & echo; wait; sleep 1000")
     end_processes([a_process(stubborn)], patience_s=0.2)
-    assert stubborn.wait(10) == -signal.SIGKILL
+    assert stubborn.wait(PATIENCE_S) == -signal.SIGKILL
     assert other.poll() is None
     there = [stat for stat in map(process_stat, all_pids()) if stat is not None and stat.session == stubborn.pid]
     assert [one for one in there if one.state not in "ZX"] == []
@@ -150,17 +151,17 @@ def test_a_process_is_ended_with_its_session(start: Start) -> None:
 
 def test_what_has_the_marker_is_ended_wherever_it_is(start: Start) -> None:
     """Processes are known by the marker in their environment; of some sessions alone, if that is wished."""
-    ours, job, other = (start("echo; sleep 60", **{MARKER_VARIABLE: marker}) for marker in ("mine", "mine", "yours"))
+    ours, job, other = (start("echo; sleep 1000", **{MARKER_VARIABLE: marker}) for marker in ("mine", "mine", "yours"))
     assert end_marked("mine", within=[ours.pid]) >= 1
-    assert (ours.wait(10), job.poll()) == (-signal.SIGKILL, None)
+    assert (ours.wait(PATIENCE_S), job.poll()) == (-signal.SIGKILL, None)
     assert end_marked("mine") >= 1
-    assert job.wait(10) == -signal.SIGKILL
+    assert job.wait(PATIENCE_S) == -signal.SIGKILL
     assert other.poll() is None
 
 
 def test_a_grid_that_is_gone_is_taken_down_again_and_again(tmp_path: Path, start: Start) -> None:
     """Taking down ends what lives, removes the folder of Ray, and does nothing the second time."""
-    child = start("echo; sleep 60")
+    child = start("echo; sleep 1000")
     temp = tmp_path / "gridweave-x"
     temp.mkdir()
     write_state(a_state(tmp_path, a_process(child), temp=str(temp)))
@@ -168,7 +169,7 @@ def test_a_grid_that_is_gone_is_taken_down_again_and_again(tmp_path: Path, start
     assert done is not None
     assert done.ended == [GATEWAY]
     assert not temp.exists()
-    child.wait(10)
+    child.wait(PATIENCE_S)
     assert take_down("test", keep_jobs=False, report=lambda what: None) is None
     assert take_down("never-there", keep_jobs=False, report=lambda what: None) is None
     assert not state_folder("never-there").exists()

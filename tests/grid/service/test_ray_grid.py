@@ -179,12 +179,12 @@ def test_each_site_agent_and_meta_scheduler_is_an_actor_of_ray(grid: Any) -> Non
 
 def test_a_killed_actor_is_restarted_by_ray(grid: Any) -> None:
     """An actor fails by itself: Ray restarts it, and the others go on as they are."""
-    before = {name: grid.call(name, "process") for name in grid.actors}
+    before = {name: until(lambda name=name: process_of(grid, name)) for name in grid.actors}
     assert len(set(before.values())) == len(before), "each is a process of its own"
     for killed in ("grid", "site:north", "agent:north/m1"):
         os.kill(before[killed], signal.SIGKILL)
         until(lambda name=killed: process_of(grid, name) not in (None, before[name]))
-    now = {name: process_of(grid, name) for name in grid.actors}
+    now = {name: until(lambda name=name: process_of(grid, name)) for name in grid.actors}
     assert {name for name in now if now[name] != before[name]} == {"grid", "site:north", "agent:north/m1"}
     (answer,) = grid.submit([("after all of it", shell("true", nodes=6))])
     assert the_end(grid, answer.job_id).outcome == "finished"
@@ -194,7 +194,7 @@ def test_an_actor_that_ray_kills_leaves_its_journal_free(grid: Any) -> None:
     """Nothing of it is left, so that the one in its place opens the journal and continues."""
     import ray
 
-    before = process_of(grid, "site:south")
+    before = until(lambda: process_of(grid, "site:south"))
     ray.kill(grid.actors["site:south"], no_restart=False)
     until(lambda: process_of(grid, "site:south") not in (None, before))
     left = process_stat(before)

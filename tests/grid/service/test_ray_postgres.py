@@ -14,7 +14,7 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
 from support.checks import WRITES_ITS_OWN_STORY, check_history, check_stories
-from support.machine import Server, running_server
+from support.machine import PATIENCE_S, Server, running_server
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ def test_journals_in_postgresql_outlast_a_kill(ray_cluster: None, server: Server
         retry_ms=2_000,
     )
     history = tmp_path / "story"
-    grid = start_grid(plan, timeout_s=120.0)
+    grid = start_grid(plan, timeout_s=PATIENCE_S)
     try:
         program = Program(argv=(*WRITES_ITS_OWN_STORY, str(history), "1"))
         requests = [

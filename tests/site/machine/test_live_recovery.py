@@ -418,15 +418,18 @@ async def test_a_pace_that_finds_no_room_keeps_nothing_else_from_being_done(
 
 
 async def test_a_piece_that_waits_for_its_instant_is_adopted(machine: Machine) -> None:
-    """A new runner takes up what has an agreed start ahead of it, and hears of the start and the end."""
+    """A new runner adopts a task that waits for its agreed start, and reports its start and its end."""
     instant = int(time.time() * 1000) + 1500
     async with machine.runner() as runner:
-        await runner.start(machine.launch("echo", "ran", start_at_unix_ms=instant))
+        # The job outlives its first runner, however long that takes to stop.
+        script = "while [ ! -e go ]; do sleep 0.05; done; echo ran"
+        await runner.start(machine.launch("sh", "-c", script, start_at_unix_ms=instant))
         async with asyncio.timeout(PATIENCE_S):
             while runner.state(1, 0) is None:
                 await asyncio.sleep(0)
     async with machine.runner() as runner:
         assert await runner.adopt() == ((1, 0),)
+        (machine.scratch / "go").touch()
         ended = await machine.ended(runner)
     assert ended.outcome == "finished"
     assert ended.started_ms is not None
@@ -465,6 +468,9 @@ import os, signal
 pipe = os.open(os.environ['POST'], os.O_WRONLY)
 os.write(pipe, b'%d\n' % os.getpid())
 """
+LIMIT_MS = 5_000
+"""Wall time limit of jobs that have to do something before they reach it."""
+
 STOPS_ITS_SUPERVISOR = "import os, signal\nfor _ in range(1 + forever * 10**9): os.kill(os.getppid(), signal.SIGSTOP)\n"
 
 
@@ -479,11 +485,13 @@ async def test_a_job_that_stops_its_supervisor_ends(
     script = f"{HELLO}forever = {forever}\n{STOPS_ITS_SUPERVISOR}signal.pause()"
     async with machine.runner() as runner:
         await runner.start(machine.launch(*machine.python(script), limit_ms=limit_ms, grace_ms=100))
-        rank = await post.pid()
         if limit_ms is None:
+            rank = await post.pid()
             await runner.cancel(1, 0, "enough", at_once=by == "cancel at once")
-        ended = await machine.ended(runner)
-    assert machine.is_over(rank)
+            ended = await machine.ended(runner)
+            assert machine.is_over(rank)
+        else:
+            ended = await machine.ended(runner)
     for left in machine.marked():  # the last act of the rank may have been to stop the fork server, its new parent
         with contextlib.suppress(ProcessLookupError):
             os.kill(left, signal.SIGCONT)
@@ -496,11 +504,9 @@ async def test_a_supervisor_that_never_answers_is_killed_with_its_piece(
 ) -> None:
     """Also by a later runner, and what has left its session: nothing of the piece is left, and how it ended is told."""
     monkeypatch.setattr(node_tasks, "SILENT_S", 0.2)
-    child = f"{HELLO}signal.pause()"
-    script = (
-        f"{HELLO}import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)"
-    )
-    launch = machine.launch(*machine.python(f"{script}\nsignal.pause()"), limit_ms=1_000, grace_ms=100)
+    # A shell has said where it is long before its limit, on a busy machine too.
+    script = "echo $$ > $POST; setsid sh -c 'echo $$ > $POST; exec sleep 1000' & exec sleep 1000"
+    launch = machine.launch("sh", "-c", script, limit_ms=LIMIT_MS, grace_ms=100)
     async with machine.runner() as runner:
         await runner.start(launch)
         processes = [await post.pid(), await post.pid()]
@@ -513,7 +519,7 @@ async def test_a_supervisor_that_never_answers_is_killed_with_its_piece(
         ended = await machine.ended(runner)
     assert all(machine.is_over(process) for process in processes)
     why = "its supervisor did not answer and was killed"
-    assert (ended.outcome, ended.reason) == ("limit", f"ended at its limit of 1 s; {why}")
+    assert (ended.outcome, ended.reason) == ("limit", f"ended at its limit of 5 s; {why}")
 
 
 async def test_a_fork_server_that_is_stopped_is_replaced(machine: Machine, post: Post) -> None:
@@ -555,7 +561,9 @@ async def test_a_job_that_stops_its_supervisor_after_a_pause_ends_at_its_limit(
     monkeypatch.setattr(node_tasks, "SILENT_S", 0.2)
     monkeypatch.setattr(runner_module, "SILENT_S", 0.2)
     async with machine.runner() as runner:
-        await runner.start(machine.launch(*machine.python(f"{HELLO}signal.pause()"), limit_ms=1_500, grace_ms=100))
+        await runner.start(
+            machine.launch("sh", "-c", "echo $$ > $POST; exec sleep 1000", limit_ms=LIMIT_MS, grace_ms=100)
+        )
         rank = await post.pid()
         for runs in (False, True):
             await runner.pace(1, 0, runs=runs)

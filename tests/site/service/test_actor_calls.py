@@ -168,7 +168,7 @@ def running(ray_cluster: None) -> Iterator[RunningActors]:
     made = RunningActors(NAMESPACE, grid_id="ours")
     for name in ("one", "other"):
         made.add(Called, name, Spot(), name)
-    made.wait_for(["one", "other"], 120.0)
+    made.wait_for(["one", "other"], PATIENCE_S)
     yield made
     made.stop()
 
@@ -210,7 +210,7 @@ async def test_a_killed_actor_is_restarted_and_found_again(running: RunningActor
     """Who waits for it hears that it is gone; the next calls reach the one that Ray has started in its place."""
     calls = ActorCalls(NAMESPACE)
     first = await calls.call("one", "process")
-    waiting = asyncio.create_task(calls.call("one", "wait", timeout_s=120))
+    waiting = asyncio.create_task(calls.call("one", "wait", timeout_s=PATIENCE_S))
     await until(lambda: calls.call("one", "process"))
     os.kill(first, signal.SIGKILL)
     with pytest.raises(UnavailableError, match="actor one does not answer"):

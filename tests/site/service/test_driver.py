@@ -32,6 +32,7 @@ from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service import driver as driver_module
 from gridweave.site.service.site_driver import GRID, SiteDriver
+from support.machine import PATIENCE_S
 
 SETTINGS = SiteSettings(name="north", number=0, machines=(Machine(name="n0", nodes=4),), policy=SitePolicy())
 FIRST = 1_000_000_000_001
@@ -132,7 +133,7 @@ def blocked_flush(life: Life, monkeypatch: pytest.MonkeyPatch) -> threading.Even
     go, flush = threading.Event(), life.driver.journal.flush
 
     def waits() -> int:
-        assert go.wait(60)
+        assert go.wait(PATIENCE_S)
         return flush()
 
     monkeypatch.setattr(life.driver.journal, "flush", waits)
