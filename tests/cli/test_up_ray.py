@@ -84,7 +84,7 @@ def test_a_job_runs_on_two_sites(world: UpWorld) -> None:
     outcome, _ = run_job("sh", "-c", f"test $(nice) = {os.nice(0)}", nodes=1)
     assert outcome == "finished", "a job is as nice as whoever ran `up`, not as the workers of Ray are"
     until(lambda: world.run("status")[0] == 0)
-    status, printed = world.run("status", "--json")
+    _, printed = world.run("status", "--json")
     parts = {part["name"]: part for part in json.loads(printed)["parts"]}
     assert all(part["pid"] for part in parts.values())
     assert {"meta-scheduler", "gateway", HEAD, "site north", node_of("south")} <= set(parts)

@@ -58,7 +58,7 @@ async def test_jobs_of_two_pilots_take_turns(cluster: SlurmCluster, tmp_path: Pa
     """Two jobs have all nodes of two pilots in turn; one is paused on all of them while the other works."""
     turned = tmp_path / "turned"
     turned.mkdir()
-    async with two_pilots(cluster, tmp_path, GangPolicy(mpl=2, slice_ms=1_000)) as site:
+    async with two_pilots(cluster, tmp_path, GangPolicy(mpl=2, slice_ms=3_000)) as site:
         jobs = [
             await site.submit("sh", "-c", TAKES_TURNS, str(turned), name, nodes=4, limit_ms=200_000) for name in "ab"
         ]

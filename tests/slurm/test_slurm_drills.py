@@ -50,8 +50,13 @@ def why(site: BatchSite, job_id: int) -> str:
 
 
 def counting(tmp_path: Path, then: str) -> tuple[str, ...]:
-    """Return a command that writes the number of its job down, and goes on."""
+    """Return a command that records the number of its job, then runs another command."""
     return "sh", "-c", f"echo $GRIDWEAVE_JOB_ID >> {tmp_path / 'runs'}; {then}"
+
+
+def waiting(tmp_path: Path) -> str:
+    """Return a command that waits until the test has created the file ``go``."""
+    return f"while [ ! -e {tmp_path / 'go'} ]; do sleep 0.1; done"
 
 
 def runs(tmp_path: Path) -> list[int]:
@@ -75,9 +80,10 @@ async def test_a_node_that_is_drained(site: BatchSite, cluster: SlurmCluster) ->
 @pytest.mark.asyncio
 async def test_a_daemon_of_a_node_that_dies_under_a_job(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
     """Its ranks go on, and end once; the node works again when its daemon is back."""
-    job = await site.submit(*counting(tmp_path, "sleep 2"), nodes=NODES)
+    job = await site.submit(*counting(tmp_path, waiting(tmp_path)), nodes=NODES)
     await site.until(site.running(job), "a running job")
     cluster.kill_node(0)
+    (tmp_path / "go").touch()
     record = await site.over(job)
     assert (record.outcome, record.attempt) == ("finished", 1)
     cluster.start_node(0)
@@ -107,13 +113,14 @@ async def test_a_queue_that_is_full(site: BatchSite, cluster: SlurmCluster, tmp_
 @pytest.mark.asyncio
 async def test_a_controller_that_is_down_for_a_site(site: BatchSite, cluster: SlurmCluster, tmp_path: Path) -> None:
     """What runs ends meanwhile, what waits says why; when the controller is back it runs, each once."""
-    runs_on = await site.submit(*counting(tmp_path, "sleep 1"), nodes=3)
+    runs_on = await site.submit(*counting(tmp_path, waiting(tmp_path)), nodes=3)
     await site.until(site.running(runs_on), "a running job")
     waits = await site.submit(*counting(tmp_path, "true"), nodes=NODES)
     await site.until(lambda: "(Resources)" in why(site, waits), "the reason of Slurm")
     cluster.kill_controller()
     comes = await site.submit(*counting(tmp_path, "true"), key="while it is down")
     await site.until(lambda: "squeue fails" in why(site, comes), "what is wrong")
+    (tmp_path / "go").touch()
     assert (await site.over(runs_on)).outcome == "finished"
     cluster.start_controller()
     assert [(await site.over(job)).starts for job in (waits, comes)] == [1, 1]

@@ -230,14 +230,15 @@ async def test_nothing_is_lost_or_run_twice_when_the_site_is_killed(site: BatchS
 
 
 @pytest.mark.asyncio
-async def test_an_answer_of_sbatch_that_is_lost_asks_for_nothing_twice(site: BatchSite) -> None:
+async def test_an_answer_of_sbatch_that_is_lost_asks_for_nothing_twice(site: BatchSite, tmp_path: Path) -> None:
     """The allocation is found again by its name; a second one of that name is given back, and runs nothing."""
     site.slurm.lost = 1
-    job = await site.submit("sleep", "3", nodes=4)
+    job = await site.submit("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done", nodes=4)
     await site.until(site.running(job), "a running job")
     (name,) = site.queue()
     request = AllocationRequest(name=name, nodes=1, length_ms=60_000, script=site.slurm.script(("sleep", "60")))
     second = await Slurm.submit(site.slurm, request)
+    (tmp_path / "go").touch()
     assert (await site.over(job)).outcome == "finished"
     await site.until(lambda: not site.queue(), "an empty queue")
     ended = site.cluster.run("squeue", "-h", "-a", "-t", "all", "-n", name, "-o", "%i %T").split("\n")
@@ -246,14 +247,15 @@ async def test_an_answer_of_sbatch_that_is_lost_asks_for_nothing_twice(site: Bat
 
 
 @pytest.mark.asyncio
-async def test_nodes_give_themselves_back_while_the_site_is_away(site: BatchSite) -> None:
+async def test_nodes_give_themselves_back_while_the_site_is_away(site: BatchSite, tmp_path: Path) -> None:
     """Nodes that come when nobody wants them end with their lease; a site that is back asks again, and the job runs."""
     site.plan = msgspec.structs.replace(site.plan, lease_s=1.0)
     await site.kill()
     await site.start()
-    job = await site.submit("true", nodes=2)
+    job = await site.submit("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done", nodes=2)
     await site.until(lambda: len(site.queue()) == 1, "a job in Slurm")
     await site.kill()
+    (tmp_path / "go").touch()  # on a slow machine it may run already
     await site.until(lambda: not site.queue(), "nodes that are given back")
     site.plan = msgspec.structs.replace(site.plan, lease_s=20.0)
     await site.start()

@@ -321,8 +321,10 @@ def ground() -> Iterator[Ground]:
 
 
 def asked(name: str, nodes: int, script: str = "sleep 600") -> AllocationRequest:
-    """Return a request for nodes for a minute."""
-    return AllocationRequest(name=name, nodes=nodes, length_ms=60_000, script=f"#!/bin/sh\n{script}\n", folder="/tmp")
+    """Return a request for nodes for half an hour."""
+    return AllocationRequest(
+        name=name, nodes=nodes, length_ms=1_800_000, script=f"#!/bin/sh\n{script}\n", folder="/tmp"
+    )
 
 
 async def until(slurm: Slurm, states: dict[str, str]) -> BatchView:
