@@ -61,7 +61,7 @@ class Place:
                 await asyncio.sleep(0.02)
 
     async def _begin(self) -> None:
-        script = f"echo {SECRET} > /tmp/left; echo {SECRET}; echo GOT > secret; exec sleep 1000 # {SECRET}"
+        script = f"echo {SECRET} > /tmp/left; echo {SECRET}; echo GOT > secret; exec sleep 1000000 # {SECRET}"
         await self.runner.start(self.launch("bob", 1, "sh", "-c", script, environment={"SECRET": SECRET}))
         async with asyncio.timeout(PATIENCE_S):
             event = await anext(self.runner.events())

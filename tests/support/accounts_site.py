@@ -48,7 +48,7 @@ class AccountsSite(BatchSite):
 
     async def hand_in(self, user: str, *argv: str, nodes: int = 1) -> int:
         """Submit a job of a user; return its number, or -1 if the site declines it."""
-        request = JobRequest(program=Program(argv=argv), nodes=nodes, limit_ms=120_000, user=user)
+        request = JobRequest(program=Program(argv=argv), nodes=nodes, limit_ms=1_200_000, user=user)
         (answer,) = await self.driver.submit([(f"{user} {argv}"[:100], request)])
         return getattr(answer, "job_id", -1)
 
@@ -97,7 +97,7 @@ async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
     try:
         wide = await site.over(await site.hand_in("anna", "sh", "-c", "id -un; id -gn; echo $HOME $SECRET", nodes=2))
         told["wide"] = [wide.outcome, wide.reason, *(site.output(wide, rank) for rank in range(2))]
-        long = await site.hand_in("anna", "sh", "-c", "echo private; echo private > private; sleep 100")
+        long = await site.hand_in("anna", "sh", "-c", "echo private; echo private > private; sleep 100000")
         await site.until(site.running(long), "a running job")
         (name,) = (each for each in site.hub._kept if site.shared.job_of(each) == long)
         key = json.loads(msgspec.json.encode(site.shared.ticket(name)))["key"]
@@ -115,8 +115,8 @@ async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
         told["long"] = (await site.over(long)).outcome
         told["private"] = site.output(site.record(long))
         waits = [
-            await site.hand_in("anna", "sleep", "100", nodes=4),
-            await site.hand_in("bert", "sleep", "99", nodes=4),
+            await site.hand_in("anna", "sleep", "100000", nodes=4),
+            await site.hand_in("bert", "sleep", "99999", nodes=4),
         ]
         await site.until(lambda: any(site.running(each)() for each in waits), "a running job")
         await site.driver.apply_action("cancel", waits)

@@ -230,7 +230,7 @@ def test_the_token_of_a_grid_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -
 def test_a_program_that_took_the_port_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The token of a grid goes only where its own gateway listens; whoever else is there is not asked at all."""
     monkeypatch.setattr(LocalGridState, "token", "gw_secret")
-    ours, theirs = LocalProcess.of_pid(GATEWAY, os.getpid()), subprocess.Popen(["sleep", "60"])
+    ours, theirs = LocalProcess.of_pid(GATEWAY, os.getpid()), subprocess.Popen(["sleep", "100000"])
     other = LocalProcess.of_pid(GATEWAY, theirs.pid)
     assert ours is not None
     assert other is not None

@@ -64,7 +64,7 @@ async def test_from_submission_to_output(tmp_path: Path) -> None:
 async def test_waiting_jobs_are_explained_held_and_cancelled(tmp_path: Path) -> None:
     """What waits behind a wide job says why, can be held, released and cancelled; drained sites say so."""
     async with LocalGrid(tmp_path) as live, serving(live.backend) as grid:
-        [wide] = await grid.submit(script("sleep 100", nodes=6))
+        [wide] = await grid.submit(script("sleep 100000", nodes=6, limit_ms=3_600_000))
         [narrow] = await grid.submit(script("true", nodes=6))
         _, why, _ = await grid.ask("GET", f"/v1/jobs/{narrow}/forecast")
         assert (why["state"], bool(why["reason"])) == ("waiting", True)

@@ -23,7 +23,7 @@ LIMITED = GridPolicy(mode="multi-site", control="limited")
 
 def shell(line: str, **more: Any) -> JobRequest:
     """Return a job that runs a line of shell."""
-    options: dict[str, Any] = {"limit_ms": 60_000, "user": "anna"} | more
+    options: dict[str, Any] = {"limit_ms": 3_600_000, "user": "anna"} | more
     return JobRequest(program=Program(argv=("sh", "-c", line), grace_ms=200), **options)
 
 
@@ -245,7 +245,7 @@ async def test_the_backend_of_a_site_alone(tmp_path: Path) -> None:
         await grid.stop_grid()
         begun = (await beta.events(-1, 0.0)).last
         first, second = await submit(
-            beta, shell("echo here; sleep 60", nodes=2), shell("true", user="bob"), site="beta"
+            beta, shell("echo here; sleep 100000", nodes=2), shell("true", user="bob"), site="beta"
         )
         await in_state(beta, first, "running")
         forecast = await beta.forecast(second)

@@ -37,7 +37,7 @@ ANNA = "anna, request 7"
 
 def shell(line: str, **more: Any) -> JobRequest:
     """Return a job that runs a line of shell."""
-    options: dict[str, Any] = {"limit_ms": 60_000, "user": "anna"} | more
+    options: dict[str, Any] = {"limit_ms": 3_600_000, "user": "anna"} | more
     return JobRequest(program=Program(argv=("sh", "-c", line), grace_ms=200), **options)
 
 
@@ -167,8 +167,8 @@ async def test_running_and_waiting_jobs_are_cancelled(tmp_path: Path) -> None:
     """Those that had not ended are named, of the grid and of a site's own users; the queue shows who waits."""
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
-        (own,) = await submit(backend, shell("sleep 60", nodes=2), site="south")
-        runs, waits = await submit(backend, shell("sleep 60", nodes=4), shell("sleep 60", nodes=4))
+        (own,) = await submit(backend, shell("sleep 100000", nodes=2), site="south")
+        runs, waits = await submit(backend, shell("sleep 100000", nodes=4), shell("sleep 100000", nodes=4))
         await in_state(backend, runs, "running")
         queue = await backend.queue(10)
         assert ([job.job_id for job in queue.jobs], queue.running) == ([waits], 1)
@@ -190,7 +190,7 @@ async def test_a_job_that_does_not_end_is_ending_until_it_is_killed_at_once(tmp_
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
         program = Program(argv=("sh", "-c", DEAF), grace_ms=300_000)
-        request = JobRequest(program=program, limit_ms=600_000, user="anna")
+        request = JobRequest(program=program, limit_ms=7_200_000, user="anna")
         own, deaf = [(await submit(backend, request, site=site))[0] for site in ("south", None)]
         for job_id in (own, deaf):
             await in_state(backend, job_id, "running")
@@ -547,7 +547,7 @@ async def test_the_output_of_each_element_is_that_of_the_attempt_in_which_it_end
     """A packed array that runs again has the elements that had ended in one attempt, and the others in the next."""
     line = f"""
     echo $GRIDWEAVE_ARRAY_INDEX at start $GRIDWEAVE_ATTEMPT
-    [ $GRIDWEAVE_ARRAY_INDEX$GRIDWEAVE_ATTEMPT = 31 ] && touch {tmp_path}/third && exec sleep 600
+    [ $GRIDWEAVE_ARRAY_INDEX$GRIDWEAVE_ATTEMPT = 31 ] && touch {tmp_path}/third && exec sleep 100000
     exit 0
     """
     async with LocalGrid(tmp_path / "grid") as grid:
@@ -577,7 +577,7 @@ async def test_a_requeued_job_goes_on_from_what_it_has_saved(tmp_path: Path) -> 
     program = Program(
         argv=("sh", "-c", line), working_directory=str(tmp_path), checkpoint_signal="USR1", grace_ms=60_000
     )
-    request = JobRequest(program=program, nodes=6, limit_ms=600_000, user="anna")
+    request = JobRequest(program=program, nodes=6, limit_ms=7_200_000, user="anna")
     async with LocalGrid(tmp_path / "grid") as grid:
         (job_id,) = await submit(grid.backend, request)
         await in_state(grid.backend, job_id, "running")

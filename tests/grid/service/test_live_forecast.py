@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 def sleeper(nodes: int, hours: float) -> JobRequest:
     """Return a job that works for a minute and may take longer."""
-    return JobRequest(program=Program(argv=("sleep", "60")), nodes=nodes, limit_ms=round(hours * HOUR_MS))
+    return JobRequest(program=Program(argv=("sleep", "100000")), nodes=nodes, limit_ms=round(hours * HOUR_MS))
 
 
 async def submit(grid: LocalGrid, *requests: JobRequest, site: str | None = None) -> list[int]:

@@ -47,7 +47,7 @@ def backend(grid: Any) -> Any:
 
 def shell(line: str, **more: Any) -> JobRequest:
     """Return a job that runs a line of shell."""
-    options: dict[str, Any] = {"limit_ms": 60_000, "user": "anna"} | more
+    options: dict[str, Any] = {"limit_ms": 3_600_000, "user": "anna"} | more
     return JobRequest(program=Program(argv=("sh", "-c", line), grace_ms=200), **options)
 
 
@@ -101,7 +101,7 @@ async def test_wishes_reach_the_cores(backend: Any) -> None:
     (first,) = [answer.job_id for answer in answers if isinstance(answer, Accepted)]
     assert (await watching).events[0].kind == "submitted"
     after = (After(job_id=first),)
-    (second,) = await backend.submit([("w", shell("sleep 60", after=after))], site=None, origin="anna")
+    (second,) = await backend.submit([("w", shell("sleep 100000", after=after))], site=None, origin="anna")
     assert (await backend.queue(10)).held == 2
     assert await backend.apply_action("release", [first], origin="anna") == [first]
     await ended(backend, first)

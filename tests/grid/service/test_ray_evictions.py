@@ -62,8 +62,8 @@ def test_a_site_that_is_killed_amid_evictions_loses_nothing(ray_cluster: None, t
 
     def submitted(name: str, priority: float, sleep_s: float) -> int:
         argv = "sh", "-c", WORK, str(tmp_path), str(sleep_s)
-        program = Program(argv=argv, checkpoint_signal="USR1", grace_ms=60_000)
-        request = JobRequest(program=program, limit_ms=600_000, priority=priority)
+        program = Program(argv=argv, checkpoint_signal="USR1", grace_ms=300_000)
+        request = JobRequest(program=program, limit_ms=7_200_000, priority=priority)
         (answer,) = until(lambda: grid.submit([(name, request)], site="north"))
         return int(answer.job_id)
 
@@ -82,7 +82,7 @@ def test_a_site_that_is_killed_amid_evictions_loses_nothing(ray_cluster: None, t
     jobs: list[tuple[int, int]] = []
     try:
         for number in range(ROUNDS):
-            low = submitted(f"low {number}", 0, 300)
+            low = submitted(f"low {number}", 0, 100_000)
             wait_until("began", low)
             high = submitted(f"high {number}", 1, 0.1)
             wait_until("told", low)

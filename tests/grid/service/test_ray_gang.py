@@ -48,7 +48,7 @@ def test_jobs_take_turns_with_all_their_processes(ray_cluster: None, tmp_path: P
     grid = start_grid(plan, timeout_s=PATIENCE_S)
     try:
         program = Program(argv=(sys.executable, "-c", TAKE_TURNS, str(turned)), grace_ms=200)
-        request = JobRequest(program=program, nodes=2, limit_ms=120_000)
+        request = JobRequest(program=program, nodes=2, limit_ms=3_600_000)
         jobs = [answer.job_id for answer in grid.submit([("one", request), ("two", request)])]
         assert {the_end(grid, job_id).outcome for job_id in jobs} == {"finished"}
         machines = sorted(tmp_path.glob(f"grid/**/jobs/{jobs[0]}.1"))

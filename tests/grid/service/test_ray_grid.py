@@ -50,7 +50,7 @@ def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def shell(text: str, nodes: int = 1, **changes: Any) -> JobRequest:
     """Return a job that runs a line of shell."""
-    request = JobRequest(program=Program(argv=("sh", "-c", text), grace_ms=200), nodes=nodes, limit_ms=60_000)
+    request = JobRequest(program=Program(argv=("sh", "-c", text), grace_ms=200), nodes=nodes, limit_ms=3_600_000)
     return msgspec.structs.replace(request, **changes)
 
 
@@ -128,7 +128,7 @@ def test_a_running_job_is_cancelled_and_its_nodes_are_free(grid: Any) -> None:
 
 def test_a_job_is_ended_at_its_limit(grid: Any) -> None:
     """A job that runs longer than it may is ended, and says so."""
-    (answer,) = grid.submit([("long", shell("sleep 60", limit_ms=300))])
+    (answer,) = grid.submit([("long", shell("sleep 100000", limit_ms=300))])
     assert the_end(grid, answer.job_id).outcome == "limit"
 
 

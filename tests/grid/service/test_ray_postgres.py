@@ -48,7 +48,8 @@ def test_journals_in_postgresql_outlast_a_kill(ray_cluster: None, server: Server
     try:
         program = Program(argv=(*WRITES_ITS_OWN_STORY, str(history), "1"))
         requests = [
-            (f"job {k}", JobRequest(program=program, nodes=width, limit_ms=60_000)) for k, width in enumerate((5, 2, 6))
+            (f"job {k}", JobRequest(program=program, nodes=width, limit_ms=3_600_000))
+            for k, width in enumerate((5, 2, 6))
         ]
         jobs = [answer.job_id for answer in grid.submit(requests)]
         for name in ("grid", "site:north"):

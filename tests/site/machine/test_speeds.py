@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 import uuid
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gridweave.site.launch import Launch, Limits, MachineRules, NodePart, NodeTaskStarted, Rank
+from gridweave.site.launch import Launch, Limits, MachineRules, NodePart, NodeTaskEnded, NodeTaskStarted, Rank
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name, open_cgroups, parts_problem
@@ -97,23 +98,41 @@ async def test_a_limit_counts_work_at_the_speed_of_the_moment(machine: Machine, 
         await runner.start(machine.launch(*machine.python(BUSY), **limits))
         await runner.pace(1, 0, runs=True, speed=0.5)
         ended = await machine.ended(runner)
+        folder = task_folder(runner.root, (1, 0))
     assert (ended.outcome, ended.reason) == ("limit", "ended at its limit of 1 s")
-    assert ended.usage.wall_s > 1.9
-    assert ended.usage.cpu_s < 0.7 * ended.usage.wall_s
+    fast_ms, slow_ms = (times_of(folder, ended).get(speed, 0.0) for speed in (1.0, 0.5))
+    assert fast_ms + 0.5 * slow_ms > 900
+    assert 1000 * ended.usage.cpu_s < fast_ms + 0.7 * slow_ms + 100
 
 
 @pytest.mark.asyncio
 async def test_a_job_on_whole_nodes_keeps_its_processors_when_it_is_slowed(machine: Machine, groups: Cgroups) -> None:
     """What slows it are others on its nodes; its limit counts its work all the same."""
-    limits = {"limits": Limits(cpus=1.0), "groups": groups.paths, "limit_ms": 400, "grace_ms": 0}
+    limits = {"limits": Limits(cpus=1.0), "groups": groups.paths, "limit_ms": 2_000, "grace_ms": 0}
     async with machine.runner() as runner:
-        await runner.start(machine.launch("sleep", "60", **limits))
-        await runner.pace(1, 0, runs=True, speed=0.5)
+        await runner.start(machine.launch("sleep", "1000", **limits))
+        await runner.pace(1, 0, runs=True, speed=0.001)
         await machine.event(runner, NodeTaskStarted)
-        assert quota_of(groups.group(group_name(task_folder(runner.root, (1, 0))))) == 1.0
+        folder = task_folder(runner.root, (1, 0))
+        while len(rates_of(folder)) < 2:
+            await asyncio.sleep(LOOK_AGAIN_S)
+        assert quota_of(groups.group(group_name(folder))) == 1.0
+        await runner.pace(1, 0, runs=True, speed=1.0)
         ended = await machine.ended(runner)
     assert ended.outcome == "limit"
-    assert ended.usage.wall_s > 0.75
+    times = times_of(folder, ended)
+    assert times[1.0] + 0.001 * times[0.001] > 1_900
+
+
+def times_of(folder: Path, ended: NodeTaskEnded) -> dict[float, float]:
+    """Return for how many ms a task that has ended worked at each rate, by the log of its rates."""
+    lines = [line.split() for line in (folder / "rate").read_text(encoding="ascii").splitlines()]
+    assert ended.started_ms is not None
+    instants = [ended.started_ms, *(float(at_ms) for at_ms, _ in lines[1:]), ended.ended_ms]
+    times: dict[float, float] = {}
+    for (_, rate), (begin_ms, end_ms) in zip(lines, itertools.pairwise(instants), strict=True):
+        times[float(rate)] = times.get(float(rate), 0.0) + end_ms - begin_ms
+    return times
 
 
 def rates_of(folder: Path) -> list[float]:
