@@ -40,7 +40,7 @@ pytestmark = pytest.mark.asyncio
 HOST = "127.0.0.1"
 SECRET = b"the same at all sites"
 SMALL = ProbeLimits(bytes=1 << 20, timeout_ms=20_000)
-HASTY = ProbeLimits(bytes=1 << 26, timeout_ms=400, duration_ms=50)
+HASTY = ProbeLimits(bytes=1 << 26, timeout_ms=2_000, duration_ms=50)
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -454,10 +454,10 @@ async def test_a_silent_site_is_given_up(back: bool) -> None:
 
     prober = Prober(SECRET, limits=HASTY)
     async with listening(silent) as port:
-        with pytest.raises(UnavailableError, match="does not answer within 400 ms"):
+        with pytest.raises(UnavailableError, match="does not answer within 2 s"):
             await prober.bandwidth(HOST, port, back=back)
     async with impostor(silent) as port:
-        with pytest.raises(UnavailableError, match="does not answer within 400 ms"):
+        with pytest.raises(UnavailableError, match="does not answer within 2 s"):
             await prober.bandwidth(HOST, port, back=back)
     async with impostor(promising) as port:
         with pytest.raises(UnavailableError, match="too little data" if back else "does not answer"):
