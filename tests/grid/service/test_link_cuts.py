@@ -14,6 +14,7 @@ from gridweave.grid.api import JobQuery
 from gridweave.grid.backend import Backend
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import OWN_IDS, Accepted, JobRecord, JobRequest, Program
+from gridweave.site.service import link as link_module
 from gridweave.site.service.link import Link, LinkEnd
 from support.live_grids import linked_grid, write_secret
 from support.machine import PATIENCE_S
@@ -137,6 +138,11 @@ async def test_both_ends_know_of_the_cut_of_an_idle_link(tmp_path: Path, down: b
         await until(lambda: are((True, True)))
         grid.cut("alpha", "")
         await until(lambda: are((False, False)))
+
+
+def test_a_cut_of_an_idle_link_is_noticed_within_5_s() -> None:
+    """The next beat comes in time, and so does the time at which its answer is given up."""
+    assert link_module.BEAT_S + link_module._BEAT_ANSWER_S < 5.0
 
 
 @pytest.mark.asyncio
