@@ -28,6 +28,7 @@ from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.service import backend as backend_module
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
 from gridweave.grid.service.cluster import SitePlan
@@ -58,6 +59,9 @@ from support.web import Wire
 
 SITES = (("north", (2, 2)), ("south", (2,)))
 """The default sites, each with the nodes of its machines."""
+
+PATIENT_LOOK_S = 0.9 * CALL_S
+"""Replaces `backend.LOOK_S`, the short wait for each site's answer, which a busy machine may exceed."""
 
 
 class LocalGrid:
@@ -125,10 +129,12 @@ class LocalGrid:
         self.desks: dict[str, SiteQueries] = {}
         self.agents: dict[str, AgentDriver] = {}
         self._doors: dict[str, Door] = {}
+        self._patience = mock.patch.object(backend_module, "LOOK_S", PATIENT_LOOK_S)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> LocalGrid:
         """Start the grid."""
+        self._patience.start()
         for settings in self.settings:
             for agent in settings.machines:
                 await self._start_agent(settings.name, agent.name)
@@ -210,6 +216,7 @@ class LocalGrid:
 
     async def __aexit__(self, *_: object) -> None:
         """End the running jobs and stop the grid."""
+        self._patience.stop()
         for agent in self.agents.values():
             await agent.end_all()
         for task in self._tasks:

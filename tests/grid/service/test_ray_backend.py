@@ -14,6 +14,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import JobQuery, OutputPart
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import OWN_IDS, Accepted, After, Declined, JobRecord, JobRequest, Program
+from support.live_grids import PATIENT_LOOK_S
 from support.machine import PATIENCE_S
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -38,10 +39,11 @@ def grid(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def backend(grid: Any) -> Any:
-    """Return a backend that knows nothing but the namespace."""
+def backend(grid: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a backend that knows nothing but the namespace, and has patience with sites on a busy machine."""
     from gridweave.grid.service.backend import RayBackend
 
+    monkeypatch.setattr("gridweave.grid.service.backend.LOOK_S", PATIENT_LOOK_S)
     return RayBackend(grid.plan.namespace)
 
 
