@@ -162,7 +162,7 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
         until(lambda: served.is_shown("grid", "grid"))
         ran, go = served.folder / "ran", served.folder / "go"
         line = f"echo x >> {ran}; while [ ! -e {go} ]; do sleep 0.1; done"
-        waits = grid.submit(["sh", "-c", line], nodes=4, limit="10m")
+        waits = grid.submit(["sh", "-c", line], nodes=4, limit="5h")
         until(lambda: waits.record().state == "running")
         served.kill_all("grid")
     # The grid is away: a site's own users go on, by the site's gateway.

@@ -61,7 +61,7 @@ def test_the_kernel_is_told_what_each_job_may_use(ray_cluster: None, tmp_path: P
     def job(*parts: float) -> JobRequest:
         program = Program(argv=(sys.executable, "-c", WATCH, str(tmp_path), *map(str, parts)), grace_ms=200)
         needs = Resources(cpu_need=1.0, memory=0.4)
-        return JobRequest(program=program, limit_ms=int(PATIENCE_S * 1000), resources=needs)
+        return JobRequest(program=program, limit_ms=7_200_000, resources=needs)
 
     try:
         (first,) = grid.submit([("first", job(1.0, 0.5))])

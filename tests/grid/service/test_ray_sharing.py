@@ -42,7 +42,7 @@ def test_a_pair_runs_on_one_node_and_explain_and_record_say_so(ray_cluster: None
 
     def job(needs: str) -> JobRequest:
         program = Program(argv=(sys.executable, "-c", SAY, str(tmp_path)), grace_ms=200)
-        return JobRequest(program=program, limit_ms=120_000, resources=parse_resources("resources", needs))
+        return JobRequest(program=program, limit_ms=7_200_000, resources=parse_resources("resources", needs))
 
     def record(job_id: int) -> JobRecord:
         return grid.records([job_id])[0]
@@ -61,7 +61,7 @@ def test_a_pair_runs_on_one_node_and_explain_and_record_say_so(ray_cluster: None
         ends = [the_end(grid, job_id) for job_id in jobs]
     finally:
         grid.stop()
-    text = f"on nodes shared with job {jobs[0]}: 2 min 34 s instead of 2 min (factor 1.28)"
+    text = f"on nodes shared with job {jobs[0]}: 2 h 34 min instead of 2 h (factor 1.28)"
     assert [each.sharing.now for each in found if each.sharing] == [(jobs[1],), (jobs[0],)]
     assert found[1].sharing is not None
     assert found[1].sharing.text == forecast.reason == text
