@@ -182,7 +182,7 @@ class Hosts:
 
         async def hand_in(grid: Client) -> list[int]:
             jobs = [
-                await grid.submit(argv, nodes=width, limit="5m", key=f"{name} {number}")
+                await grid.submit(argv, nodes=width, limit="1h", key=f"{name} {number}")
                 for number, width in enumerate(widths)
             ]
             while not self.wrote(jobs):

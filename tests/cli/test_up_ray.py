@@ -71,7 +71,7 @@ def run_job(*argv: str, nodes: int) -> tuple[str, tuple[tuple[str, int], ...]]:
     async def work() -> Any:
         state = state_now()
         async with Client(state.url, token=state.token) as grid:
-            job = await grid.submit(list(argv), nodes=nodes, limit="2m")
+            job = await grid.submit(list(argv), nodes=nodes, limit="2h")
             return await job.done(timeout_s=PATIENCE_S)
 
     record = asyncio.run(work())

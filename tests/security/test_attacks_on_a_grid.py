@@ -277,7 +277,7 @@ def test_memory_of_one_job_is_its_own(grid: OthersGrid) -> None:
     """A job over its memory ends with that reason; one beside it, and the service, go on."""
     pids = {process.pid for process in grid.state.processes}
     with SyncClient(grid.state.url, token=grid.tokens["bob"]) as client:
-        beside = client.submit(["sleep", "1000"], nodes=1, limit="10m", site="north")
+        beside = client.submit(["sleep", "100000"], nodes=1, limit="10h", site="north")
         record, _ = grid.run("alice", PYTHON, "-c", "b = bytearray(3 << 30)")
         assert (record.outcome, record.reason.partition("out of memory")[1]) == ("failed", "out of memory")
         _until(lambda: beside.record().state == "running")

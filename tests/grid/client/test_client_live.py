@@ -22,29 +22,29 @@ print(os.environ["SLURM_JOB_ID"], os.environ["GRIDWEAVE_SIZE"], sys.argv[1:])
 
 
 async def _use(grid: Client) -> None:
-    assert await grid.map("math:sqrt", range(12), limit="1m", at_once=6) == [number**0.5 for number in range(12)]
+    assert await grid.map("math:sqrt", range(12), limit="1h", at_once=6) == [number**0.5 for number in range(12)]
 
     text = "for i in 1 2 3; do echo $i of $GRIDWEAVE_RANK; done"
-    job = await grid.submit(["sh", "-c", text], nodes=5, limit="1m", name="wide")
+    job = await grid.submit(["sh", "-c", text], nodes=5, limit="1h", name="wide")
     assert [line async for line in job.logs(follow=True, rank=4)] == ["1 of 4", "2 of 4", "3 of 4"]
     record = await job.check()
     assert sum(nodes for _, nodes in record.places) == 5
     assert len(record.places) == 2, "it is wider than any site"
 
     argv = shipped(("a b", "it's"), SCRIPT, preamble=slurm_lines("job.py"), output=None, error=None, name="job.py")
-    script = await grid.submit(argv, limit="1m")
+    script = await grid.submit(argv, limit="1h")
     await script.check()
     assert (await script.output()).decode() == f"{script.id} 1 ['a b', \"it's\"]\n"
 
     with pytest.raises(JobFailedError, match="ValueError") as caught:
-        await grid.map("math:sqrt", [-1], limit="1m")
+        await grid.map("math:sqrt", [-1], limit="1h")
     assert caught.value.exit_code == 1
     assert "Traceback" in caught.value.stderr_tail
 
-    first, raised, last = await grid.map("math:sqrt", [4, -1, 16], limit="1m", pack=3, return_exceptions=True)
+    first, raised, last = await grid.map("math:sqrt", [4, -1, 16], limit="1h", pack=3, return_exceptions=True)
     assert (first, str(raised).partition(": ")[2], last) == (2.0, "item 1: ValueError: math domain error", 4.0)
     ignored, killed, behind = await grid.map(
-        "signal:raise_signal", [signal.SIGCHLD, signal.SIGKILL, 0], limit="1m", pack=3, return_exceptions=True
+        "signal:raise_signal", [signal.SIGCHLD, signal.SIGKILL, 0], limit="1h", pack=3, return_exceptions=True
     )
     assert (ignored, killed) == (None, behind), "what a dying process had done is kept"
     assert "rank 0 was ended by SIGKILL" in str(killed)
