@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+from support.machine import PATIENCE_S
+
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
@@ -256,7 +258,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")
 
 
-_TIMEOUT_MS = 60_000
+_TIMEOUT_MS = 1000 * PATIENCE_S
 """Long enough for a busy machine; a page that works never takes this long."""
 
 
@@ -291,7 +293,7 @@ async def a_browser() -> AsyncIterator[Browser]:
     # Chromium's sandbox does not work for root, and tests of the launcher run as root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=_TIMEOUT_MS)
         try:
             yield browser
         finally:

@@ -14,6 +14,7 @@ from gridweave.grid.gateway.openapi import describe
 from gridweave.grid.gateway.problems import KINDS, URN
 from gridweave.grid.gateway.routes import ROUTES
 from support.gateway import FakeBackend, a_job, make_tokens, serving
+from support.machine import PATIENCE_S
 
 # Streams have no end that a tool for requests and answers would wait for; they have tests of their own.
 CONFIG = """
@@ -98,6 +99,8 @@ async def test_schemathesis_finds_nothing(tmp_path: Path, choice: str) -> None:
             "examples,coverage,fuzzing",
             "--suppress-health-check",
             "all",
+            "--request-timeout",
+            str(PATIENCE_S),
         ]
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -110,7 +113,7 @@ async def test_schemathesis_finds_nothing(tmp_path: Path, choice: str) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        printed, _ = await asyncio.wait_for(process.communicate(), 600)
+        printed, _ = await asyncio.wait_for(process.communicate(), 5 * PATIENCE_S)
     assert process.returncode == 0, printed.decode()[-8000:]
     # It does not ask for the description itself again.
     asked = [route.name for route in ROUTES if not route.path.startswith(("/v1/events", "/openapi.json"))]
