@@ -70,10 +70,10 @@ def shared_ms(done: LiveRun) -> list[int]:
 
 
 def check_slower_together(done: LiveRun, least_loss: float) -> None:
-    """Check that jobs lost at least this fraction of the time in which their processes and other jobs ran.
+    """Check that each job lost at least the fraction `least_loss` of the time that it ran together with others.
 
-    Jobs for which this time is short are not checked. A job holds its nodes before its processes start, too; there it
-    has nothing to lose.
+    The time before its processes started does not count, although the job already held its nodes. Jobs that ran
+    together with others for less than half of the time that they need alone are not checked.
     """
     run_ms = done.live.workload.run_ms
     together_ms = shared_ms(done) - done.longer_ms
