@@ -199,7 +199,7 @@ class Workload(MadeAnew):
     def _check_chunks(self) -> None:
         chunk = self.columns["chunk"].astype(np.int64)
         self.refuse("chunk", (chunk < -1) | (chunk >= len(self.chunks)), f"is not -1 to {len(self.chunks) - 1}")
-        per_node = np.array([each.per_node or 1 for each in self.chunks] + [1], np.int64)[chunk]
+        per_node = np.array([chunk.per_node or 1 for chunk in self.chunks] + [1], np.int64)[chunk]
         self.refuse("width", self.width % per_node != 0, "is not a multiple of its chunks per node")
 
     def _check_order(self, n: int) -> None:

@@ -94,7 +94,7 @@ def _whole_nodes(nodes: NodeArrays, job: Job, suits: npt.NDArray[np.bool_]) -> _
 def _short_resource(
     nodes: NodeArrays, columns: tuple[str, ...], job: Job, slot: int, suits: npt.NDArray[np.bool_]
 ) -> _Amount:
-    """Return the scarcest resource of which too little is free, or else the room for chunks."""
+    """Return the scarcest resource of which too little is free, or else how many chunks fit."""
     request, per_unit = nodes.request[slot], int(nodes.chunks[slot])
     needed = request * (job.width // per_unit)
     total, free, later = (amounts[suits].sum(axis=0) for amounts in (nodes.total, nodes.free, nodes.later))
@@ -104,13 +104,15 @@ def _short_resource(
         what = {"cores": "cores", "memory_mb": "memory", "gpus": "GPUs"}.get(columns[column], columns[column])
         text = amount_text(columns[column], int(needed[column]))
         return _Amount(what, text, int(total[column]), int(free[column]), int(later[column]))
-    each = " and ".join(amount_text(name, int(n) // per_unit) for name, n in zip(columns, request, strict=True) if n)
-    room = (
+    amounts_text = " and ".join(
+        amount_text(name, int(n) // per_unit) for name, n in zip(columns, request, strict=True) if n
+    )
+    fitting = (
         int(units_that_fit(nodes, amounts, np.int64(slot))) * per_unit
         for amounts in (nodes.total, nodes.free, nodes.later)
     )
-    chunks = f"{job.width} chunks of {each} each" if job.width > 1 else f"1 chunk of {each}"
-    return _Amount("nodes with room", chunks, *room)
+    chunks = f"{job.width} chunks of {amounts_text} each" if job.width > 1 else f"1 chunk of {amounts_text}"
+    return _Amount("nodes with enough of everything", chunks, *fitting)
 
 
 def _until(state: SiteState, nodes: NodeArrays, slot: int, short: _Amount, fit_ms: int, now_ms: int) -> str:

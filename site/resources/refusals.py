@@ -40,7 +40,7 @@ def why_never_on(kinds: Sequence[NodeKind], width: int, chunk: Chunk | msgspec.U
     if chunk.is_whole:
         which = " with the labels that it asks for" if chunk.labels or chunk.gpu_type else ""
         return f"it needs {width} nodes{which} and the site has {most}"
-    return f"it needs {width} chunks and the idle site has room for {most}"
+    return f"it needs {width} chunks and {most} fit on the idle site"
 
 
 def most_chunks(kinds: Sequence[NodeKind], chunk: Chunk) -> int:
@@ -69,10 +69,10 @@ def _why_no_kind(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
     for name, amount in chunk.others:
         if amount and name not in columns:
             yield f"no node has {name!r}"
-    known = {*chunk.labels} <= labels and chunk.gpu_type in ("", *types)
-    if known and not any(chunk.suits(kind) for kind in kinds):
-        wanted = [*chunk.labels, *([f"GPUs of type {chunk.gpu_type}"] if chunk.gpu_type else [])]
-        yield f"no node has all of {', '.join(wanted)}"
+    all_exist = {*chunk.labels} <= labels and chunk.gpu_type in ("", *types)
+    if all_exist and not any(chunk.suits(kind) for kind in kinds):
+        asked = [*chunk.labels, *([f"GPUs of type {chunk.gpu_type}"] if chunk.gpu_type else [])]
+        yield f"no node has all of {', '.join(asked)}"
 
 
 def _why_no_node(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
