@@ -412,7 +412,7 @@ def _units_in_amounts(nodes: NodeArrays, slot: Int, leaving: Int, node: Int, uni
 @kernel_part
 def _most_units(plan: NodePlan, slot: Int, node: Int, start_ms: Int, end_ms: Int) -> Int:
     """Return the largest number of a job's units that fit on a node at any time between start and end."""
-    most = np.int64(0)
+    most: Int = 0
     number = _step_before(plan, node, start_ms)
     while number != NO_STEP and plan.steps[number].start_ms < end_ms:
         most = max(most, units_in_row(plan.nodes, plan.amounts, number, slot, node))
