@@ -53,19 +53,20 @@ def with_chunks(workload: Workload, load: float, seed: int = 1) -> Workload:
 
 
 def main() -> None:
-    """Print the speed under EASY for several loads."""
+    """Print the speed under EASY and conservative backfilling for several loads."""
     whole = load_workload(Path(sys.argv[1]), nodes=NODES)[0]
     for load in (0.6, 0.75, 0.9):
         jobs = with_chunks(whole, load)
-        for placement in ("best-fit", "first-fit"):
-            policy = SitePolicy(placement=placement)
+        for backfill, placement in (("easy", "best-fit"), ("easy", "first-fit"), ("conservative", "best-fit")):
+            policy = SitePolicy(backfill=backfill, placement=placement)
             one_site.prepared = watch = Stopwatch()  # type: ignore[assignment]
             result = simulate(jobs, KINDS, policy)  # compiles
             watch.seconds = 0.0
             result = simulate(jobs, KINDS, policy)
             mean, most = waiting(result)
             speed = f"{len(jobs) / watch.seconds:9,.0f} jobs/s"
-            print(f"load {load:.2f} {placement:9} {speed}, {mean:6.1f} waiting on average, at most {most}", flush=True)
+            queue = f"{mean:6.1f} waiting on average, at most {most}"
+            print(f"load {load:.2f} {backfill:12} {placement:9} {speed}, {queue}", flush=True)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class PlannedNodes(CountedNodes):
     def add(self, nodes: int) -> bool:
         """Make space for a job or reservation that can hold this many nodes; return whether the arrays were replaced.
 
-        A negative number is for one that leaves.
+        A negative number is for a job or reservation that leaves.
         """
         self._entries += nodes
         if self._entries <= len(self.arrays.entries):
@@ -88,11 +88,11 @@ class PlannedNodes(CountedNodes):
 
     # Reservations: `place` is the index in `Plan.reservations`.
 
-    def reorder(self, places: Ints) -> None:
-        """Sort the reservations: the new list consists of those at these places of the old list."""
-        kept = self.plan.reserved[places], self.plan.has_begun[places]
+    def reorder(self, order: Ints) -> None:
+        """Sort the reservations: the new list consists of these indexes of the old list."""
+        kept = self.plan.reserved[order], self.plan.has_begun[order]
         self.plan.reserved[:], self.plan.has_begun[:] = False, False
-        self.plan.reserved[: len(places)], self.plan.has_begun[: len(places)] = kept
+        self.plan.reserved[: len(order)], self.plan.has_begun[: len(order)] = kept
 
     def begin_reservation(self, place: int, width: int) -> NodeIntervals | None:
         """Give a reservation its planned nodes, or else idle nodes that are not reserved, with the lowest numbers.

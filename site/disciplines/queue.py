@@ -247,16 +247,16 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         assert self._plan is not None, "a reservation in a queue"
         entries = self._plan.reservations
         entries[count] = (start_ms, end_ms, width, reservation_id)
-        places = np.argsort(entries[: count + 1], order=["start_ms", "reservation_id"])
-        entries[: count + 1] = entries[: count + 1][places]
+        order = np.argsort(entries[: count + 1], order=["start_ms", "reservation_id"])
+        entries[: count + 1] = entries[: count + 1][order]
         self._state.counters[0]["n_reservations"] = count + 1
         times = np.int64(start_ms), np.int64(end_ms)
         if self._planned is not None:
-            self._planned.reorder(places)
+            self._planned.reorder(order)
             if self._planned.add(width):
                 self._rules = self._made_rules()
             if self._planned.plan.is_used[0]:
-                place = np.int64(places.tolist().index(count))
+                place = np.int64(order.tolist().index(count))
                 choose_reserved(self._planned.plan, place, np.int64(width), *times)
                 occupy_reserved(self._planned.plan, place, *times)
                 return

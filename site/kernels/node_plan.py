@@ -34,6 +34,9 @@ from gridweave.site.kernels.state import NEVER_MS
 NO_STEP = np.int64(-1)
 """Ends a list of steps."""
 
+RESERVATION = np.int64(-1)
+"""Stands for the slot of a job if a reservation occupies a node."""
+
 STEP = np.dtype([("start_ms", np.int64), ("next", np.int64)], align=True)
 """A step of a node, and its next step; or an unused step, and the next unused step."""
 
@@ -214,17 +217,26 @@ def _join_equal(plan: NodePlan, node: Int, until_ms: Int) -> None:
 @kernel
 def occupy_entries(plan: NodePlan, slot: Int, start_ms: Int, end_ms: Int, sign: Int) -> None:
     """Subtract what a job's entries take between start and end from the plan, or add it back (``sign`` -1)."""
-    nodes = plan.nodes
-    number = nodes.first[slot]
+    number = plan.nodes.first[slot]
     while number != NO_ENTRY:
-        node, units = nodes.entries[number].node, nodes.entries[number].units
-        step, last = _step_at(plan, node, start_ms), _step_at(plan, node, end_ms)
-        while step != last:
-            for column in range(plan.amounts.shape[1]):
-                plan.amounts[step, column] -= sign * amount(nodes, slot, node, units, column)
-            step = plan.steps[step].next
-        _join_equal(plan, node, end_ms)
-        number = nodes.entries[number].next
+        entry = plan.nodes.entries[number]
+        _occupy_node(plan, entry.node, slot, entry.units, start_ms, end_ms, sign)
+        number = entry.next
+
+
+@kernel
+def _occupy_node(plan: NodePlan, node: Int, slot: Int, units: Int, start_ms: Int, end_ms: Int, sign: Int) -> None:
+    """Subtract a job's units on a node between start and end from the plan; a `RESERVATION` takes the whole node."""
+    step, last = _step_at(plan, node, start_ms), _step_at(plan, node, end_ms)
+    while step != last:
+        for column in range(plan.amounts.shape[1]):
+            if slot == RESERVATION:
+                taken = plan.nodes.total[node, column]
+            else:
+                taken = amount(plan.nodes, slot, node, units, column)
+            plan.amounts[step, column] -= sign * taken
+        step = plan.steps[step].next
+    _join_equal(plan, node, end_ms)
 
 
 @kernel
@@ -238,10 +250,10 @@ def keep_reserved(plan: NodePlan, reservations: Records) -> None:
         if _has_nodes(plan, place):
             occupy_reserved(plan, place, reservations[place].start_ms, reservations[place].end_ms)
     for place in range(len(reservations)):
-        one = reservations[place]
+        start_ms, end_ms = reservations[place].start_ms, reservations[place].end_ms
         if not _has_nodes(plan, place):
-            choose_reserved(plan, place, one.width, one.start_ms, one.end_ms)
-            occupy_reserved(plan, place, one.start_ms, one.end_ms)
+            choose_reserved(plan, place, reservations[place].width, start_ms, end_ms)
+            occupy_reserved(plan, place, start_ms, end_ms)
 
 
 @kernel
@@ -284,12 +296,7 @@ def occupy_reserved(plan: NodePlan, place: Int, start_ms: Int, end_ms: Int) -> N
     """Take a reservation's nodes out of the plan between start and end."""
     for node in range(len(plan.first)):
         if plan.reserved[place, node]:
-            step, last = _step_at(plan, node, start_ms), _step_at(plan, node, end_ms)
-            while step != last:
-                for column in range(plan.amounts.shape[1]):
-                    plan.amounts[step, column] -= plan.nodes.total[node, column]
-                step = plan.steps[step].next
-            _join_equal(plan, node, end_ms)
+            _occupy_node(plan, node, RESERVATION, 1, start_ms, end_ms, 1)
 
 
 @kernel_part
@@ -406,7 +413,7 @@ def _units_in_amounts(nodes: NodeArrays, slot: Int, leaving: Int, node: Int, uni
 @kernel_part
 def _most_units(plan: NodePlan, slot: Int, node: Int, start_ms: Int, end_ms: Int) -> Int:
     """Return the largest number of a job's units that fit on a node at any time between start and end."""
-    most = np.int64(0)
+    most: Int = 0
     number = _step_before(plan, node, start_ms)
     while number != NO_STEP and plan.steps[number].start_ms < end_ms:
         most = max(most, units_in_row(plan.nodes, plan.amounts, number, slot, node))
