@@ -132,18 +132,18 @@ async def _sized(
     sites = await grid.sites() if any(asks_for_parts(options) for options, _ in parts) else []
     problems: list[object] = []
     ignored: list[str] | None = [] if ignore_unsupported else None
-    found = []
+    sized_parts = []
     for options, work in parts:
         counts_resources = any(site.kinds for site in sites if options.get("site", site.name) == site.name)
         try:
-            found.append((sized(options, work, counts_resources=counts_resources, ignored=ignored), work))
+            sized_parts.append((sized(options, work, counts_resources=counts_resources, ignored=ignored), work))
         except ProblemsError as error:
             problems += error.problems
     if problems:
         raise ProblemsError(problems)
     for line in ignored or ():
         say(f"warning: {line}")
-    return found
+    return sized_parts
 
 
 async def _send(
@@ -298,7 +298,7 @@ def _work(
     unread += unread_lines(text, command[0])
     name = "stdin" if name == "-" else name
     argv = tuple(command[1:])
-    work = NamedProgram(name=name, argv=argv, script=text, of_slurm=parsed.of_slurm, places=parsed.places)
+    work = NamedProgram(name=name, argv=argv, script=text, of_slurm=parsed.of_slurm, lines=parsed.lines)
     return work, parsed.options
 
 
