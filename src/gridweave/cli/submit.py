@@ -25,13 +25,18 @@ from gridweave.errors import InputError, JobFailedError, OptionError, ProblemsEr
 from gridweave.grid.client.job_options import SubmitOptions
 from gridweave.grid.client.options import OPTIONS, flag, joined, read_flags
 from gridweave.ranges import ranges_text
+from gridweave.site.resources.chunks import chunks_on
 from gridweave.site.resources.text import size_text
 from gridweave.site.times import run_time_ms, span_text
 
 if TYPE_CHECKING:
+    from msgspec import UnsetType
+
     from gridweave.cli.submit_options import NamedProgram
+    from gridweave.grid.api import SiteInfo
     from gridweave.grid.client.client import Client, JobHandle
     from gridweave.site.job import JobRecord, JobRequest
+    from gridweave.site.resources.chunks import Chunk
 
 _AFTER_DASHES = "gridweave.after_dashes"
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
@@ -203,12 +208,21 @@ async def _new_jobs(
 async def _per_job(grid: Client, options: SubmitOptions) -> int:
     """Return how many array tasks of a packed array go into one job; by default the array has two jobs per node."""
     from gridweave.cli.submit_options import tasks_per_job
+    from gridweave.grid.client.chunk_options import requested_chunk
 
     if "pack_size" in options:
         return options["pack_size"]
-    sites = await grid.sites()
-    nodes = sum(site.nodes if options.get("site") == site.name else site.for_grid for site in sites)
-    return tasks_per_job(len(options["indexes"].indexes), max(nodes // options.get("nodes", 1), 1))
+    chunk = requested_chunk(options)
+    sites = [(site, site.nodes if options.get("site") == site.name else site.for_grid) for site in await grid.sites()]
+    chunks = sum(_chunks_at(site, nodes, chunk) for site, nodes in sites)
+    return tasks_per_job(len(options["indexes"].indexes), max(chunks // options.get("nodes", 1), 1))
+
+
+def _chunks_at(site: SiteInfo, nodes: int, chunk: Chunk | UnsetType) -> int:
+    """Return how many chunks fit on this many nodes of a site; without chunks or kinds, whole nodes count."""
+    if not chunk or not site.kinds:
+        return nodes
+    return sum(kind.count * chunks_on(chunk, kind) for kind in site.kinds) * nodes // max(site.nodes, 1)
 
 
 def _key(key: str, request: JobRequest) -> str:
