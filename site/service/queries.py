@@ -39,7 +39,7 @@ from gridweave.site.query_messages import (
     MachineInfo,
     Queue,
     QueuedJob,
-    ResourceUse,
+    ResourceAmount,
     SiteInfo,
     SiteNames,
     matches,
@@ -385,13 +385,13 @@ class SiteQueries(Queries[SiteDriver]):
             amounts=tuple(self._amounts()),
         )
 
-    def _amounts(self) -> Iterator[ResourceUse]:
+    def _amounts(self) -> Iterator[ResourceAmount]:
         """Yield the use of each resource that the site counts."""
         core, kinds = self.driver.site.core.site, counted_kinds(self.driver.settings.policy)
         if kinds:
             jobs, nodes_of = {run.job.job_id: run.job for run in core.running()}, dict(core.occupied())
             held = ((job.chunk or WHOLE_NODE, job.width, nodes_of[job_id]) for job_id, job in jobs.items())
-            yield from (ResourceUse(*row) for row in resource_use(kinds, held))
+            yield from (ResourceAmount(*row) for row in resource_use(kinds, held))
 
     async def forecasts(self, job_ids: list[int]) -> list[Forecast]:
         """Return the forecasts of waiting jobs, as many as can be computed within `EXPLAIN_S`."""
