@@ -79,11 +79,6 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return any(level.evicts for level in self.levels)
 
     @property
-    def kinds(self) -> tuple[NodeKind, ...]:
-        """The kinds of the site's nodes; empty if jobs get whole nodes."""
-        return self.under.kinds
-
-    @property
     def label(self) -> str:
         """The name of the policy in tables and plots; policies that schedule differently have different names."""
         words = [self.under.label, levels_text(self.levels)]
