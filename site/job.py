@@ -658,7 +658,7 @@ def request_problem(request: JobRequest) -> str | None:
         or _batch_problem(request)
         or forms_problem(request.nodes, request.forms)
         or _needs_problem(request)
-        or chunk_problem(request.chunk, request.nodes, has_forms=bool(request.forms))
+        or chunk_problem(request.chunk, request.nodes, with_forms=bool(request.forms))
         or next((problem for form in (None, *request.forms) if (problem := _command_problem(request, form))), None)
     )
 

@@ -187,7 +187,7 @@ class JobProgress(msgspec.Struct, frozen=True):
     worked_ms: int
 
 
-class ResourceUse(msgspec.Struct, frozen=True):
+class ResourceAmount(msgspec.Struct, frozen=True):
     """How much of a resource a site's nodes have, and how much running jobs hold.
 
     Attributes
@@ -254,7 +254,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
         Last warning or error in the site's log, shown for a day and only to operators.
     kinds : tuple of NodeKind
         Kinds of the site's nodes, if it counts cores, memory and GPUs; empty: it gives out whole nodes.
-    amounts : tuple of ResourceUse
+    amounts : tuple of ResourceAmount
         What the nodes have, and how much of it running jobs hold, for each resource that the site counts.
     """
 
@@ -277,7 +277,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     fault: LoggedFault | None = None
     kinds: tuple[NodeKind, ...] = ()
-    amounts: tuple[ResourceUse, ...] = ()
+    amounts: tuple[ResourceAmount, ...] = ()
 
 
 class GivenUp(msgspec.Struct, frozen=True):

@@ -108,16 +108,16 @@ def in_chunks(options: SubmitOptions) -> SubmitOptions:
     8
     """
     problems: list[OptionError] = []
-    found: dict[str, Any] = {"labels": _labels(options, problems)} if "constraint" in options else {}
+    derived: dict[str, Any] = {"labels": _labels(options, problems)} if "constraint" in options else {}
     if not _is_whole(options):
-        found |= _chunk(options, problems)
+        derived |= _chunk(options, problems)
     elif "slurm_nodes" in options:
-        found["nodes"] = options["slurm_nodes"]
+        derived["nodes"] = options["slurm_nodes"]
     if problems:
         raise ProblemsError(problems)
-    whole_nodes = options.get("nodes", found.get("nodes", 1))
-    found["slurm_variables"] = _variables(options, found.pop("fixed_nodes", whole_nodes))
-    return _without_sizes(options, found)
+    whole_nodes = options.get("nodes", derived.get("nodes", 1))
+    derived["slurm_variables"] = _variables(options, derived.pop("fixed_nodes", whole_nodes))
+    return _without_sizes(options, derived)
 
 
 def in_whole_nodes(options: SubmitOptions, ignored: list[str] | None) -> SubmitOptions:
@@ -142,19 +142,19 @@ def in_whole_nodes(options: SubmitOptions, ignored: list[str] | None) -> SubmitO
     if ignored is not None:
         ignored += sorted(lost)
     nodes = options.get("slurm_nodes", options.get("tasks"))
-    found: dict[str, Any] = {} if nodes is None else {"nodes": nodes}
+    derived: dict[str, Any] = {} if nodes is None else {"nodes": nodes}
     passed = [f"{name}={options[key]}" for key, name in PASSED_ON.items() if key in options and key not in lost]  # type: ignore[literal-required]
     if passed:
-        found["batch_options"] = (*passed, *options.get("batch_options", ()))
+        derived["batch_options"] = (*passed, *options.get("batch_options", ()))
         options = SubmitOptions(**options)
         options.pop("batch_options", None)
-    found["slurm_variables"] = _variables(options, options.get("nodes", nodes or 1))
-    return _without_sizes(options, found)
+    derived["slurm_variables"] = _variables(options, options.get("nodes", nodes or 1))
+    return _without_sizes(options, derived)
 
 
-def _without_sizes(options: SubmitOptions, found: dict[str, Any]) -> SubmitOptions:
+def _without_sizes(options: SubmitOptions, derived: dict[str, Any]) -> SubmitOptions:
     own = {key: value for key, value in options.items() if key not in _KEYS}
-    return cast("SubmitOptions", found | own)
+    return cast("SubmitOptions", derived | own)
 
 
 def _is_whole(options: SubmitOptions) -> bool:
@@ -177,17 +177,17 @@ def _chunk(options: SubmitOptions, problems: list[OptionError]) -> dict[str, Any
         chunk = task
     else:
         chunk, width, per_node = task.times(count).plus(node), layout.tasks // count, 1
-    found: dict[str, Any] = {"nodes": width, "cores": chunk.cores}
+    derived: dict[str, Any] = {"nodes": width, "cores": chunk.cores}
     if chunk.memory_bytes:
-        found["memory"] = f"{_mb(chunk.memory_bytes)}MB"
+        derived["memory"] = f"{_mb(chunk.memory_bytes)}MB"
     if chunk.gpus:
-        found["gpus"] = ":".join([*gpu_types, str(chunk.gpus)])
+        derived["gpus"] = ":".join([*gpu_types, str(chunk.gpus)])
     if chunk.others:
-        found["gres"] = dict(chunk.others)
+        derived["gres"] = dict(chunk.others)
     is_fixed = node is not None or "slurm_nodes" in options or "tasks_per_node" in options
     if is_fixed and per_node:
-        found["per_node"] = per_node
-    return found | {"fixed_nodes": layout.nodes if is_fixed else None}
+        derived["per_node"] = per_node
+    return derived | {"fixed_nodes": layout.nodes if is_fixed else None}
 
 
 def _layout(options: SubmitOptions, problems: list[OptionError]) -> Layout:
@@ -251,14 +251,14 @@ _GPU_KEYS = ("slurm_gpus_per_task", "slurm_gpus", "slurm_gpus_per_node")
 
 def _gpus(options: SubmitOptions, layout: Layout, gpu_types: set[str], problems: list[OptionError]) -> tuple[int, int]:
     """Return the GPUs of each task and of each node, one of them 0, and add the type of the GPUs to ``gpu_types``."""
-    found = [(key, cast("dict[str, Any]", options)[key]) for key in _GPU_KEYS if key in options]
-    found += [("slurm_gres", text) for name, text in _gres_parts(options) if name == "gpu"]
-    if len(found) > 1:
+    derived = [(key, cast("dict[str, Any]", options)[key]) for key in _GPU_KEYS if key in options]
+    derived += [("slurm_gres", text) for name, text in _gres_parts(options) if name == "gpu"]
+    if len(derived) > 1:
         names = "--gpus, --gpus-per-node, --gpus-per-task and --gres=gpu"
-        problems.append(OptionError(found[-1][0], f"asks for GPUs a second time; give only one of {names}"))
-    if not found:
+        problems.append(OptionError(derived[-1][0], f"asks for GPUs a second time; give only one of {names}"))
+    if not derived:
         return 0, 0
-    key, text = found[0]
+    key, text = derived[0]
     try:
         number, gpu_type = parse_gpus(key, text)
     except OptionError as error:
@@ -286,14 +286,14 @@ def _gres_parts(options: SubmitOptions) -> Iterator[tuple[str, str]]:
 
 
 def _others(options: SubmitOptions, problems: list[OptionError]) -> tuple[tuple[str, int], ...]:
-    found: dict[str, int] = {}
+    derived: dict[str, int] = {}
     for name, number in _gres_parts(options):
         if name != "gpu":
             try:
-                found |= [parse_gres("slurm_gres", f"{name}:{number}")]
+                derived |= [parse_gres("slurm_gres", f"{name}:{number}")]
             except OptionError as error:
                 problems.append(error)
-    return tuple(sorted(found.items()))
+    return tuple(sorted(derived.items()))
 
 
 def _labels(options: SubmitOptions, problems: list[OptionError]) -> tuple[str, ...]:
@@ -308,7 +308,7 @@ def _variables(options: SubmitOptions, nodes: int | None) -> dict[str, str]:
     """Return the variables that Slurm sets in a job; without the number of nodes if it is not fixed."""
     per_cpu, per_node = (_memory(options, key, []) >> 20 for key in ("slurm_memory_per_cpu", "slurm_memory"))
     tasks = options.get("tasks", (nodes or 1) * options.get("tasks_per_node", 1))
-    found = {
+    derived = {
         "SLURM_NNODES": nodes,
         "SLURM_JOB_NUM_NODES": nodes,
         "SLURM_NTASKS": tasks,
@@ -317,4 +317,4 @@ def _variables(options: SubmitOptions, nodes: int | None) -> dict[str, str]:
         "SLURM_MEM_PER_CPU": per_cpu or None,
         "SLURM_MEM_PER_NODE": per_node or None,
     }
-    return {name: str(value) for name, value in found.items() if value is not None}
+    return {name: str(value) for name, value in derived.items() if value is not None}

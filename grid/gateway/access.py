@@ -53,6 +53,7 @@ from gridweave.grid.gateway.problems import RefusalError
 from gridweave.shared_calls import SharedCalls
 from gridweave.site.job import JobRequest
 from gridweave.site.journal.store import checked_url, explained
+from gridweave.site.resources.chunks import most_nodes
 from gridweave.site.times import span_text
 
 PREFIX = "gw"
@@ -540,6 +541,10 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
     >>> job = JobRequest(program=Program(argv=("true",)), nodes=8, limit_ms=1000)
     >>> limit_problem(TokenLimits(max_nodes=4), None, job)
     ('nodes', 'is 8, and the token is for jobs of at most 4 nodes')
+    >>> from gridweave.site.resources.chunks import Chunk
+    >>> pairs = JobRequest(program=job.program, nodes=8, limit_ms=1000, chunk=Chunk(cores=2, per_node=2))
+    >>> limit_problem(TokenLimits(max_nodes=4), None, pairs) is None
+    True
     """
     if limits.sites and site not in limits.sites:
         problem = "is not given" if site is None else f"is {site!r:.100}"
@@ -547,8 +552,9 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
     if limits.accounts and request.account not in limits.accounts:
         problem = f"is {request.account!r:.100}" if request.account else "is not given"
         return "account", f"{problem}, and the token is for {', '.join(limits.accounts)}"
-    if limits.max_nodes is not None and request.nodes > limits.max_nodes:
-        return "nodes", f"is {request.nodes}, and the token is for jobs of at most {limits.max_nodes} nodes"
+    nodes = most_nodes(request.nodes, request.chunk)
+    if limits.max_nodes is not None and nodes > limits.max_nodes:
+        return "nodes", f"is {nodes}, and the token is for jobs of at most {limits.max_nodes} nodes"
     if limits.max_limit_ms is not None and request.limit_ms > limits.max_limit_ms:
         most = span_text(limits.max_limit_ms)
         return "limit_ms", f"is {span_text(request.limit_ms)}, and the token is for jobs of at most {most}"

@@ -59,7 +59,7 @@ def chunk_problems(chunk: Chunk, width: int) -> Iterator[Problem]:
         yield "per_node", f"is {chunk.per_node}; expected a divisor of {width}, the width"
 
 
-def chunk_problem(chunk: Chunk | msgspec.UnsetType, width: int, *, has_forms: bool = False) -> str | None:
+def chunk_problem(chunk: Chunk | msgspec.UnsetType, width: int, *, with_forms: bool = False) -> str | None:
     """Return all problems of what a job with this number of chunks asks for, in one line, or None.
 
     Examples
@@ -69,7 +69,7 @@ def chunk_problem(chunk: Chunk | msgspec.UnsetType, width: int, *, has_forms: bo
     """
     if not chunk:
         return None
-    problems = [("cores", "is given together with forms; give one of them")] if has_forms else []
+    problems = [("cores", "is given together with forms; give one of them")] if with_forms else []
     problems += chunk_problems(chunk, width)
     return "; ".join(f"{field} {problem}" for field, problem in problems) or None
 

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -39,7 +39,7 @@ from gridweave.site.query_messages import (
     MachineInfo,
     Queue,
     QueuedJob,
-    ResourceUse,
+    ResourceAmount,
     SiteInfo,
     SiteNames,
     matches,
@@ -353,13 +353,6 @@ class SiteQueries(Queries[SiteDriver]):
         await self.driver.durable()
         site, settings = self.driver.site, self.driver.settings
         core = site.core.site
-        kinds = counted_kinds(settings.policy)
-        jobs = {run.job.job_id: run.job for run in core.running()} if kinds else {}
-        held = [
-            (jobs[job_id].chunk or WHOLE_NODE, jobs[job_id].width, nodes)
-            for job_id, nodes in core.occupied()
-            if job_id in jobs
-        ]
         machines = tuple(
             MachineInfo(
                 name=machine.name,
@@ -388,9 +381,17 @@ class SiteQueries(Queries[SiteDriver]):
             users=site.runs.users.words,
             problem=self.driver.peer_problem(GRID),
             fault=recent_fault(),
-            kinds=kinds,
-            amounts=tuple(ResourceUse(*row) for row in resource_use(kinds, held)),
+            kinds=counted_kinds(settings.policy),
+            amounts=tuple(self._amounts()),
         )
+
+    def _amounts(self) -> Iterator[ResourceAmount]:
+        """Yield the use of each resource that the site counts."""
+        core, kinds = self.driver.site.core.site, counted_kinds(self.driver.settings.policy)
+        if kinds:
+            jobs, nodes_of = {run.job.job_id: run.job for run in core.running()}, dict(core.occupied())
+            held = ((job.chunk or WHOLE_NODE, job.width, nodes_of[job_id]) for job_id, job in jobs.items())
+            yield from (ResourceAmount(*row) for row in resource_use(kinds, held))
 
     async def forecasts(self, job_ids: list[int]) -> list[Forecast]:
         """Return the forecasts of waiting jobs, as many as can be computed within `EXPLAIN_S`."""

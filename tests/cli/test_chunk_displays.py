@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from gridweave.cli.watch_screen import GridSnapshot, screen
-from gridweave.site.query_messages import ResourceUse, SiteInfo
+from gridweave.site.query_messages import ResourceAmount, SiteInfo
 from gridweave.site.resources.chunks import NodeKind
 from support.gateway import Elsewhere
 
@@ -79,7 +79,11 @@ def test_usage_adds_up_cores_and_gpus(counting: Elsewhere, shell: Shell) -> None
 
 
 def test_the_screen_shows_what_is_in_use_at_a_site() -> None:
-    amounts = (ResourceUse("cores", 48, 12), ResourceUse("memory_mb", 384_000, 48_000), ResourceUse("gpus", 8, 3))
+    amounts = (
+        ResourceAmount("cores", 48, 12),
+        ResourceAmount("memory_mb", 384_000, 48_000),
+        ResourceAmount("gpus", 8, 3),
+    )
     seen = GridSnapshot(url="http://here", now_ms=0)
     seen.sites = [SiteInfo(name="north", nodes=4, for_grid=4, free=1, kinds=KINDS, amounts=amounts)]
     console = Console(width=160, height=40, color_system=None, legacy_windows=False)

@@ -166,3 +166,9 @@ def test_a_quote_takes_the_same_options(here: Elsewhere, shell: Shell) -> None:
     status, _, err = shell("quote", "-n", 7, "--per-node", 2)
     assert (status, "per_node is 2; expected a divisor of 7" in err) == (2, True)
     assert shell("quote", "-n", 4, "--cores", 2, "--gpus", 1, "--memory", "8GB")[0] == 0
+
+
+def test_a_packed_array_has_as_many_jobs_as_chunks_fit_twice(counting: Elsewhere, shell: Shell) -> None:
+    """With chunks of 4 cores, 16 fit on north and, counting whole nodes, 8 on south."""
+    shell("submit", "--array", "1-480", "--pack", "--cores", 4, "--", "true")
+    assert len(handed_in(counting)) == 48

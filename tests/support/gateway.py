@@ -66,7 +66,7 @@ from gridweave.site.job import Accepted, ActionKind, Declined, JobRecord, JobReq
 from gridweave.site.known_times import EXPERIENCE, KnownTimes, TimesKey, in_order, read_times
 from gridweave.site.lifecycle import OPEN
 from gridweave.site.needs.estimates import NeedsExperience
-from gridweave.site.query_messages import ResourceUse
+from gridweave.site.query_messages import ResourceAmount
 from gridweave.site.resources.chunks import WHOLE_NODE, NodeKind
 from gridweave.site.resources.use import resource_use
 from support.machine import PATIENCE_S
@@ -356,7 +356,7 @@ class FakeBackend(Backend):
             busy=tuple(busy),
             kept=tuple(self.kept.get(name, ())),
             kinds=kinds,
-            amounts=tuple(ResourceUse(*row) for row in resource_use(kinds, held)),
+            amounts=tuple(ResourceAmount(*row) for row in resource_use(kinds, held)),
         )
 
     async def drain(self, site: str, draining: bool) -> None:

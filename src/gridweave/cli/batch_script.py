@@ -55,13 +55,13 @@ class ScriptOptions(NamedTuple):
         The options of the job.
     of_slurm : bool
         Whether there are ``#SBATCH`` lines.
-    places : dict of str to str
+    lines : dict of str to str
         The last ``#SBATCH`` line that sets an option, such as ``job.sh:3: #SBATCH --mem``, by the option's key.
     """
 
     options: SubmitOptions
     of_slurm: bool
-    places: dict[str, str]
+    lines: dict[str, str]
 
 
 def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> ScriptOptions:
@@ -82,7 +82,7 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
     """
     own, slurm = SubmitOptions(), SubmitOptions()
     of_slurm = False
-    places: dict[str, str] = {}
+    lines: dict[str, str] = {}
     problems: list[str] = []
     for place, kind, words in _directives(text, file):
         try:
@@ -95,14 +95,14 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
             for option, value in _pairs(place, words, ignored):
                 slurm = joined(slurm, _slurm_option(place, option, value))
                 if option in SBATCH:
-                    places[SBATCH[option].key] = place.problem_of(f"#SBATCH --{option}")
+                    lines[SBATCH[option].key] = place.problem_of(f"#SBATCH --{option}")
         except ProblemsError as error:
             problems += [place.problem_of(problem) for problem in error.problems]
         except InputError as error:
             problems.append(place.problem_of(error))
     if problems:
         raise ProblemsError(problems)
-    return ScriptOptions(joined(slurm, own), of_slurm, places)
+    return ScriptOptions(joined(slurm, own), of_slurm, lines)
 
 
 def beginning_problem(text: str) -> str | None:

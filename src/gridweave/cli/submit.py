@@ -25,13 +25,18 @@ from gridweave.errors import InputError, JobFailedError, OptionError, ProblemsEr
 from gridweave.grid.client.job_options import SubmitOptions
 from gridweave.grid.client.options import OPTIONS, flag, joined, read_flags
 from gridweave.ranges import ranges_text
+from gridweave.site.resources.chunks import chunks_on
 from gridweave.site.resources.text import size_text
 from gridweave.site.times import run_time_ms, span_text
 
 if TYPE_CHECKING:
+    from msgspec import UnsetType
+
     from gridweave.cli.submit_options import NamedProgram
+    from gridweave.grid.api import SiteInfo
     from gridweave.grid.client.client import Client, JobHandle
     from gridweave.site.job import JobRecord, JobRequest
+    from gridweave.site.resources.chunks import Chunk
 
 _AFTER_DASHES = "gridweave.after_dashes"
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
@@ -132,18 +137,18 @@ async def _sized(
     sites = await grid.sites() if any(asks_for_parts(options) for options, _ in parts) else []
     problems: list[object] = []
     ignored: list[str] | None = [] if ignore_unsupported else None
-    found = []
+    sized_parts = []
     for options, work in parts:
         counts_resources = any(site.kinds for site in sites if options.get("site", site.name) == site.name)
         try:
-            found.append((sized(options, work, counts_resources=counts_resources, ignored=ignored), work))
+            sized_parts.append((sized(options, work, counts_resources=counts_resources, ignored=ignored), work))
         except ProblemsError as error:
             problems += error.problems
     if problems:
         raise ProblemsError(problems)
     for line in ignored or ():
         say(f"warning: {line}")
-    return found
+    return sized_parts
 
 
 async def _send(
@@ -203,12 +208,21 @@ async def _new_jobs(
 async def _per_job(grid: Client, options: SubmitOptions) -> int:
     """Return how many array tasks of a packed array go into one job; by default the array has two jobs per node."""
     from gridweave.cli.submit_options import tasks_per_job
+    from gridweave.grid.client.chunk_options import requested_chunk
 
     if "pack_size" in options:
         return options["pack_size"]
-    sites = await grid.sites()
-    nodes = sum(site.nodes if options.get("site") == site.name else site.for_grid for site in sites)
-    return tasks_per_job(len(options["indexes"].indexes), max(nodes // options.get("nodes", 1), 1))
+    chunk = requested_chunk(options)
+    sites = [(site, site.nodes if options.get("site") == site.name else site.for_grid) for site in await grid.sites()]
+    chunks = sum(_chunks_at(site, nodes, chunk) for site, nodes in sites)
+    return tasks_per_job(len(options["indexes"].indexes), max(chunks // options.get("nodes", 1), 1))
+
+
+def _chunks_at(site: SiteInfo, nodes: int, chunk: Chunk | UnsetType) -> int:
+    """Return how many chunks fit on this many nodes of a site; without chunks or kinds, whole nodes count."""
+    if not chunk or not site.kinds:
+        return nodes
+    return sum(kind.count * chunks_on(chunk, kind) for kind in site.kinds) * nodes // max(site.nodes, 1)
 
 
 def _key(key: str, request: JobRequest) -> str:
@@ -298,7 +312,7 @@ def _work(
     unread += unread_lines(text, command[0])
     name = "stdin" if name == "-" else name
     argv = tuple(command[1:])
-    work = NamedProgram(name=name, argv=argv, script=text, of_slurm=parsed.of_slurm, places=parsed.places)
+    work = NamedProgram(name=name, argv=argv, script=text, of_slurm=parsed.of_slurm, lines=parsed.lines)
     return work, parsed.options
 
 

@@ -50,7 +50,7 @@ class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
         The text of the script.
     of_slurm : bool
         Whether the script has ``#SBATCH`` lines, and so expects Slurm's variables.
-    places : dict of str to str
+    lines : dict of str to str
         The last ``#SBATCH`` line that sets an option, by the option's key.
     """
 
@@ -58,7 +58,7 @@ class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     script: str | None = None
     of_slurm: bool = False
-    places: dict[str, str] = {}
+    lines: dict[str, str] = {}
 
 
 def check(options: SubmitOptions, work: NamedProgram) -> None:
@@ -112,15 +112,15 @@ def sized(
     """
     lost: list[str] | None = None if ignored is None else []
     try:
-        found = in_chunks(options) if counts_resources else in_whole_nodes(options, lost)
+        resolved = in_chunks(options) if counts_resources else in_whole_nodes(options, lost)
     except ProblemsError as error:
         wrong = [problem for problem in error.problems if isinstance(problem, OptionError)]
-        wrong.sort(key=lambda problem: list(work.places).index(problem.option))
-        raise ProblemsError(f"{work.places[problem.option]}: {problem.problem}" for problem in wrong) from None
+        wrong.sort(key=lambda problem: list(work.lines).index(problem.option))
+        raise ProblemsError(f"{work.lines[problem.option]}: {problem.problem}" for problem in wrong) from None
     if ignored is not None and lost:
         why = "is ignored, because this grid gives out whole nodes"
-        ignored += [f"{place}: {why}" for key, place in work.places.items() if key in lost]
-    return found
+        ignored += [f"{place}: {why}" for key, place in work.lines.items() if key in lost]
+    return resolved
 
 
 def requests(
