@@ -73,13 +73,13 @@ def with_found(
         raise InputError(f"{where}, which works only for a grid on this machine; {right}")
     if len(names) > 1:
         raise InputError(f"{where}, as for {names[0]}, but a machine is a node of one site; {right}")
-    found = {name: kept.get(name) or kinds_of_machines([find_hardware()]) for name in names}
+    kinds = {name: kept.get(name) or kinds_of_machines([find_hardware()]) for name in names}
     sites = [
-        msgspec.structs.replace(site, kinds=kind_tables(found[site.name])) if site.name in found else site
+        msgspec.structs.replace(site, kinds=kind_tables(kinds[site.name])) if site.name in kinds else site
         for site in file.sites
     ]
     file = msgspec.structs.replace(file, sites=sites)
-    return ReadGrid(file, read.network, read.text, read.source, read.base), found
+    return ReadGrid(file, read.network, read.text, read.source, read.base), kinds
 
 
 def kind_tables(kinds: Sequence[NodeKind]) -> list[KindTable]:

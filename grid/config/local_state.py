@@ -117,7 +117,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     text: str = ""
     base: str = ""
-    found: dict[str, tuple[NodeKind, ...]] = {}  # kinds of nodes found at the first start, by site
+    found_kinds: dict[str, tuple[NodeKind, ...]] = {}  # kinds of nodes found at the first start, by site
     version: int = VERSION
 
     @property

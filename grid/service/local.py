@@ -105,7 +105,7 @@ class GridSpec:
     name: str
     read: ReadGrid
     address: str | None = None  # address of an existing Ray cluster, in place of a local one
-    found: FoundKinds = field(default_factory=dict)  # kinds of nodes that the file leaves to the machine
+    found_kinds: FoundKinds = field(default_factory=dict)  # kinds of nodes that the file leaves to the machine
 
     @property
     def file(self) -> GridFile:
@@ -129,14 +129,14 @@ class GridSpec:
 
 
 def grid_spec(
-    read: ReadGrid, *, name: str | None = None, address: str | None = None, found: FoundKinds | None = None
+    read: ReadGrid, *, name: str | None = None, address: str | None = None, found_kinds: FoundKinds | None = None
 ) -> GridSpec:
     """Return the grid that a GRID.toml describes.
 
-    `name` takes precedence over the name in the file. `found` are the kinds of nodes with which the grid began.
+    `name` takes precedence over the name in the file. `found_kinds` are the kinds of nodes with which the grid began.
     """
-    read, found = with_found(read, found or {}, is_local=address is None)
-    return GridSpec(check_name(name or read.file.name or DEFAULT_NAME), read, address, found)
+    read, kinds = with_found(read, found_kinds or {}, is_local=address is None)
+    return GridSpec(check_name(name or read.file.name or DEFAULT_NAME), read, address, kinds)
 
 
 def hardware_notes(spec: GridSpec) -> list[str]:
@@ -252,7 +252,7 @@ class _Startup:
             file=read.source,
             text=read.text,
             base=read.base,
-            found=spec.found,
+            found_kinds=spec.found_kinds,
         )
 
     def run(self, launcher: Launcher | None) -> None:
@@ -559,7 +559,7 @@ def repair(name: str) -> None:
         raise UnavailableError(f"no record of a grid named {name!r}")
     read = grid_of_text(state.text, state.file, state.base)
     address = None if state.own_ray else state.address
-    bring_up(grid_spec(read, name=name, address=address, found=state.found), lambda what: None)
+    bring_up(grid_spec(read, name=name, address=address, found_kinds=state.found_kinds), lambda what: None)
 
 
 # -- stop and reset ----------------------------------------------------------------------------------------------------

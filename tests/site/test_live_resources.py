@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Accepted, DescribeJob, JobRequest, Program
 from gridweave.site.launch import RankResources
 from gridweave.site.lifecycle import WITHOUT_NODES
 from gridweave.site.machine.hardware.find import Hardware
-from gridweave.site.messages import Machine, RunEnded, StartJob, StartRun, UserSubmitted
+from gridweave.site.messages import EndRun, Machine, RunEnded, StartJob, StartRun, UserSubmitted
 from gridweave.site.policy import SitePolicy
 from gridweave.site.resources.chunks import Chunk, NodeKind
 from gridweave.site.run.make_run import make_run
@@ -110,6 +112,24 @@ def test_an_evicted_rank_keeps_its_numbers_until_it_has_ended() -> None:
     registry.out.clear()
     runs.take_in(RunEnded("m0", 2, 1, "cancelled", has_run=True))
     assert begun(registry.out) == {3: [RankResources(cores=(1, 2), gpus=(0,))]}
+
+
+def test_a_job_that_evicts_another_begins_when_its_cores_are_free() -> None:
+    """The site decides at once; the ranks of both jobs never have the same cores."""
+    levels = (Level(name="high", priority=2, evicts=("low",)), Level(name="low", priority=0))
+    policy = LevelsPolicy(under=SitePolicy(kinds=(NODE,)), levels=levels)
+    north = LiveSite(msgspec.structs.replace(SETTINGS, policy=policy))
+    assert begun(north.handle(0, submitted("low", Chunk(cores=3)))) == {OWN: [RankResources(cores=(0, 1, 2))]}
+    high = submitted("high", Chunk(cores=2))
+    high = msgspec.structs.replace(high, request=msgspec.structs.replace(high.request, priority=2))
+    commands = north.handle(10, high)
+    assert [order.job_id for order in commands if isinstance(order, EndRun)] == [OWN]
+    assert begun(commands) == {}
+    north.check_invariants()
+    for again in (copied(north), north):
+        ended = RunEnded("m0", OWN, 1, "cancelled", has_run=True)
+        assert begun(again.handle(20, ended))[OWN + 1] == [RankResources(cores=(0, 1))]
+        again.check_invariants()
 
 
 # -- real processes ---------------------------------------------------------------------------------------------------

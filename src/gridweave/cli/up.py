@@ -228,8 +228,8 @@ def _spec(file: str | None, name: str, address: str | None, fresh: bool) -> tupl
     nodes = {site.name: (site.node_count, site.launcher.limits.memory_bytes) for site in read.sites}
     if address is None and (problem := memory_problem(nodes)):
         say(problem)
-    kept = {} if last is None or fresh else last.found
-    spec = grid_spec(read, name=name, address=address, found=kept)
+    kept = {} if last is None or fresh else last.found_kinds
+    spec = grid_spec(read, name=name, address=address, found_kinds=kept)
     for note in hardware_notes(spec):
         say(note)
     return spec, last

@@ -57,7 +57,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[Hardware]:
 def test_a_site_gets_the_kinds_that_were_found(machine: list[Hardware]) -> None:
     spec = grid_spec(read())
     site = spec.read.sites[0]
-    assert counted_kinds(site_policy(site, spec.read.grid)) == spec.found["lab"] == kinds_of_machines(machine)
+    assert counted_kinds(site_policy(site, spec.read.grid)) == spec.found_kinds["lab"] == kinds_of_machines(machine)
     assert (site.node_count, spec.read.text) == (1, FILE)
 
 
@@ -65,12 +65,12 @@ def test_a_grid_continues_with_the_kinds_with_which_it_began(machine: list[Hardw
     """One line at the start says that a GPU is missing now."""
     first = grid_spec(read())
     machine.append(Hardware(cores=4, memory_mb=8000, gpus=GPUS[:2], threads=((0,), (1,), (2,), (3,))))
-    again = grid_spec(read(), found=first.found)
-    assert again.found == first.found
+    again = grid_spec(read(), found_kinds=first.found_kinds)
+    assert again.found_kinds == first.found_kinds
     assert hardware_notes(again) == [
         "site lab: GPUs are only numbered: the nodes on this machine have 3 GPUs together, and the machine has 2"
     ]
-    assert grid_spec(read()).found["lab"][0].gpus == 2, "a grid that starts anew counts again"
+    assert grid_spec(read()).found_kinds["lab"][0].gpus == 2, "a grid that starts anew counts again"
 
 
 def test_sites_that_only_count_their_nodes_say_nothing(machine: list[Hardware]) -> None:

@@ -63,11 +63,11 @@ def test_gpus_are_listed_with_type_memory_and_number(nvidia_smi: Path) -> None:
 )
 def test_broken_output_is_one_line_and_no_gpus(nvidia_smi: Path, script: str, problem: str) -> None:
     write_program(nvidia_smi, script)
-    gpus, found = find_gpus()
+    gpus, reason = find_gpus()
     assert gpus == ()
-    assert found.startswith(problem)
-    assert found.endswith("; no GPUs are counted")
-    assert "\n" not in found
+    assert reason.startswith(problem)
+    assert reason.endswith("; no GPUs are counted")
+    assert "\n" not in reason
 
 
 def test_a_program_that_cannot_be_executed_is_one_line(nvidia_smi: Path) -> None:
