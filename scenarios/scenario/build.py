@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from gridweave.site.resources.checks import most_chunks, why_never_on, why_whole_only
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.config.checks import checked, grid_policy, node_kinds, owner_policy, site_policy
@@ -47,6 +46,7 @@ from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Pl
 from gridweave.site.disciplines.dictionary import DISCIPLINES, traits_of
 from gridweave.site.disciplines.entry import Entry, Policy
 from gridweave.site.resources.chunks import Chunk
+from gridweave.site.resources.refusals import most_chunks, why_never_on, why_whole_only
 from gridweave.site.users.owner import OwnerPolicy
 
 
