@@ -188,6 +188,9 @@ def nodes_of(grid: GridNodes, site: Int) -> NodeArrays:
         nodes.chosen[first:end],
         nodes.n_chosen,
         nodes.later[first:end],
+        nodes.bound,
+        nodes.freed[first:end],
+        nodes.n_freed,
     )
 
 
