@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gridweave.errors import OptionError
 from gridweave.grid.control.coallocation import Fragments
 from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, unbounded
 from gridweave.grid.control.past import once_more_evicted
@@ -34,9 +35,11 @@ from gridweave.grid.kernels.grid_queue import (
 )
 from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_capacity, occupy_reserved
+from gridweave.grid.kernels.resource_placement import hold_taken, let_go_of_site
+from gridweave.grid.kernels.resources import CountedSite, checked_free_cores, fill_grid_request
 from gridweave.grid.kernels.running import join_blocks, running_slots
 from gridweave.grid.kernels.sharing import is_first, shares_now
-from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, empty_grid
+from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, GridState, empty_counted_grid, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import NOTHING, Sends
@@ -84,12 +87,24 @@ class GridQueue:
     """The waiting and running jobs of the grid in arrays, with the kernels that schedule them.
 
     `reserves_starts` is true if every waiting job has a reserved start (conservative backfilling), not only the head.
+    If a site counts resources, `counted` has the nodes of all sites.
     """
 
-    def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        policy: GridPolicy,
+        network: GridNetwork | None = None,
+        counted: Sequence[CountedSite] = (),
+    ) -> None:
         self.reserves_starts = policy.backfill == "conservative"
+        if counted and self.reserves_starts:
+            raise OptionError("backfill", "conservative plans whole nodes; sites with kinds of nodes need easy or none")
         self._nodes = np.array(nodes, np.int64)
-        self._total = int(self._nodes.sum())
+        self._counted = tuple(counted)
+        self._state = self._empty(FIRST_SLOTS)
+        # Cores if resources are counted.
+        self._total = int(self._state.nodes.sum())
         self._codes = policy.codes()
         self._links: KnownLinks | None = None
         if network is not None:
@@ -99,7 +114,6 @@ class GridQueue:
         self._no_offers(FIRST_SLOTS)
         # The remaining work of the jobs that are running past their estimate, by job.
         self._late: dict[int, RunsLate] = {}
-        self._state = empty_grid(self._nodes, slots=FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
         self._shut: set[int] = set()
         self._slots = JobSlots()
@@ -120,6 +134,12 @@ class GridQueue:
         self._decide = prepared(pass_and_placement, state, self._codes, number)
         self._placed = prepared(placement_of, state, number)
         self._depart = prepared(grid_job_ended, state, number)
+
+    def _empty(self, slots: int) -> GridState:
+        """Return the arrays of an idle grid."""
+        if self._counted:
+            return empty_counted_grid(self._counted, slots=slots)
+        return empty_grid(self._nodes, slots=slots)
 
     def _name_numbers(self) -> None:
         """Cache views of the counters that every step reads, because looking up a record's field is slow."""
@@ -143,7 +163,7 @@ class GridQueue:
     def restore(self, state: QueueState) -> None:
         """Restore the state of a queue with the same settings; this queue must be new."""
         self._slots.restore(state.slots)
-        self._state = restored_arrays(empty_grid(self._nodes, slots=self._slots.count), state.arrays)
+        self._state = restored_arrays(self._empty(self._slots.count), state.arrays)
         if self._plan is not None:
             self._plan = restored_arrays(self._plan, state.plan)
         self._others = state.others
@@ -321,6 +341,8 @@ class GridQueue:
         key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, math.inf))
         arrive = self._arrive
         arrive(self._state, slot, key, now_ms, job_id, width, estimate_ms, sensitivity, draw)
+        if self._state.resources is not None:
+            fill_grid_request(self._state.resources, slot, job.chunk, self._counted)
         if self._links is not None:
             self._links.enter(slot, width, sends or NOTHING)
         self.n_waiting += 1
@@ -379,8 +401,14 @@ class GridQueue:
         state.fragments[first : first + len(fragments)] = list(fragments)
         self._n_fragments += len(fragments)
         state.counters[0]["n_fragments"] = self._n_fragments
-        for site, width in fragments:
-            change_free(state, np.int64(site), np.int64(-width))
+        if state.resources is None:
+            for site, width in fragments:
+                change_free(state, np.int64(site), np.int64(-width))
+        else:
+            state.taken[: len(fragments)] = list(fragments)
+            state.counters[0]["n_taken"] = len(fragments)
+            hold_taken(state, state.resources, np.int64(slot))
+            change_free(state, np.int64(0), np.int64(0))
         join_blocks(state, np.int64(slot), np.int64(end_ms))
         self._replan()
 
@@ -526,7 +554,11 @@ class GridQueue:
         slot = self._slots.of[job_id]
         first = int(self._state.first_fragment[slot])
         part = self._state.fragments[first : first + int(self._state.n_fragments[slot])]
-        freed = int(part["width"][part["site"] == site].sum())
+        freed = 0
+        if self._state.resources is None:
+            freed = int(part["width"][part["site"] == site].sum())
+        else:
+            let_go_of_site(self._state, self._state.resources, np.int64(slot), np.int64(site))
         part["width"][part["site"] == site] = 0
         change_free(self._state, np.int64(site), np.int64(freed))
         self._replan()
@@ -637,7 +669,7 @@ class GridQueue:
         old = self._state
         slots = self._slots.double()
         # `_compact` grows the array of fragments separately.
-        self._state = empty_grid(self._nodes, slots=slots)._replace(fragments=old.fragments)
+        self._state = self._empty(slots)._replace(fragments=old.fragments)
         copy_into(self._state, old)
         if self._plan is not None:
             rows = np.zeros(slots, np.int64)
@@ -661,6 +693,8 @@ class GridQueue:
             assert whole or not taken["width"].all(), "fragments do not make up the job"
             np.add.at(held, taken["site"], taken["width"])
         free = self._nodes - held - np.array(self._others)
+        if self._state.resources is not None:
+            free = checked_free_cores(self._state.resources, slots)
         assert (free == self._state.free).all(), "free nodes and running jobs do not add up"
         assert free.sum() == counters["free"], "the sum of free nodes is wrong"
         waiting = self._state.waiting[: counters["n_waiting"]].tolist()

@@ -23,7 +23,7 @@ from gridweave.grid.kernels.resources import (
 from gridweave.grid.kernels.running import FIRST_PLACE, end_place, next_place, row_at
 from gridweave.grid.kernels.state import ALL_NODES, GridState, SiteNodes, Slot, add_free
 from gridweave.jit import Int, kernel
-from gridweave.site.kernels.chunks import CORES, NO_ENTRY, Amounts, add_held, amount, drop_entries
+from gridweave.site.kernels.chunks import CORES, NO_ENTRY, Amounts, add_held, amount
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
 
@@ -132,17 +132,34 @@ def hold_taken(state: GridState, resources: GridNodes, slot: Slot) -> None:
 
 @kernel
 def let_go_of_nodes(state: GridState, resources: GridNodes, slot: Slot) -> None:
-    """Free the nodes of a job."""
+    """Free the nodes of a job on all its sites."""
+    first = state.first_fragment[slot]
+    for k in range(first, first + state.n_fragments[slot]):
+        let_go_of_site(state, resources, slot, state.fragments[k].site)
+
+
+@kernel
+def let_go_of_site(state: GridState, resources: GridNodes, slot: Slot, site: Int) -> None:
+    """Free the nodes of a job on a site."""
     nodes = resources.nodes
-    number = nodes.first[slot]
+    before, number = NO_ENTRY, nodes.first[slot]
     while number != NO_ENTRY:
         entry = nodes.entries[number]
-        cores = amount(nodes, slot, entry.node, entry.units, CORES)
-        add_free(state, resources.site[entry.node], cores)
-        state.counters[0].free += cores
-        number = entry.next
-    add_held(nodes, slot, nodes.free, 1)
-    drop_entries(nodes, slot)
+        after = entry.next
+        if resources.site[entry.node] == site:
+            cores = amount(nodes, slot, entry.node, entry.units, CORES)
+            add_free(state, site, cores)
+            state.counters[0].free += cores
+            move_units(resources, nodes.free, slot, entry.node, entry.units, 1)
+            if before == NO_ENTRY:
+                nodes.first[slot] = after
+            else:
+                nodes.entries[before].next = after
+            entry.next = nodes.unused[0]
+            nodes.unused[0] = number
+        else:
+            before = number
+        number = after
 
 
 @kernel

@@ -8,7 +8,7 @@ Amounts that are free on nodes, now or later, are passed as ``free``: shape (nod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +22,7 @@ from gridweave.site.kernels.chunks import (
     NO_ENTRY,
     Amounts,
     NodeArrays,
+    add_held,
     amount,
     choose,
     empty_nodes,
@@ -164,6 +165,23 @@ def fill_grid_request(
         grid.kinds[number, slot] = row.kinds if suits else 0
         grid.scarcest[number, slot] = names.index(columns_of(site.kinds)[row.scarcest])
     grid.largest[slot] = max(site.most_chunks(chunk) for site in sites)
+
+
+def checked_free_cores(grid: GridNodes, running: Iterable[int]) -> npt.NDArray[np.int64]:
+    """Return the free cores of each site; raise AssertionError if free amounts and running jobs do not add up.
+
+    Parameters
+    ----------
+    grid : GridNodes
+    running : iterable of int
+        Slots of the running jobs.
+    """
+    free = grid.nodes.total.copy()
+    for slot in running:
+        add_held(grid.nodes, np.int64(slot), free, np.int64(-1))
+    assert (free == grid.nodes.free).all(), "free and held resources do not add up"
+    assert (free >= 0).all(), "a node is overbooked"
+    return np.add.reduceat(free[:, CORES], grid.first_node[:-1])
 
 
 @kernel_part
@@ -309,19 +327,6 @@ def hold_part(grid: GridNodes, slot: Int, site: Int, chunks: Int) -> Int:
         grid.nodes.chosen[i, 0], grid.nodes.chosen[i, 1] = node, units
         cores += amount(grid.nodes, slot, node, units, CORES)
     hold_chosen(grid.nodes, slot)
-    return cores
-
-
-@kernel
-def cores_held(grid: GridNodes, slot: Int, site: Int) -> Int:
-    """Return how many cores a job holds on a site."""
-    cores = np.int64(0)
-    number = grid.nodes.first[slot]
-    while number != NO_ENTRY:
-        entry = grid.nodes.entries[number]
-        if grid.site[entry.node] == site:
-            cores += amount(grid.nodes, slot, entry.node, entry.units, CORES)
-        number = entry.next
     return cores
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from gridweave.site.job import Job
 
@@ -109,7 +108,13 @@ def copied(arrays: A) -> A:
     return arrays._replace(**fresh)
 
 
-def copy_into(new: Iterable[npt.NDArray[Any]], old: Iterable[npt.NDArray[Any]]) -> None:
-    """Copy each old array to the beginning of the corresponding new array, which must be at least as large."""
+def copy_into(new: Iterable[object], old: Iterable[object]) -> None:
+    """Copy each old array to the beginning of the corresponding new array, which must be at least as large.
+
+    Arrays in nested tuples are copied, too; other values are skipped.
+    """
     for target, source in zip(new, old, strict=True):
-        target[tuple(slice(length) for length in source.shape)] = source
+        if isinstance(source, np.ndarray) and isinstance(target, np.ndarray):
+            target[tuple(slice(length) for length in source.shape)] = source
+        elif isinstance(source, tuple) and isinstance(target, tuple):
+            copy_into(target, source)

@@ -69,7 +69,8 @@ def drawn_sites(dice: Dice, most: int) -> list[int | SitePolicy]:
     """Draw up to `most` sites; the first counts resources."""
     sites: list[int | SitePolicy] = []
     for number in range(dice.number(1, most)):
-        kinds = tuple(msgspec.structs.replace(dice.pick(KINDS), count=dice.number(1, 3)) for _ in range(2))
+        drawn = {kind.name: kind for kind in (dice.pick(KINDS), dice.pick(KINDS))}
+        kinds = tuple(msgspec.structs.replace(kind, count=dice.number(1, 3)) for kind in drawn.values())
         plain = number > 0 and dice.number(0, 4) == 0
         sites.append(dice.number(1, 4) if plain else SitePolicy(kinds=kinds, placement=dice.pick(PLACEMENTS)))
     return sites
