@@ -129,6 +129,10 @@ class GridQueue:
             self.tuning = QueueTuning(policy.tuning)
             self._order = ORDERS[self.tuning.order]
         self._name_numbers()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Compile the kernels that every step calls."""
         state, number = self._state, 0
         self._arrive = prepared(job_arrived, state, number, 0.0, *(number,) * 4, 0.0, 0.0)
         self._decide = prepared(pass_and_placement, state, self._codes, number)
