@@ -221,12 +221,12 @@ def choose_units(nodes: NodeArrays, free: Amounts, slot: Int, needed: Int) -> In
     if nodes.placement == FIRST_FIT or nodes.request[slot, CORES] == 0:
         sign = 0
     chosen, least = nodes.chosen, nodes.request[slot, column]
-    n_chosen, total = 0, np.int64(0)
+    n_chosen, total, last = 0, np.int64(0), np.int64(0)
     for node in range(len(free)):
         if free[node, column] < least:  # most nodes of a busy site
             continue
         rank = sign * free[node, column]
-        if total >= needed and rank >= sign * free[chosen[n_chosen - 1, 0], column]:
+        if total >= needed and rank >= last:
             if sign == 0:
                 break
             continue
@@ -242,6 +242,7 @@ def choose_units(nodes: NodeArrays, free: Amounts, slot: Int, needed: Int) -> In
             while total - chosen[n_chosen - 1, 1] >= needed:
                 n_chosen -= 1
                 total -= chosen[n_chosen, 1]
+            last = sign * free[chosen[n_chosen - 1, 0], column]
     if total > needed:
         chosen[n_chosen - 1, 1] -= total - needed
         total = needed

@@ -224,10 +224,12 @@ def _give_back(nodes: NodeArrays, slot: Int, head: Int) -> Int:
     number = nodes.first[slot]
     while number != NO_ENTRY:
         entry = nodes.entries[number]
-        more -= units_on(nodes, nodes.later, head, entry.node)
-        for column in range(nodes.later.shape[1]):
-            nodes.later[entry.node, column] += amount(nodes, slot, entry.node, entry.units, column)
-        more += units_on(nodes, nodes.later, head, entry.node)
+        suits = (nodes.kinds[head] >> nodes.kind[entry.node]) & 1 == 1
+        if suits:
+            more -= units_on(nodes, nodes.later, head, entry.node)
+        _take_later(nodes, slot, entry.node, entry.units, 1)
+        if suits:
+            more += units_on(nodes, nodes.later, head, entry.node)
         number = entry.next
     return more
 

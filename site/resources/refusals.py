@@ -28,9 +28,6 @@ def why_whole_only(chunk: Chunk | msgspec.UnsetType) -> str | None:
 def why_never_on(kinds: Sequence[NodeKind], width: int, chunk: Chunk | msgspec.UnsetType) -> str | None:
     """Return why a job could not run on these nodes even if they were idle, in one line; None if it could."""
     chunk = chunk or WHOLE_NODE
-    per_unit = chunk.per_node or 1
-    if width % per_unit:
-        return f"its width {width} is not a multiple of its {per_unit} chunks per node"
     problems = [*_why_no_kind(kinds, chunk)] or [*_why_no_node(kinds, chunk)]
     if problems:
         return "; ".join(problems)
