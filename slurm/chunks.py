@@ -12,8 +12,9 @@ import msgspec
 
 from gridweave.site.allocation import intervals_of_sorted
 from gridweave.site.job import Job, NodeIntervals
-from gridweave.site.resources.chunks import Chunk, NodeKind
-from gridweave.site.resources.groups import NodeGroup, chunks_when_idle, merged, misfit
+from gridweave.site.resources.chunks import Chunk, NodeKind, chunks_on
+from gridweave.site.resources.groups import NodeGroup, merged
+from gridweave.site.resources.refusals import why_no_node
 from gridweave.slurm.outlook import SOON_MS, UNKNOWN_MS
 from gridweave.slurm.system import BatchView
 
@@ -37,7 +38,7 @@ def share_of(job: Job, kinds: Sequence[NodeKind], nodes: int) -> int:
     chunk = parts_of(job)
     if chunk is None:
         return job.width * NODE
-    most = max((chunks_when_idle(chunk, kind) for kind in kinds), default=0)
+    most = max((chunks_on(chunk, kind) for kind in kinds), default=0)
     if not most:
         return min(job.width, nodes) * NODE
     if chunk.exclusive:
@@ -52,11 +53,11 @@ def why_no_chunks(job: Job, kinds: Sequence[NodeKind], nodes: int) -> str | None
     """
     if not isinstance(job.chunk, Chunk) or not kinds:
         return None
-    problem = misfit(job.chunk, kinds)
+    problem = why_no_node(kinds, job.chunk)
     if problem is not None:
         return problem
     left, fitting = nodes, 0
-    for most, count in sorted(((chunks_when_idle(job.chunk, kind), kind.count) for kind in kinds), reverse=True):
+    for most, count in sorted(((chunks_on(job.chunk, kind), kind.count) for kind in kinds), reverse=True):
         fitting += most * min(count, left)
         left -= min(count, left)
     if fitting < job.width:
@@ -65,19 +66,10 @@ def why_no_chunks(job: Job, kinds: Sequence[NodeKind], nodes: int) -> str | None
 
 
 def labels_of(parts: Sequence[int], used: Iterable[Sequence[int]], nodes: int) -> NodeIntervals:
-    """Return the site's nodes as which a job's nodes count: the ones that fewest jobs use, by number.
+    """Return numbers for a job's nodes: of the site's ``nodes`` numbers, those that the fewest running jobs have.
 
-    The numbers only name the parts of a job. The batch system knows where the parts are, and two jobs with the same
-    number may be on different nodes.
-
-    Parameters
-    ----------
-    parts : sequence of int
-        Number of chunks on each of the job's nodes; at most ``nodes`` of them.
-    used : iterable of sequence of int
-        The numbers of each running job.
-    nodes : int
-        The site's maximum number of nodes.
+    ``parts`` has the chunks on each of the job's nodes, and ``used`` the numbers of each running job. The numbers only
+    name the parts of a job: two jobs with the same number may be on different nodes of the batch system.
 
     Examples
     --------

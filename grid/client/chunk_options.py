@@ -18,9 +18,7 @@ RESOURCES = ("cores", "memory", "gpus", "gres", "per_node")
 
 
 def requested_chunk(options: JobOptions) -> Chunk | msgspec.UnsetType:
-    """Return what each chunk of a job needs; unset for a job that asks for whole nodes of any kind.
-
-    Raise OptionError if a value is invalid.
+    """Return what each chunk of a job needs; unset for whole nodes of any kind. Raise OptionError for invalid values.
 
     Examples
     --------

@@ -72,7 +72,7 @@ def read_sbatch(name: str, text: str) -> SubmitOptions:
     Examples
     --------
     >>> read_sbatch("N", "2"), read_sbatch("no-requeue", "")
-    ({'nodes': 2}, {'if_lost': 'fail'})
+    ({'slurm_nodes': 2}, {'if_lost': 'fail'})
     """
     key, how = SBATCH[name]
     shown = f"--{how.names[0]}"

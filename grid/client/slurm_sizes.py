@@ -94,13 +94,8 @@ def asks_for_parts(options: SubmitOptions) -> bool:
 def in_chunks(options: SubmitOptions) -> SubmitOptions:
     """Return options in which the sizes of ``#SBATCH`` lines are replaced by chunks, for a grid that counts resources.
 
-    Options of gridweave's own, such as ``cores``, override what follows from ``#SBATCH`` lines.
-
-    Raises
-    ------
-    ProblemsError
-        If there is no equivalent in chunks that are all alike: for each problem, an `OptionError` with the key of the
-        option.
+    Options of gridweave's own, such as ``cores``, override what follows from ``#SBATCH`` lines. Raise ProblemsError
+    with an `OptionError` for each size that has no equivalent in chunks that are all alike.
 
     Examples
     --------
@@ -123,17 +118,8 @@ def in_chunks(options: SubmitOptions) -> SubmitOptions:
 def in_whole_nodes(options: SubmitOptions, ignored: list[str] | None) -> SubmitOptions:
     """Return options in which the sizes of ``#SBATCH`` lines are replaced by a number of whole nodes.
 
-    Options that a batch system may know are passed on to it.
-
-    Parameters
-    ----------
-    ignored : list of str, optional
-        Gets the keys of options that have no effect; without this list, they are problems.
-
-    Raises
-    ------
-    ProblemsError
-        If an option asks for parts of nodes: for each problem, an `OptionError` with the key of the option.
+    Options that a batch system may know are passed on to it. ``ignored`` gets the keys of options that have no effect.
+    Without this list, raise ProblemsError with an `OptionError` for each option that asks for parts of nodes.
     """
     lost = [key for key in _KEYS - _COUNTED if key in options and (ignored is not None or key not in PASSED_ON)]
     if ignored is None and lost:

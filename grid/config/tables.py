@@ -133,6 +133,8 @@ class NodesTable(Table, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    name : str
+        Name of the site.
     nodes : int, optional
         Number of nodes; exactly one of ``nodes`` and ``kinds`` is given.
     kinds : list of KindTable or str
@@ -141,6 +143,7 @@ class NodesTable(Table, frozen=True, kw_only=True):
         Which nodes a job gets first, if the site counts resources; None: ``best-fit``.
     """
 
+    name: SiteName
     nodes: Nodes | None = None
     kinds: Kinds | None = None
     placement: Placement | None = None
@@ -174,8 +177,7 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    name : str
-    nodes, kinds, placement
+    name, nodes, kinds, placement
         As in `NodesTable`.
     discipline, order, backfill : str, optional
         The site's own scheduling policy (in mode ``local``, under limited or no control, for its own users), as in
@@ -192,7 +194,6 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         of the machine that starts the site (live).
     """
 
-    name: SiteName
     discipline: Annotated[str, one_of(tuple(DISCIPLINES), "Scheduling policy of the site itself.")] = "queue"
     order: Order | None = None
     backfill: Backfill | None = None

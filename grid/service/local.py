@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.grid.config.found import FoundKinds, with_found
+from gridweave.grid.config.hardware_kinds import FoundKinds, with_found
 from gridweave.grid.config.journals import check_journals, forget_jobs
 from gridweave.grid.config.local_state import (
     DEFAULT_NAME,

@@ -52,21 +52,7 @@ class _Amount(NamedTuple):
 def find_shortage(
     state: SiteState, nodes: NodeArrays, columns: tuple[str, ...], job: Job, slot: int, now_ms: int
 ) -> Shortage | None:
-    """Return what a waiting job lacks now; None if it fits now.
-
-    Parameters
-    ----------
-    state : SiteState
-        Read only.
-    nodes : NodeArrays
-        Its ``later`` is changed.
-    columns : tuple of str
-        Names of the resources.
-    job : Job
-    slot : int
-        The job's slot.
-    now_ms : int
-    """
+    """Return what a waiting job lacks now, or None if it fits now; ``nodes.later`` is overwritten."""
     fit_ms = int(head_limit_on_nodes(state, nodes, np.int64(slot), 0.0).shadow_ms)
     if fit_ms == 0:
         return None

@@ -279,10 +279,7 @@ def _advance(plan: Plan, nodes: NodePlan | None, now_ms: Int) -> None:
 def rebuild(
     state: SiteState, plan: Plan, limits: LimitArrays | None, nodes: NodePlan | None, now_ms: Int, first: Int
 ) -> None:
-    """Rebuild the profiles from running jobs, reservations, and promises to jobs ahead of position ``first``.
-
-    The jobs from position ``first`` on lose their planned nodes.
-    """
+    """Rebuild the profiles for all but the jobs from position ``first`` on, which lose their planned nodes."""
     counters = state.counters[0]
     for p in range(len(plan.n_steps)):
         plan.n_steps[p] = clear(plan.step_ms[p], plan.step_free[p], now_ms, plan.total[p])

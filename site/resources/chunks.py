@@ -132,20 +132,30 @@ def most_nodes(width: int, chunk: Chunk | msgspec.UnsetType) -> int:
 
 
 def chunks_on(chunk: Chunk, kind: NodeKind) -> int:
-    """Return how many chunks an idle node of this kind can hold, or 0 if the kind does not suit.
+    """Return how many chunks of one job an idle node of this kind can hold.
 
     Examples
     --------
     >>> gpu = NodeKind(name="gpu", count=2, cores=64, gpus=4, gpu_type="a100")
-    >>> chunks_on(Chunk(cores=8, gpus=1), gpu), chunks_on(Chunk(cores=8), gpu), chunks_on(WHOLE_NODE, gpu)
-    (4, 8, 1)
+    >>> [chunks_on(chunk, gpu) for chunk in (Chunk(cores=8, gpus=1), Chunk(cores=8, per_node=2), WHOLE_NODE)]
+    [4, 2, 1]
     """
-    if not chunk.suits(kind):
+    columns = columns_of([kind])
+    return chunks_within(chunk, kind, columns, capacity_of(kind, columns))
+
+
+def chunks_within(chunk: Chunk, kind: NodeKind, columns: Sequence[str], free: Sequence[int]) -> int:
+    """Return how many chunks of one job fit on a node of this kind with these free amounts.
+
+    With ``per_node``, this is either that number or 0.
+    """
+    if not chunk.suits(kind) or not {name for name, _ in chunk.others} <= {*columns}:
+        return 0
+    if (chunk.is_whole or chunk.exclusive) and free[0] < kind.cores:
         return 0
     if chunk.is_whole:
         return 1
-    names = columns_of([kind])
-    if not {name for name, _ in chunk.others} <= {*names}:
-        return 0
-    pairs = zip(capacity_of(kind, names), request_of(chunk, names), strict=True)
-    return min(there // needed for there, needed in pairs if needed)
+    fitting = min(there // need for there, need in zip(free, request_of(chunk, columns), strict=True) if need)
+    if not chunk.per_node:
+        return fitting
+    return chunk.per_node if fitting >= chunk.per_node else 0

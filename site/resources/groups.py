@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from gridweave.site.resources.chunks import Chunk, NodeKind, capacity_of, columns_of, request_of
+from gridweave.site.resources.chunks import Chunk, NodeKind, capacity_of, chunks_within, columns_of, request_of
 
 
 class NodeGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -31,30 +31,6 @@ class NodeGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count: int
     free: tuple[int, ...]
     idle_from_ms: int
-
-
-def chunks_in(chunk: Chunk, kind: NodeKind, columns: Sequence[str], free: Sequence[int]) -> int:
-    """Return how many chunks of one job fit on a node of this kind with these free amounts.
-
-    With ``per_node``, this is either that number or 0.
-    """
-    capacity = capacity_of(kind, columns)
-    if not chunk.suits(kind) or not {name for name, _ in chunk.others} <= {*columns}:
-        return 0
-    if (chunk.is_whole or chunk.exclusive) and free[0] < capacity[0]:
-        return 0
-    if chunk.is_whole:
-        return 1
-    fitting = min(there // need for there, need in zip(free, request_of(chunk, columns), strict=True) if need)
-    if not chunk.per_node:
-        return fitting
-    return chunk.per_node if fitting >= chunk.per_node else 0
-
-
-def chunks_when_idle(chunk: Chunk, kind: NodeKind) -> int:
-    """Return how many chunks of one job an idle node of this kind can hold."""
-    columns = columns_of([kind])
-    return chunks_in(chunk, kind, columns, capacity_of(kind, columns))
 
 
 def chunks_at(chunk: Chunk, kinds: Sequence[NodeKind], groups: Iterable[NodeGroup], at_ms: int) -> int:
@@ -106,7 +82,7 @@ def _fitting(
 ) -> Iterator[tuple[NodeGroup, int]]:
     """Yield each group, and how many chunks of one job fit on each of its nodes at an instant."""
     for group in groups:
-        yield group, chunks_in(chunk, kinds[group.kind], columns, _free_at(group, kinds, columns, at_ms))
+        yield group, chunks_within(chunk, kinds[group.kind], columns, _free_at(group, kinds, columns, at_ms))
 
 
 def _free_at(group: NodeGroup, kinds: Sequence[NodeKind], columns: Sequence[str], at_ms: int) -> tuple[int, ...]:
@@ -137,60 +113,3 @@ def merged(groups: Iterable[NodeGroup], limit: int) -> tuple[NodeGroup, ...]:
         else:
             kept.append(group)
     return tuple(reversed(kept))
-
-
-# -- chunks that fit nowhere -------------------------------------------------------------------------------------------
-
-_UNITS = {"cores": "core", "memory_mb": "MB of memory", "gpus": "GPU"}
-
-
-def misfit(chunk: Chunk, kinds: Sequence[NodeKind]) -> str | None:
-    """Return why a chunk fits on no node of these kinds, even if idle; None if it fits on one.
-
-    Examples
-    --------
-    >>> kinds = [NodeKind(name="cpu", count=4, cores=16), NodeKind(name="gpu", count=1, cores=8, gpus=2)]
-    >>> misfit(Chunk(cores=32), kinds)
-    'a chunk needs 32 cores, and the largest node has 16'
-    >>> misfit(Chunk(cores=16, gpus=1), kinds)
-    'no node has 16 cores and 1 GPU, which a chunk needs together'
-    >>> misfit(Chunk(cores=8, gpus=1), kinds) is None
-    True
-    """
-    if any(chunks_when_idle(chunk, kind) for kind in kinds):
-        return None
-    suiting = [kind for kind in kinds if chunk.suits(kind)]
-    if not suiting:
-        return _unsuited(chunk, kinds)
-    columns = columns_of(kinds)
-    unknown = [name for name, _ in chunk.others if name not in columns]
-    if unknown:
-        return f"a chunk needs {unknown[0]}, and no node has any"
-    per_unit = chunk.per_node or 1
-    needs = [per_unit * need for need in request_of(chunk, columns)]
-    whose = "a chunk needs" if per_unit == 1 else f"{per_unit} chunks on a node need"
-    largest = [max(column) for column in zip(*(capacity_of(kind, columns) for kind in suiting), strict=True)]
-    which = " that has its labels" if chunk.labels or chunk.gpu_type else ""
-    for column, need, there in zip(columns, needs, largest, strict=True):
-        if need > there:
-            return f"{whose} {_amount(column, need)}, and the largest node{which} has {there}"
-    together = " and ".join(_amount(column, need) for column, need in zip(columns, needs, strict=True) if need)
-    return f"no node{which} has {together}, which {whose} together"
-
-
-def _unsuited(chunk: Chunk, kinds: Sequence[NodeKind]) -> str:
-    """Return which label or type of GPU keeps a job from all nodes."""
-    for label in chunk.labels:
-        if not any(label in (kind.name, *kind.labels) for kind in kinds):
-            labels = sorted({label for kind in kinds for label in kind.labels})
-            return f"no node has the label {label}; the labels are: {', '.join(labels) or 'none'}"
-    if chunk.gpu_type and not any(kind.gpu_type == chunk.gpu_type for kind in kinds):
-        types = sorted({kind.gpu_type for kind in kinds if kind.gpu_type})
-        return f"no node has GPUs of type {chunk.gpu_type}; the types are: {', '.join(types) or 'none'}"
-    asked = [*chunk.labels, *([f"GPUs of type {chunk.gpu_type}"] if chunk.gpu_type else [])]
-    return f"no node has {' and '.join(asked)} together"
-
-
-def _amount(column: str, amount: int) -> str:
-    plural = "s" if amount != 1 and column in ("cores", "gpus") else ""
-    return f"{amount} {_UNITS.get(column, column)}{plural}"

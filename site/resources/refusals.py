@@ -28,9 +28,9 @@ def why_whole_only(chunk: Chunk | msgspec.UnsetType) -> str | None:
 def why_never_on(kinds: Sequence[NodeKind], width: int, chunk: Chunk | msgspec.UnsetType) -> str | None:
     """Return why a job could not run on these nodes even if they were idle, in one line; None if it could."""
     chunk = chunk or WHOLE_NODE
-    problems = [*_why_no_kind(kinds, chunk)] or [*_why_no_node(kinds, chunk)]
-    if problems:
-        return "; ".join(problems)
+    misfit = why_no_node(kinds, chunk)
+    if misfit is not None:
+        return misfit
     most = most_chunks(kinds, chunk)
     if width <= most:
         return None
@@ -40,17 +40,14 @@ def why_never_on(kinds: Sequence[NodeKind], width: int, chunk: Chunk | msgspec.U
     return f"it needs {width} chunks and {most} fit on the idle site"
 
 
+def why_no_node(kinds: Sequence[NodeKind], chunk: Chunk) -> str | None:
+    """Return why not even one chunk (with ``per_node``, those of one node) fits on an idle node; None if it fits."""
+    return "; ".join([*_why_no_kind(kinds, chunk)] or [*_why_too_large(kinds, chunk)]) or None
+
+
 def most_chunks(kinds: Sequence[NodeKind], chunk: Chunk) -> int:
     """Return how many chunks these nodes can hold together if they are idle."""
-    return sum(kind.count * _chunks_on(chunk, kind) for kind in kinds)
-
-
-def _chunks_on(chunk: Chunk, kind: NodeKind) -> int:
-    """Return how many chunks of a job an idle node can hold, with ``per_node`` taken into account."""
-    most = chunks_on(chunk, kind)
-    if not chunk.per_node:
-        return most
-    return chunk.per_node if most >= chunk.per_node else 0
+    return sum(kind.count * chunks_on(chunk, kind) for kind in kinds)
 
 
 def _why_no_kind(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
@@ -72,9 +69,9 @@ def _why_no_kind(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
         yield f"no node has all of {', '.join(asked)}"
 
 
-def _why_no_node(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
+def _why_too_large(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
     """Yield the resources of which a chunk (with ``per_node``, all chunks of a node) needs more than any node has."""
-    if any(_chunks_on(chunk, kind) for kind in kinds):
+    if any(chunks_on(chunk, kind) for kind in kinds):
         return
     columns = columns_of(kinds)
     capacities = [capacity_of(kind, columns) for kind in kinds if chunk.suits(kind)]

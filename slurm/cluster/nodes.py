@@ -186,15 +186,8 @@ def groups_of(
 ) -> tuple[NodeGroup, ...]:
     """Return what is free on each node that is up, one group for each node.
 
-    Parameters
-    ----------
-    nodes : iterable of NodeDetails
-    kinds : sequence of NodeKind
-        Must be `kinds_of` these nodes.
-    ends : mapping from str to int or None
-        When the last job on each node ends [ms]; None if unknown. Nodes without jobs may be missing.
-    up : frozenset of str
-        Names of the nodes that are up.
+    ``ends`` has the time in ms at which the last job on each node ends, None if unknown; nodes without jobs may be
+    missing.
     """
     columns = columns_of(kinds)
     indexes = {msgspec.structs.replace(kind, count=1): index for index, kind in enumerate(kinds)}

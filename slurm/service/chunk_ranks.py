@@ -18,19 +18,8 @@ DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "
 def place_in(layout: str, node: int) -> tuple[int, int]:
     """Return the number of a node's first chunk, and how many chunks the node has.
 
-    Parameters
-    ----------
-    layout : str
-        The number of chunks on each node, e.g. ``2(x3),1`` for three nodes with two chunks and one node with one.
-    node : int
-        Number of the node in the allocation, from 0.
-
-    Raises
-    ------
-    ValueError
-        If the layout has another form.
-    IndexError
-        If the allocation has no such node.
+    ``layout`` has the chunks on each node, e.g. ``2(x3),1`` for three nodes with two chunks and one node with one.
+    Raise ValueError if it has another form, and IndexError if the allocation has no such node.
 
     Examples
     --------

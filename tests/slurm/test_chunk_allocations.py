@@ -127,7 +127,7 @@ def test_jobs_accepted_before_the_nodes_were_known_are_refused() -> None:
     core = SiteCore(4, BatchPolicy())
     assert core.handle(0, JobSubmitted(Job(job_id=1, width=1, estimate_ms=1000, chunk=Chunk(cores=64)))) == []
     (refused,) = core.handle(1, SNAPSHOT)
-    assert refused.reason == "a chunk needs 64 cores, and the largest node has 16"
+    assert refused.reason == "a chunk needs 64 cores and the largest node that suits has 16"
 
 
 def test_whole_nodes_are_numbered_as_without_chunks() -> None:

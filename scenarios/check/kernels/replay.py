@@ -123,7 +123,7 @@ def take_in(state: SiteState, promises: Plan | None, schedule: ReplayedSchedule,
         if promises is None:
             finish(state, running_place(state, expected_ms, job.job_id))
         else:
-            job_ended(state, PromiseRules(promises), expected_ms, job.job_id, now_ms)
+            job_ended(state, PromiseRules(promises, None), expected_ms, job.job_id, now_ms)
         clock.ended += 1
     while clock.submitted < len(schedule.start_ms) and state.jobs[clock.submitted].submit_ms <= now_ms:
         enqueue(state, clock.submitted)

@@ -98,17 +98,8 @@ def sized(
 ) -> SubmitOptions:
     """Return options in which the sizes of ``#SBATCH`` lines are replaced by what they mean on a grid.
 
-    Parameters
-    ----------
-    counts_resources : bool
-        Whether a site of the grid counts cores, memory and GPUs.
-    ignored : list of str, optional
-        Gets a warning for each line that the grid cannot follow; without this list, such lines are errors.
-
-    Raises
-    ------
-    ProblemsError
-        If lines cannot be followed; the message lists all of them, with file and line.
+    ``ignored`` gets a warning for each line that the grid cannot follow; without this list, such lines raise
+    ProblemsError, with file and line of each. `counts_resources`: whether a site of the grid counts cores and GPUs.
     """
     lost: list[str] | None = None if ignored is None else []
     try:

@@ -104,7 +104,7 @@ def up(
 
 
 def _show_machine(as_json: bool) -> None:
-    from gridweave.grid.config.found import kinds_of_machines, site_text
+    from gridweave.grid.config.hardware_kinds import kinds_of_machines, site_text
     from gridweave.site.machine.hardware.find import find_hardware
 
     hardware = find_hardware()

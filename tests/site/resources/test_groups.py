@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.site.resources.chunks import WHOLE_NODE, Chunk, NodeKind
-from gridweave.site.resources.groups import NodeGroup, chunks_at, earliest_fit, merged, misfit, without_chunks
+from gridweave.site.resources.groups import NodeGroup, chunks_at, earliest_fit, merged, without_chunks
+from gridweave.site.resources.refusals import why_no_node
 
 KINDS = (
     NodeKind(name="cpu", count=4, cores=16, memory_mb=4000, labels=("ib",)),
@@ -70,12 +71,12 @@ def test_merged_groups_never_promise_more(nodes: tuple[NodeGroup, ...], limit: i
 
 
 def test_a_misfit_names_the_resource_and_the_largest_node() -> None:
-    assert misfit(Chunk(gpus=5), KINDS) == "a chunk needs 5 GPUs, and the largest node has 4"
-    assert misfit(Chunk(cores=16, labels=("gpu",)), KINDS) == (
-        "a chunk needs 16 cores, and the largest node that has its labels has 8"
+    assert why_no_node(KINDS, Chunk(gpus=5)) == "a chunk needs 5 GPUs and the largest node that suits has 4"
+    assert why_no_node(KINDS, Chunk(cores=16, labels=("gpu",))) == (
+        "a chunk needs 16 cores and the largest node that suits has 8"
     )
-    assert misfit(Chunk(others=(("fpga", 1),)), KINDS) == "a chunk needs fpga, and no node has any"
-    assert misfit(Chunk(labels=("ib",), gpus=1, gpu_type="a100"), KINDS) == (
-        "no node has ib and GPUs of type a100 together"
+    assert why_no_node(KINDS, Chunk(others=(("fpga", 1),))) == "no node has 'fpga'"
+    assert why_no_node(KINDS, Chunk(labels=("ib",), gpus=1, gpu_type="a100")) == (
+        "no node has all of ib, GPUs of type a100"
     )
-    assert misfit(WHOLE_NODE, KINDS) is None
+    assert why_no_node(KINDS, WHOLE_NODE) is None

@@ -58,10 +58,7 @@ def with_found(
 ) -> tuple[ReadGrid, FoundKinds]:
     """Replace ``kinds = "found"`` by the kinds found earlier or, if the grid begins, by what this machine has.
 
-    Raises
-    ------
-    InputError
-        If the grid runs on a Ray cluster, or two sites would have the same machine.
+    Raise InputError if the grid runs on a Ray cluster, or two sites would have the same machine.
     """
     file = read.file
     names = [site.name for site in read.sites if site.kinds == FOUND]

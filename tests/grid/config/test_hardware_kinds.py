@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError, ScenarioError
-from gridweave.grid.config import found as found_module
+from gridweave.grid.config import hardware_kinds
 from gridweave.grid.config.checks import site_policy
-from gridweave.grid.config.found import kinds_of_machines, with_found
+from gridweave.grid.config.hardware_kinds import kinds_of_machines, with_found
 from gridweave.grid.config.reading import ReadGrid, grid_of_text, service_of_text
 from gridweave.grid.service import local
 from gridweave.grid.service.local import grid_spec, hardware_notes
@@ -49,7 +49,7 @@ def read(text: str = FILE) -> ReadGrid:
 def machine(monkeypatch: pytest.MonkeyPatch) -> list[Hardware]:
     """Return a list whose last item is what this machine has."""
     there = [MACHINE]
-    for module in (found_module, local):
+    for module in (hardware_kinds, local):
         monkeypatch.setattr(module, "find_hardware", lambda: there[-1])
     return there
 
