@@ -52,12 +52,12 @@ def most_chunks(kinds: Sequence[NodeKind], chunk: Chunk) -> int:
 
 def _why_no_kind(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
     """Yield why no kind has the labels and the type of GPU that a job asks for."""
-    labels = {label for kind in kinds for label in (kind.name, *kind.labels)}
+    labels = {label for kind in kinds for label in (kind.name, *kind.labels) if label}
     types = {kind.gpu_type for kind in kinds if kind.gpus and kind.gpu_type}
     columns = columns_of(kinds)
     for label in chunk.labels:
         if label not in labels:
-            yield f"no node has the label {label!r}; one of {', '.join(sorted(labels))}"
+            yield f"no node has the label {label!r}; one of {', '.join(sorted(labels)) or 'no label'}"
     if chunk.gpu_type and chunk.gpu_type not in types:
         yield f"no node has GPUs of type {chunk.gpu_type!r}; one of {', '.join(sorted(types)) or 'no type'}"
     for name, amount in chunk.others:

@@ -138,7 +138,7 @@ async def test_a_chunk_that_fits_no_node_is_refused_at_once(site: BatchSite) -> 
         Chunk(cores=32): "a chunk needs 32 cores and the largest node that suits has 16",
         Chunk(gpus=5): "a chunk needs 5 GPUs and the largest node that suits has 4",
         Chunk(memory_mb=9000): "a chunk needs 9 GB of memory and the largest node that suits has 4.194 GB",
-        Chunk(labels=("fast",)): "no node has the label 'fast'; one of a100, ib",
+        Chunk(labels=("fast",)): "no node has the label 'fast'; one of ib",
         Chunk(gpus=1, gpu_type="h100"): "no node has GPUs of type 'h100'; one of a100",
         Chunk(cores=16, per_node=2): "2 chunks on one node need 32 cores and the largest node that suits has 16",
     }
