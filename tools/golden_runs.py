@@ -45,7 +45,7 @@ from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.sharing.entry import SharedUse
-from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
+from gridweave.site.disciplines.sharing.policy import VARIANTS, SharedNodes
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.job import Accepted, ActionKind, JobRequest, Program
 from gridweave.site.messages import (
@@ -68,6 +68,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.policy import Limit, SitePolicy, Window
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.scheduler.live import LiveSite

@@ -69,6 +69,7 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes
     ----------
     name : str
+        Name of the kind; empty only where no job can ask for a kind: on shared nodes, and on a Slurm cluster.
     count : int
         Number of nodes, at least 1.
     cores : int
@@ -85,9 +86,15 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Names that a job can require.
     speed : float
         Speed relative to the machine on which run times were measured; only for sites whose discipline uses speeds.
+    threads : int
+        Hardware threads of each core, for shared nodes; on a standard CPU, the multiprogramming level.
+    memory : float
+        Memory of each node, for shared nodes, relative to the memory to which the jobs' memory fractions refer.
+    cpu : str
+        CPU of shared nodes, ``hyperthreaded`` or ``standard``.
     """
 
-    name: str
+    name: str = ""
     count: int
     cores: int = 1
     memory_mb: int | None = None
@@ -96,6 +103,22 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     others: tuple[tuple[str, int], ...] = ()
     labels: tuple[str, ...] = ()
     speed: float = 1.0
+    threads: int = 2
+    memory: float = 1.0
+    cpu: str = "hyperthreaded"
+
+
+def fields_set(kind: NodeKind, ignore: Iterable[str]) -> list[str]:
+    """Return the fields that differ from their defaults, without the fields in `ignore`, in the order of the fields.
+
+    Examples
+    --------
+    >>> fields_set(NodeKind(name="gpu", count=2, gpus=4, speed=2.0), ignore=("name", "count", "speed"))
+    ['gpus']
+    """
+    plain = NodeKind(count=1)
+    others = [name for name in kind.__struct_fields__ if name not in ignore]
+    return [name for name in others if getattr(kind, name) != getattr(plain, name)]
 
 
 FIRST_COLUMNS = ("cores", "memory_mb", "gpus")

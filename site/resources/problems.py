@@ -27,14 +27,16 @@ def kind_problems(kinds: Sequence[NodeKind]) -> Iterator[tuple[int, str, str]]:
         yield number, "name", f"{kind.name!r} is one kind too many; a site has at most {MAX_KINDS}"
     seen: set[str] = set()
     for number, kind in enumerate(kinds):
-        if kind.name in seen:
+        if not kind.name:
+            yield number, "name", "is missing; jobs can ask for a kind of nodes by its name"
+        elif kind.name in seen:
             yield number, "name", f"{kind.name!r} is also the name of another kind; each needs its own"
         seen.add(kind.name)
         yield from ((number, *problem) for problem in _problems_of_kind(kind))
 
 
 def _problems_of_kind(kind: NodeKind) -> Iterator[Problem]:
-    yield from _name_problems("name", [kind.name])
+    yield from _name_problems("name", [kind.name] if kind.name else [])
     for field, least in (("count", 1), ("cores", 1), ("memory_mb", 1), ("gpus", 0)):
         yield from _amount_problems(field, getattr(kind, field), least)
     yield from _name_problems("gpu_type", [kind.gpu_type] if kind.gpu_type else [])

@@ -35,7 +35,7 @@ from gridweave.site.disciplines.sharing.kernels.state import (
     job_submitted,
     job_withdrawn,
 )
-from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, kind_array, threads_of
+from gridweave.site.disciplines.sharing.policy import SharedNodes, is_usable, kind_array, threads_of
 from gridweave.site.disciplines.sharing.slowdown_tables import IntArray, SlowdownModel
 from gridweave.site.disciplines.slots import SlotsState
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
@@ -43,6 +43,7 @@ from gridweave.site.job import Job, NodeIntervals, Resources, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import work_of
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.state import Arrays, CoreState, arrays_state
 from gridweave.site.times import when_text
 
@@ -90,7 +91,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         needs = _resources(job, self._kinds)
         if not 0 <= needs.cpu_kind < self._n_factors:
             return f"its kind of CPU work is {needs.cpu_kind}; this site knows 0 to {self._n_factors - 1}"
-        usable = sum(kind.count for kind in self._kinds if kind.is_usable(needs.cores, needs.memory))
+        usable = sum(kind.count for kind in self._kinds if is_usable(kind, needs.cores, needs.memory))
         if job.width > usable:
             return f"it needs {job.width} nodes; it can use only {usable} of this site"
         if self._policy.backfill == "conservative" and usable < sum(kind.count for kind in self._kinds):

@@ -20,15 +20,17 @@ from gridweave.site.disciplines.sharing.kernels.sharing_pass import SharingRules
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
 from gridweave.site.disciplines.sharing.policy import (
     CPUS,
+    KIND_FIELDS,
     MAX_LANES,
     NAME,
     VARIANTS,
-    NodeKind,
     SharedNodes,
+    is_usable,
     kind_array,
 )
 from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, SlowdownModel
 from gridweave.site.kernels.limits import WeekClock
+from gridweave.site.resources.chunks import NodeKind
 
 MAX_WORK = 2**62
 """Upper bound on a workload's total work, in node milliseconds, so that sums of work fit into 64 bits."""
@@ -132,7 +134,8 @@ def compiled_site(
     sharing_options = {
         key: value for key, value in msgspec.to_builtins(policy.sharing).items() if value != float("inf")
     }
-    options = {"kinds": [msgspec.to_builtins(kind) for kind in kinds], "formula": model.formula, **sharing_options}
+    shown = [{name: getattr(kind, name) for name in KIND_FIELDS} for kind in kinds]
+    options = {"kinds": shown, "formula": model.formula, **sharing_options}
     return CompiledSite(
         rows=kept,
         refused=refused,
@@ -191,7 +194,7 @@ def _usable(jobs: Jobs, kinds: Sequence[NodeKind], cores: Ints) -> Ints:
     usable = np.zeros(len(jobs), np.int64)
     memory = np.asarray(jobs.columns["memory_fraction"], np.float64)
     for kind in kinds:
-        usable += np.where(kind.is_usable(cores, memory), kind.count, 0)
+        usable += np.where(is_usable(kind, cores, memory), kind.count, 0)
     return usable
 
 

@@ -29,6 +29,7 @@ from gridweave.site.disciplines.sharing.kernels.state import KIND, LONG, MEDIUM,
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.resources.chunks import NodeKind, fields_set
 
 NAME = "lomarc"
 """Name of the discipline."""
@@ -37,6 +38,9 @@ HEURISTICS = {"u1": U1, "u2": U2, "response": RESPONSE, "first": FIRST}
 COSCHEDULING = {"none": ALONE, "lomarc": MATCHING, "always": ALWAYS, "adjacent": ADJACENT}
 BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
 CPUS = ("hyperthreaded", "standard")
+
+KIND_FIELDS = ("count", "cores", "threads", "memory", "cpu")
+"""The fields of `NodeKind` that matter on shared nodes; nodes that are shared need no name."""
 
 TURNS = 2.0
 """Slowdown of two jobs that always need the same resource: the expected worst case if any two jobs may share nodes."""
@@ -50,32 +54,21 @@ def _check_number(option: str, value: float, low: float, high: float) -> None:
         raise OptionError(option, f"is {value:g}; expected a number from {low:,.6g} to {high:,.15g}")
 
 
-class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of identical nodes.
+def check_kind(kind: NodeKind) -> None:
+    """Raise OptionError if shared nodes of this kind are impossible."""
+    _check_number("count", kind.count, 1, MAX_WIDTH)
+    _check_number("cores", kind.cores, 1, MAX_LANES)
+    _check_number("threads", kind.threads, 1, MAX_LANES)
+    _check_number("cores x threads", kind.cores * kind.threads, 1, MAX_LANES)
+    _check_number("memory", kind.memory, 1e-6, 1e6)
+    check_known("cpu", kind.cpu, CPUS)
+    if unread := fields_set(kind, ignore=("name", *KIND_FIELDS)):
+        raise OptionError(unread[0], f"is not for shared nodes; expected only {', '.join(KIND_FIELDS)}")
 
-    Raises
-    ------
-    OptionError
-        If a value is out of range or the CPU is unknown.
-    """
 
-    count: int  # number of nodes
-    cores: int = 1
-    threads: int = 2  # hardware threads per core; on a standard CPU, the multiprogramming level
-    memory: float = 1.0  # relative to the memory to which the jobs' memory fractions refer
-    cpu: str = "hyperthreaded"
-
-    def __post_init__(self) -> None:
-        _check_number("count", self.count, 1, MAX_WIDTH)
-        _check_number("cores", self.cores, 1, MAX_LANES)
-        _check_number("threads", self.threads, 1, MAX_LANES)
-        _check_number("cores x threads", self.cores * self.threads, 1, MAX_LANES)
-        _check_number("memory", self.memory, 1e-6, 1e6)
-        check_known("cpu", self.cpu, CPUS)
-
-    def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return, for each job, whether it can use a node of this kind, given the cores and memory that it needs."""
-        return np.asarray((np.asarray(cores) <= self.cores) & (np.asarray(memory) <= self.memory + MEMORY_SLACK))
+def is_usable(kind: NodeKind, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Return, for each job, whether it can use a node of this kind, given the cores and memory that it needs."""
+    return np.asarray((np.asarray(cores) <= kind.cores) & (np.asarray(memory) <= kind.memory + MEMORY_SLACK))
 
 
 class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,7 +197,7 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
     Raises
     ------
     OptionError
-        If the formula is unknown.
+        If the formula is unknown, or a kind of nodes has an invalid value.
     """
 
     sharing: SharingPolicy = SharingPolicy()
@@ -214,6 +207,8 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         SlowdownModel(self.formula)
+        for kind in self.kinds:
+            check_kind(kind)
 
     @property
     def discipline(self) -> str:
@@ -228,6 +223,7 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
     def kinds_of(self, nodes: int) -> tuple[NodeKind, ...]:
         """Return the site's kinds of nodes; raise OptionError if they do not add up to `nodes`."""
         kinds = self.kinds or (NodeKind(count=nodes, cpu=self.sharing.cpu),)
+        check_kind(kinds[0])
         count = sum(kind.count for kind in kinds)
         if count != nodes:
             raise OptionError("kinds", f"have {count} nodes together, but the site has {nodes}")

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gridweave.scenarios.results.metrics import SharedMetrics
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.disciplines.sharing.policy import NodeKind, SharingPolicy
+    from gridweave.site.disciplines.sharing.policy import SharingPolicy
     from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
+    from gridweave.site.resources.chunks import NodeKind
 
 SHARING = "lomarc"
 SHARING_HELP = "lomarc: jobs share nodes; several --variants are compared."
@@ -162,13 +163,15 @@ def side_by_side(
 def _sites(
     workload: Workload, nodes: int | None, chosen: list[SharingPolicy], options: SharingOptions
 ) -> list[tuple[list[NodeKind], SharingPolicy]]:
-    from gridweave.site.disciplines.sharing.policy import NodeKind
+    import msgspec
+
+    from gridweave.site.resources.chunks import NodeKind
 
     count = nodes if nodes is not None else workload.nodes
     if count is None:
         raise InputError(f"{workload.name}: the number of nodes is not known; give --nodes")
-    of_node = {"count": count, "cores": options.cores, "threads": options.threads}
-    return [([NodeKind(**of_node, cpu=policy.cpu)], policy) for policy in chosen]
+    kind = NodeKind(count=count, cores=options.cores, threads=options.threads)
+    return [([msgspec.structs.replace(kind, cpu=policy.cpu)], policy) for policy in chosen]
 
 
 def _print(results: list[SimulationResult]) -> None:

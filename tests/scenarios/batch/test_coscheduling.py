@@ -21,7 +21,7 @@ from gridweave.site.disciplines.sharing.entry import SharedUse, idle_site
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, forget_changes, job_submitted, job_withdrawn
-from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes, SharingPolicy
+from gridweave.site.disciplines.sharing.policy import VARIANTS, SharedNodes, SharingPolicy
 from gridweave.site.disciplines.sharing.slowdown_tables import (
     FORMULAS,
     TABLE_1,
@@ -31,6 +31,7 @@ from gridweave.site.disciplines.sharing.slowdown_tables import (
     rows_of,
 )
 from gridweave.site.kernels.work import RATE_ONE, rate_of
+from gridweave.site.resources.chunks import NodeKind
 from reference.lomarc import Job as ReferenceJob
 from reference.lomarc import Kind, Options
 from reference.lomarc import simulate as simulate_reference

@@ -14,8 +14,9 @@ from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
+from gridweave.site.disciplines.sharing.policy import VARIANTS, SharedNodes
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
+from gridweave.site.resources.chunks import NodeKind
 from support.builders import cancelling
 
 NODES = 16

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError
+from gridweave.settings import settings_changes
 from gridweave.site.disciplines.sharing.kernels.pairing import FIRST, MATCHING, U1
-from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharingPolicy, kind_array
+from gridweave.site.disciplines.sharing.policy import VARIANTS, SharedNodes, SharingPolicy, kind_array
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.resources.chunks import NodeKind
 
 
 def test_variants_are_called_as_in_the_paper() -> None:
@@ -57,12 +59,13 @@ def test_a_bad_policy_is_refused(options: dict[str, Any], problem: str) -> None:
         ({"count": 1, "cores": 10, "threads": 10}, "cores x threads: is 100"),
         ({"count": 1, "memory": 0.0}, "memory: is 0"),
         ({"count": 1, "cpu": "slow"}, "cpu: 'slow'"),
+        ({"count": 1, "gpus": 2}, "gpus: is not for shared nodes; expected only count, cores, threads, memory, cpu"),
     ],
 )
 def test_bad_nodes_are_refused(options: dict[str, Any], problem: str) -> None:
     """A node has cores, threads and memory."""
     with pytest.raises(OptionError, match=problem):
-        NodeKind(**options)
+        SharedNodes(kinds=(NodeKind(**options),))
 
 
 def test_what_compiled_code_reads() -> None:
@@ -82,3 +85,18 @@ def test_a_policy_can_be_written_down_and_read() -> None:
     """JSON keeps a policy as it is."""
     policy = SharingPolicy(heuristic="u2", aging_ms=5_000.0)
     assert msgspec.json.decode(msgspec.json.encode(policy), type=SharingPolicy) == policy
+
+
+def test_nodes_written_before_there_was_one_description_can_be_read() -> None:
+    """Kinds that were written with all their fields, and without a name, mean the same nodes."""
+    old = b'{"kinds":[{"count":6,"cores":2,"threads":3,"memory":0.6,"cpu":"standard"}],"formula":"printed"}'
+    kinds = (NodeKind(count=6, cores=2, threads=3, memory=0.6, cpu="standard"),)
+    policy = SharedNodes(kinds=kinds, formula="printed")
+    assert msgspec.json.decode(old, type=SharedNodes) == policy
+    assert list(settings_changes(msgspec.json.decode(old), policy)) == []
+
+
+def test_a_number_of_nodes_is_checked_like_a_kind() -> None:
+    """A site without kinds has identical nodes, at least one."""
+    with pytest.raises(OptionError, match="count: is 0"):
+        SharedNodes().kinds_of(0)

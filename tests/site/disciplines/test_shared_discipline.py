@@ -6,7 +6,7 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
-from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, SharingPolicy
+from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
@@ -21,6 +21,7 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from gridweave.site.disciplines.sharing.kernels.nodes import has_capacity, put, take_off
 from gridweave.site.disciplines.sharing.kernels.slowdown import node_slowdown
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
-from gridweave.site.disciplines.sharing.policy import NodeKind, kind_array
+from gridweave.site.disciplines.sharing.policy import kind_array
 from gridweave.site.disciplines.sharing.slowdown_tables import TABLE_3, SlowdownModel
+from gridweave.site.resources.chunks import NodeKind
 
 Parts = tuple[float, float, float]
 

@@ -37,6 +37,7 @@ def test_sound_kinds_and_chunks_have_no_problems() -> None:
         ({"speed": 0.0}, "speed"),
         ({"speed": math.nan}, "speed"),
         ({"name": "a b"}, "name"),
+        ({"name": ""}, "name"),
     ],
 )
 def test_each_wrong_value_of_a_kind_is_one_problem(values: dict[str, Any], field: str) -> None:
