@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.disciplines.entry import Policy
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
@@ -50,6 +50,7 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.scheduler.contract import OWN, ContractCore
 from gridweave.site.users.owner import OwnerPolicy
 
@@ -414,7 +415,7 @@ def test_a_quote_says_what_could_be_had() -> None:
 
 
 ON_GPU = (JobForm(on=("gpu",), width=2),)
-NO_CLUSTER = HeterogeneousPolicy(nodes=4, classes=(MachineClass(name="plain", count=4),))
+NO_CLUSTER = HeterogeneousPolicy(nodes=4, classes=(NodeKind(name="plain", count=4),))
 FOR_SOME = LevelsPolicy(levels=(Level(name="staff", priority=0, users=(7, "ann")), Level(name="all", priority=-1)))
 
 
@@ -445,7 +446,7 @@ def test_a_quote_says_whether_the_site_can_never_run_the_job(
 
 def test_a_part_that_a_site_can_never_run_does_not_bar_the_whole() -> None:
     """A part works at speed 1, which slow machines do not; a whole job starts there, or is refused for good."""
-    slow, whole = MachineClass(name="slow", count=4, speed=0.5), Cluster(name="whole", nodes="0-3")
+    slow, whole = NodeKind(name="slow", count=4, speed=0.5), Cluster(name="whole", nodes="0-3")
     core = ContractCore(4, HeterogeneousPolicy(nodes=4, classes=(slow,), clusters=(whole,)))
     (refused,) = (
         each for each in answers(core, 0, ReserveNodes(1, 1, 2, 50, start_ms=500)) if isinstance(each, Refused)
@@ -675,7 +676,7 @@ THREE = (
     Level(name="medium", priority=1),
     Level(name="low", priority=0),
 )
-ONE_MACHINE = (MachineClass(name="plain", count=1),)
+ONE_MACHINE = (NodeKind(name="plain", count=1),)
 EVICTING = [
     LevelsPolicy(levels=THREE, raise_after=2),
     HeterogeneousPolicy(nodes=1, classes=ONE_MACHINE, levels=THREE, raise_after=2),

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
@@ -29,6 +28,7 @@ from gridweave.site.messages import (
     StartRun,
     UserSubmitted,
 )
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import dump_state, read_state
@@ -40,7 +40,7 @@ WHY = f"evicted at north: job {OWN + 1} of level 'high' takes machines of level 
 
 def site(machines: int = 1, **options: Any) -> LiveSite:
     """Return a site of so many machines, all alike."""
-    classes = (MachineClass(name="plain", count=machines, memory_mb=100),)
+    classes = (NodeKind(name="plain", count=machines, memory_mb=100),)
     policy = HeterogeneousPolicy(nodes=machines, classes=classes, levels=LEVELS, **options)
     agents = tuple(Machine(name=f"m{number}", nodes=1, ports=(2000, 2003)) for number in range(machines))
     return LiveSite(SiteSettings(name="north", number=0, machines=agents, policy=policy))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Declined, DescribeJob, JobForm, JobRequest, Program, RecordUsage
@@ -26,6 +26,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import dump_state, read_state
@@ -36,8 +37,8 @@ AGENTS = (Machine(name="m0", nodes=4), Machine(name="m1", nodes=2))
 POLICY = HeterogeneousPolicy(
     nodes=6,
     classes=(
-        MachineClass(name="old", count=4, memory_mb=256),
-        MachineClass(name="new", count=2, speed=2.0, labels=("x86",)),
+        NodeKind(name="old", count=4, memory_mb=256),
+        NodeKind(name="new", count=2, speed=2.0, labels=("x86",)),
     ),
     clusters=(Cluster(name="a", nodes="0-3"), Cluster(name="b", nodes="4-5")),
     forms=(Form(), Form(job_class="cfd", width=4, speed=3.0)),
@@ -105,7 +106,7 @@ def test_jobs_of_a_class_have_the_forms_of_the_class() -> None:
 
 def test_a_site_learns_how_long_a_class_runs_by_its_name() -> None:
     """After one run of 5 s the next of its class is expected to be as short, and starts behind it."""
-    north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
+    north = site(HeterogeneousPolicy(nodes=6, classes=(NodeKind(name="all", count=6),)))
     north.handle(0, UserSubmitted("one", asked(job_class="short")), *[UserSubmitted(str(n), asked()) for n in range(5)])
     north.handle(1, *[RunStarted("m0" if n < 4 else "m1", OWN + n, 1) for n in range(6)])
     north.handle(5_000, RunEnded("m0", OWN, 1, "finished"), UserSubmitted("a", asked(job_class="short")))
@@ -122,7 +123,7 @@ def test_a_site_learns_how_long_a_class_runs_by_its_name() -> None:
 
 def test_a_site_learns_only_from_jobs_that_ended_well() -> None:
     """A run that failed, was cancelled or was lost teaches nothing; one that finished does."""
-    north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
+    north = site(HeterogeneousPolicy(nodes=6, classes=(NodeKind(name="all", count=6),)))
     north.handle(0, *[UserSubmitted(str(n), asked(job_class="x")) for n in range(4)])
     north.handle(1, *[RunStarted("m0", OWN + n, 1) for n in range(4)])
     north.handle(2, JobAction("cancel", (OWN + 1,)))
@@ -135,7 +136,7 @@ def test_a_site_learns_only_from_jobs_that_ended_well() -> None:
 
 def test_an_outage_is_not_learned_as_run_time() -> None:
     """The job ended after 5 s, and its machine was away for 20 more: the next of its class is expected to take 5 s."""
-    north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
+    north = site(HeterogeneousPolicy(nodes=6, classes=(NodeKind(name="all", count=6),)))
     north.handle(0, UserSubmitted("one", asked(job_class="x")))
     north.handle(1, RunStarted("m0", OWN, 1))
     commands = north.handle(25_000, RunEnded("m0", OWN, 1, "finished", ran_ms=(10, 5_000)))
@@ -145,7 +146,7 @@ def test_an_outage_is_not_learned_as_run_time() -> None:
 
 def test_what_a_live_site_knows_is_edited() -> None:
     """An operator knows that a class takes 8 s, and is believed from then on; what is forgotten is not known."""
-    north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
+    north = site(HeterogeneousPolicy(nodes=6, classes=(NodeKind(name="all", count=6),)))
     jobs = [UserSubmitted(str(number), asked(job_class="cfd", user="anna")) for number in range(7)]
     cfd = KnownTimes(job_class="cfd", resource="all", runs=3, mean_ms=8_000, deviation_ms=100)
     bert = KnownTimes(user="bert", runs=1, mean_ms=1_000)

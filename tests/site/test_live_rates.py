@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.sharing.policy import VARIANTS, SharedNodes
 from gridweave.site.job import DescribeJob, JobRequest, Program, Resources
@@ -22,6 +21,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
 from support.stepping import do
@@ -83,7 +83,7 @@ def test_a_part_of_a_split_job_works_slower_by_its_factor() -> None:
 
 def test_a_job_on_a_fast_machine_works_faster_and_its_limit_is_shorter() -> None:
     """On a machine of speed 2.5 it does that much work in each ms; one job ends sooner on a slow one."""
-    classes = MachineClass(name="slow", count=2), MachineClass(name="fast", count=2, speed=2.5)
+    classes = NodeKind(name="slow", count=2), NodeKind(name="fast", count=2, speed=2.5)
     north = site(HeterogeneousPolicy(nodes=4, classes=classes))
     commands = do(north, 0, *[UserSubmitted(str(number), asked(1, 100_000)) for number in range(5)])
     launches = [start.launch for start in of(commands, StartRun)]

@@ -23,7 +23,7 @@ from gridweave.grid.service import driver as grid_driver
 from gridweave.grid.service.driver import GridDriver
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.disciplines.entry import Policy
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
@@ -44,6 +44,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.messages import Machine as SiteMachine
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.service import driver as driver_module
@@ -709,7 +710,7 @@ def evicting(nodes: int, evicted: str) -> HeterogeneousPolicy:
     return HeterogeneousPolicy(
         nodes=nodes,
         evicted=evicted,
-        classes=(MachineClass(name="plain", count=nodes, memory_mb=100),),
+        classes=(NodeKind(name="plain", count=nodes, memory_mb=100),),
         clusters=(Cluster(name="all", nodes=f"0-{nodes - 1}"),) if nodes > 1 else (),
         levels=LEVELS,
     )

@@ -14,11 +14,12 @@ from gridweave.errors import OptionError
 from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, one_of, refuse_unknown
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, PAUSE, Level, times_by_level
 from gridweave.site.known_times import KnownTimes
+from gridweave.site.resources.chunks import NodeKind
 
 
 class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -31,7 +32,7 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         As in `gridweave.site.disciplines.heterogeneous.policy.HeterogeneousPolicy`.
     """
 
-    classes: tuple[MachineClass, ...] = ()
+    classes: tuple[NodeKind, ...] = ()
     clusters: tuple[Cluster, ...] = ()
     forms: tuple[Form, ...] = ()
     algorithm: Annotated[str, one_of(tuple(ALGORITHMS), "How jobs are mapped to machines.")] = "pjs"

@@ -1,4 +1,7 @@
-"""Machine classes, clusters and job forms of a heterogeneous site, and the speeds of jobs on its machines."""
+"""Clusters and job forms of a heterogeneous site, and the speeds of jobs on its machines.
+
+A class of machines is a `NodeKind`, of which this discipline reads `CLASS_FIELDS`.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +17,16 @@ from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays
 from gridweave.site.job import MOST_SPEED, Job, JobForm
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.known_times import name_text
+from gridweave.site.resources.chunks import NodeKind, fields_set
 
 MOST_KINDS = 10_000
 """Maximum number of job kinds in each cache of a site; a full cache is emptied."""
 
+CLASS_FIELDS = ("name", "count", "speed", "cores", "memory_mb", "labels")
+"""The fields of `NodeKind` that this discipline reads."""
+
 _MOST_ARRAYS = 100
 """Maximum number of team sets in the cache of `Inventory.arrays`; a full cache is emptied."""
-
-
-class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A class of identical machines. Machines are numbered consecutively across classes, in the order of the classes.
-
-    Attributes
-    ----------
-    name : str
-    count : int
-        Number of machines.
-    speed : float
-        Speed relative to the machine on which the workload's run times were measured.
-    cores : int
-        Cores of each machine.
-    memory_mb : int, optional
-        Memory of each machine; None: unlimited.
-    labels : tuple of str
-        Names that a form can request, in addition to the name of the class.
-    """
-
-    name: str
-    count: int
-    speed: float = 1.0
-    cores: int = 1
-    memory_mb: int | None = None
-    labels: tuple[str, ...] = ()
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -113,7 +94,7 @@ class Inventory:
 
     Parameters
     ----------
-    classes : sequence of MachineClass
+    classes : sequence of NodeKind
     clusters : sequence of Cluster
     forms : sequence of Form
     out_of_service : str
@@ -121,7 +102,7 @@ class Inventory:
     """
 
     def __init__(
-        self, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out_of_service: str
+        self, classes: Sequence[NodeKind], clusters: Sequence[Cluster], forms: Sequence[Form], out_of_service: str
     ) -> None:
         self.classes, self.clusters, self._forms = tuple(classes), tuple(clusters), tuple(forms)
         self.class_of = np.repeat(np.arange(len(classes)), [machine_class.count for machine_class in classes]).astype(
@@ -234,7 +215,7 @@ class Inventory:
                     teams[cluster, width] = max(teams.get((cluster, width), 0), rate)
         return Speeds(tuple(alone), teams)
 
-    def _fits(self, form: Form | JobForm, machine_class: MachineClass) -> bool:
+    def _fits(self, form: Form | JobForm, machine_class: NodeKind) -> bool:
         """Whether a machine class has a name or label that a form requests, and enough cores and memory."""
         named = not form.on or bool({machine_class.name, *machine_class.labels} & set(form.on))
         return (
@@ -279,7 +260,7 @@ def _ranges_of(text: str) -> list[tuple[int, int]]:
 
 
 def machine_problems(
-    nodes: int, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out: str
+    nodes: int, classes: Sequence[NodeKind], clusters: Sequence[Cluster], forms: Sequence[Form], out: str
 ) -> list[str]:
     """Return all problems with a site's machines, clusters and forms, one line per problem."""
     problems = [
@@ -289,6 +270,11 @@ def machine_problems(
         f"class {group.name!r} has the speed {group.speed:g}; expected above 0 and up to {MOST_SPEED:g}"
         for group in classes
         if not 0 < group.speed <= MOST_SPEED
+    ]
+    problems += [
+        f"class {group.name!r} has {', '.join(unread)}; expected only {', '.join(CLASS_FIELDS)}"
+        for group in classes
+        if (unread := fields_set(group, ignore=CLASS_FIELDS))
     ]
     total = sum(group.count for group in classes)
     if total != nodes:
@@ -347,7 +333,7 @@ def _form_problems(number: int, form: Form, valid_names: set[str], clusters: Seq
     return problems
 
 
-def _idle_forms(classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form]) -> list[str]:
+def _idle_forms(classes: Sequence[NodeKind], clusters: Sequence[Cluster], forms: Sequence[Form]) -> list[str]:
     """Return one problem per form that no machine or cluster could run even if all machines were in service."""
     site, problems = Inventory(classes, clusters, (), ""), []
     for number, form in enumerate(forms, start=1):

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from gridweave.errors import OptionError, not_known
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass, machine_problems
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, machine_problems
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.levels.rights import (
     EVERYBODY,
@@ -18,6 +18,7 @@ from gridweave.site.disciplines.levels.rights import (
     option_problems,
 )
 from gridweave.site.known_times import KnownTimes
+from gridweave.site.resources.chunks import NodeKind
 
 NAME = "heterogeneous"
 """Name of the discipline."""
@@ -68,7 +69,7 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     discipline: ClassVar[str] = NAME
     nodes: int
-    classes: tuple[MachineClass, ...]
+    classes: tuple[NodeKind, ...]
     clusters: tuple[Cluster, ...] = ()
     forms: tuple[Form, ...] = ()
     algorithm: str = "pjs"

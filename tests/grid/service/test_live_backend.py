@@ -18,7 +18,6 @@ from gridweave.errors import InputError, SiteAwayError, UnavailableError
 from gridweave.grid.api import Forecast, JobQuery, OutputPart, Queue, SiteInfo
 from gridweave.grid.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
-from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.explain import SiteReason
@@ -27,6 +26,7 @@ from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.messages import Quoted, RequestQuote
 from gridweave.site.query_messages import SiteNames
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.service.calls import CALL_S, Answered
 from support.live_grids import LocalGrid
 from support.machine import PATIENCE_S
@@ -352,7 +352,7 @@ async def test_what_ran_on_a_machine_that_is_given_up_runs_again(tmp_path: Path)
 async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> None:
     """A site of machines that differ applies edits that it can read; other sites and questions have no answer."""
     grid = LocalGrid(tmp_path)
-    differ = HeterogeneousPolicy(nodes=2, classes=(MachineClass(name="old", count=2),))
+    differ = HeterogeneousPolicy(nodes=2, classes=(NodeKind(name="old", count=2),))
     grid.settings[1] = msgspec.structs.replace(grid.settings[1], policy=differ)
     async with grid:
         backend = grid.backend
@@ -387,7 +387,7 @@ async def test_an_evicted_job_stands_still_and_goes_on_where_the_site_pauses(tmp
     grid, go = LocalGrid(tmp_path), tmp_path / "go"
     levels = (Level(name="high", priority=2, evicts=("low",)), Level(name="low", priority=0))
     one = HeterogeneousPolicy(
-        nodes=2, classes=(MachineClass(name="old", count=2),), out_of_service="1", levels=levels, evicted="pause"
+        nodes=2, classes=(NodeKind(name="old", count=2),), out_of_service="1", levels=levels, evicted="pause"
     )
     grid.settings[1] = msgspec.structs.replace(grid.settings[1], policy=one)
     async with grid:

@@ -15,12 +15,12 @@ import pytest
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.messages import LiveSiteEvent, SiteMessage
+from gridweave.site.resources.chunks import NodeKind
 from support.machine import PATIENCE_S, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -41,7 +41,7 @@ say done
 
 POLICY = HeterogeneousPolicy(
     nodes=1,
-    classes=(MachineClass(name="plain", count=1),),
+    classes=(NodeKind(name="plain", count=1),),
     levels=(Level(name="high", priority=1, evicts=("low",)), Level(name="low", priority=0)),
 )
 

@@ -12,8 +12,8 @@ from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.run_times import with_run_times
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.resources.chunks import NodeKind
 
 JOBS = 20_000
 
@@ -54,7 +54,7 @@ def test_a_longer_run_time_is_cut_at_the_estimate() -> None:
 
 def test_a_site_learns_the_mean_and_deviation_of_drawn_run_times() -> None:
     drawn = with_run_times(workload_of(600, 100_000, 10**7), "lognormal:0.4", np.random.default_rng(2))
-    policy = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1, speed=2.0),))
+    policy = HeterogeneousPolicy(nodes=1, classes=(NodeKind(name="only", count=1, speed=2.0),))
     (learned,) = [one for one in simulate(drawn, 1, policy).own.times if one.resource == "only"]
     assert learned.runs == 600
     assert learned.mean_ms == pytest.approx(50_000, rel=0.1)
@@ -112,7 +112,7 @@ def test_each_class_has_its_own_distribution(tmp_path: Path) -> None:
 
 def test_learnt_statistics_can_be_drawn_from(tmp_path: Path) -> None:
     drawn = with_run_times(workload_of(600, 100_000, 10**7), "lognormal:0.4", np.random.default_rng(2))
-    policy = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1, speed=2.0),))
+    policy = HeterogeneousPolicy(nodes=1, classes=(NodeKind(name="only", count=1, speed=2.0),))
     file = write_experience(tmp_path, simulate(drawn, 1, policy).own.texts()["experience.toml"])
     again = with_run_times(workload_of(JOBS, 1, 10**7), f"experience:{file}", np.random.default_rng(3)).run_ms
     assert again.mean() == pytest.approx(drawn.run_ms.mean(), rel=0.02)

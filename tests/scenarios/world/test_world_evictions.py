@@ -10,11 +10,12 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.works import Works
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.messages import EvictJob
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import NodeKind
 from support.checks import play_troubled
 
 NODES = 8
@@ -29,7 +30,7 @@ def evicting(evicted: str = "restart", fast: float = 2.0) -> HeterogeneousPolicy
     """Return a site with a fast and a slow half, which run wide jobs together."""
     return HeterogeneousPolicy(
         nodes=NODES,
-        classes=(MachineClass(name="plain", count=4), MachineClass(name="fast", count=4, speed=fast)),
+        classes=(NodeKind(name="plain", count=4), NodeKind(name="fast", count=4, speed=fast)),
         clusters=(Cluster(name="all", nodes="0-7"), Cluster(name="front", nodes="0-3")),
         levels=LEVELS,
         evicted=evicted,

@@ -9,14 +9,14 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.resources.chunks import NodeKind
 
 HOUR_MS = 3_600_000
 
 # Without a cluster each job has one machine.
-SINGLE = HeterogeneousPolicy(nodes=4, classes=(MachineClass(name="plain", count=4),), predict="estimate")
+SINGLE = HeterogeneousPolicy(nodes=4, classes=(NodeKind(name="plain", count=4),), predict="estimate")
 
 
 def jobs(*rows: tuple[int, int, int]) -> Workload:

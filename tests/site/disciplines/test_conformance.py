@@ -17,7 +17,7 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
@@ -43,7 +43,7 @@ LIMITS = (Limit(user=1, max_jobs=1), Limit(wider_than=2, max_nodes=4), Limit(use
 
 def machines(**options: object) -> HeterogeneousPolicy:
     """Return the policy of a site with two classes of machines."""
-    classes = (MachineClass(name="fast", count=2, speed=2.0), MachineClass(name="slow", count=4))
+    classes = (NodeKind(name="fast", count=2, speed=2.0), NodeKind(name="slow", count=4))
     clusters = (Cluster(name="c", nodes="2-5", minimum=2),)
     fixed = {"nodes": 6, "classes": classes, "clusters": clusters, "levels": LEVELS, "raise_after": 1}
     return HeterogeneousPolicy(**{**fixed, **options})

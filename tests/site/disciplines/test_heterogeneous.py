@@ -15,11 +15,12 @@ from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
+from gridweave.settings import settings_changes
 from gridweave.site.disciplines.dictionary import entry_named, read_policy
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous, IntArray, LevelJobs
 from gridweave.site.disciplines.heterogeneous.entry import HeterogeneousTable
 from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job
@@ -39,6 +40,7 @@ from gridweave.site.messages import (
     SiteRestarted,
     StartJob,
 )
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
@@ -54,15 +56,15 @@ LEVELS = (
 FAST_AND_SLOW = HeterogeneousPolicy(
     nodes=6,
     classes=(
-        MachineClass(name="fast", count=4, speed=2.0, labels=("big",)),
-        MachineClass(name="slow", count=2, speed=0.5),
+        NodeKind(name="fast", count=4, speed=2.0, labels=("big",)),
+        NodeKind(name="slow", count=2, speed=0.5),
     ),
     clusters=(Cluster(name="four", nodes="0-3"), Cluster(name="two", nodes="4-5")),
     forms=(Form(), Form(job_class=1), Form(job_class=1, width=4, speed=3.0), Form(job_class=2, on=("slow",))),
     levels=LEVELS,
 )
 
-ONE_MACHINE = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1),), levels=LEVELS)
+ONE_MACHINE = HeterogeneousPolicy(nodes=1, classes=(NodeKind(name="only", count=1),), levels=LEVELS)
 
 
 def test_policies_that_schedule_differently_have_different_labels() -> None:
@@ -83,7 +85,7 @@ def test_policies_that_schedule_differently_have_different_labels() -> None:
         {"levels": levels, "least_gain_ms": 60_000},
         {"levels": (msgspec.structs.replace(levels[0], priority=2), levels[1])},
     ]
-    classes = (MachineClass(name="old", count=2),)
+    classes = (NodeKind(name="old", count=2),)
     labels = [HeterogeneousPolicy(nodes=2, classes=classes, **changed).label for changed in changes]
     assert labels[0] == "heterogeneous pjs"
     assert labels[9] == "heterogeneous pjs 2 levels evicting (restart)"
@@ -152,7 +154,7 @@ def test_high_evicts_low_and_neither_evicts_medium() -> None:
 @pytest.mark.parametrize("algorithm", ["olb", "best-assignment", "sjs", "pjs", "gsa"])
 def test_nobody_is_evicted_while_an_alike_machine_is_idle(algorithm: str) -> None:
     """The high job starts beside the low one, and its team is of the three machines that nobody has."""
-    classes, forms = (MachineClass(name="all", count=4),), (Form(job_class=1, width=3), Form())
+    classes, forms = (NodeKind(name="all", count=4),), (Form(job_class=1, width=3), Form())
     clusters = (Cluster(name="whole", nodes="0-3"),)
     policy = changed(ONE_MACHINE, nodes=4, classes=classes, clusters=clusters, forms=forms, algorithm=algorithm)
     for kind, nodes in ((0, ((1, 2),)), (1, ((1, 2), (2, 3), (3, 4)))):
@@ -163,7 +165,7 @@ def test_nobody_is_evicted_while_an_alike_machine_is_idle(algorithm: str) -> Non
 
 def test_of_equally_good_places_the_one_that_evicts_nobody_is_taken() -> None:
     """Of two classes or clusters on which the high job ends as early it takes the one on which no low job is."""
-    classes = (MachineClass(name="a", count=2), MachineClass(name="b", count=2))
+    classes = (NodeKind(name="a", count=2), NodeKind(name="b", count=2))
     clusters = (Cluster(name="one", nodes="0-1"), Cluster(name="two", nodes="2-3"))
     forms = (Form(job_class=1, width=2), Form())
     policy = changed(ONE_MACHINE, nodes=4, classes=classes, clusters=clusters, forms=forms)
@@ -209,7 +211,7 @@ def test_a_job_that_was_evicted_often_enough_is_of_the_next_level() -> None:
 
 def test_a_job_that_is_raised_to_a_level_that_was_mapped_starts_in_the_same_pass() -> None:
     """The high job runs on one machine only; whom it evicts there is a high one then, and the other is idle."""
-    classes = (MachineClass(name="one", count=1), MachineClass(name="other", count=1))
+    classes = (NodeKind(name="one", count=1), NodeKind(name="other", count=1))
     options = {"levels": (LEVELS[0], LEVELS[2]), "forms": (Form(), Form(job_class=1, on=("one",))), "raise_after": 1}
     core = SiteCore(2, HeterogeneousPolicy(nodes=2, classes=classes, **options))
     core.handle(0, JobSubmitted(job(1, 100)))
@@ -223,7 +225,7 @@ def test_a_job_that_is_raised_to_a_level_that_was_mapped_starts_in_the_same_pass
 def test_nobody_waits_while_a_machine_is_idle(evicted: str) -> None:
     """Where machines are alike, whomever evictions raise."""
     levels = tuple(Level(name=name, priority=3 - at, evicts=tuple("abcd"[at + 1 :])) for at, name in enumerate("abcd"))
-    policy = changed(ONE_MACHINE, nodes=4, classes=(MachineClass(name="all", count=4),), levels=levels)
+    policy = changed(ONE_MACHINE, nodes=4, classes=(NodeKind(name="all", count=4),), levels=levels)
     evictions = 0
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -248,7 +250,7 @@ def test_a_job_that_kept_all_that_was_expected_of_it_is_expected_at_its_limit(
     speed: float, evicted_ms: int, left_ms: int
 ) -> None:
     """Of 12 ms it has done 20, or 12 to the last digit; those behind it wait for the rest of its 100 ms."""
-    classes, known = (MachineClass(name="only", count=1, speed=speed),), (KnownTimes(job_class=1, runs=3, mean_ms=12),)
+    classes, known = (NodeKind(name="only", count=1, speed=speed),), (KnownTimes(job_class=1, runs=3, mean_ms=12),)
     core = SiteCore(1, changed(ONE_MACHINE, classes=classes, experience=known, evicted="checkpoint", algorithm="olb"))
     core.handle(0, JobSubmitted(Job(job_id=1, width=1, estimate_ms=100, job_class=1)))
     behind = Job(job_id=3, width=1, estimate_ms=10)
@@ -364,7 +366,7 @@ def test_a_job_that_is_asked_for_stands_behind_those_of_the_same_instant(algorit
 @pytest.mark.parametrize(("fast", "out", "low", "evicts"), [(2, "", 2, True), (2, "", 1, False), (1, "1", 1, True)])
 def test_a_quote_says_whether_others_are_evicted(evicted: str, fast: int, out: str, low: int, evicts: bool) -> None:
     """Whatever else is free: machines on which the job does not run, or that are out of service."""
-    classes = (MachineClass(name="fast", count=fast), MachineClass(name="slow", count=2))
+    classes = (NodeKind(name="fast", count=fast), NodeKind(name="slow", count=2))
     forms = (Form(job_class=1, on=("fast",)),)
     options = {"classes": classes, "forms": forms, "evicted": evicted, "out_of_service": out}
     core = SiteCore(fast + 2, changed(ONE_MACHINE, nodes=fast + 2, **options))
@@ -427,7 +429,7 @@ def test_a_site_learns_nothing_from_runs_that_did_not_end_well() -> None:
 
 def test_a_site_that_was_lost_or_kept_nodes_for_a_lease_has_learned_nothing() -> None:
     """Runs that a restart of the site has ended teach nothing, nor do reservations that nobody came to use."""
-    core = ContractCore(2, changed(ONE_MACHINE, nodes=2, classes=(MachineClass(name="only", count=2),)))
+    core = ContractCore(2, changed(ONE_MACHINE, nodes=2, classes=(NodeKind(name="only", count=2),)))
     core.handle(0, JobSubmitted(job(1, 60, job_class=1)))
     asked = job(2, 60, job_class=1)
     core.handle(0, ReserveNodes(2, 1, 1, start_ms=20_000, length_ms=60_000, job=asked))
@@ -439,7 +441,7 @@ def test_a_site_that_was_lost_or_kept_nodes_for_a_lease_has_learned_nothing() ->
 
 def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
     """It works at the rate of all its parts, and its nodes were reserved before it began."""
-    core = ContractCore(1, changed(ONE_MACHINE, classes=(MachineClass(name="only", count=1, speed=2.0),)))
+    core = ContractCore(1, changed(ONE_MACHINE, classes=(NodeKind(name="only", count=1, speed=2.0),)))
     asked = job(1, 60, job_class=1)
     core.handle(0, ReserveNodes(1, 1, 1, start_ms=20_000, length_ms=60_000, job=asked))
     core.handle(1, CommitNodes(1, 1))
@@ -460,7 +462,7 @@ def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
             "names machine 6; the site has machines 0 to",
         ),
         ({"out_of_service": "7-99999999999999"}, "out_of_service names machine 7; the site has machines 0 to 5"),
-        ({"classes": (MachineClass(name="", count=6),)}, "a class or a cluster has no name; give each a unique name"),
+        ({"classes": (NodeKind(name="", count=6),)}, "a class or a cluster has no name; give each a unique name"),
         ({"clusters": (Cluster(name="c", nodes="x"),)}, "cluster 'c': 'x' is neither a number nor a range such as 0-7"),
         (
             {"forms": (Form(job_class=3, on=("gpu",)),)},
@@ -468,7 +470,11 @@ def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
         ),
         ({"forms": (Form(width=5),)}, "form 1 runs on no cluster here: none has its width, cores and memory"),
         ({"forms": (Form(cores=64),)}, "form 1 runs on no machine here: none has its width, cores and memory"),
-        ({"classes": (MachineClass(name="a", count=5),)}, "the classes have 5 machines and the site has 6 nodes"),
+        ({"classes": (NodeKind(name="a", count=5),)}, "the classes have 5 machines and the site has 6 nodes"),
+        (
+            {"classes": (NodeKind(name="a", count=6, gpus=2, memory=0.5),)},
+            "class 'a' has gpus, memory; expected only name, count, speed, cores, memory_mb, labels",
+        ),
         (
             {"levels": (LEVELS[0], Level(name="low", priority=0, evicts=("high",)))},
             "'low' evicts 'high', which is not below it: evictions would go in a circle",
@@ -493,6 +499,12 @@ def test_what_is_wrong_is_said_in_one_line(options: dict[str, Any], said: str) -
     with pytest.raises(OptionError, match=said) as caught:
         read_policy("heterogeneous", 6, {"heterogeneous": HeterogeneousTable(**(usual | options))}, {})
     assert "\n" not in str(caught.value)
+
+
+def test_classes_that_a_journal_kept_compare_equal_to_the_same_kinds() -> None:
+    kept = {"nodes": 2, "classes": [{"name": "old", "count": 2, "speed": 0.5, "memory_mb": 64, "labels": ["x86"]}]}
+    kinds = (NodeKind(name="old", count=2, speed=0.5, memory_mb=64, labels=("x86",)),)
+    assert list(settings_changes(kept, HeterogeneousPolicy(nodes=2, classes=kinds))) == []
 
 
 def test_a_job_that_runs_nowhere_or_may_not_have_its_priority_is_refused() -> None:
@@ -544,7 +556,7 @@ def test_a_careful_site_takes_the_machine_on_which_run_times_differ_less(deviati
     """By the mean the first machine is better, by mean and one standard deviation the second."""
     policy = HeterogeneousPolicy(
         nodes=2,
-        classes=(MachineClass(name="fickle", count=1), MachineClass(name="steady", count=1)),
+        classes=(NodeKind(name="fickle", count=1), NodeKind(name="steady", count=1)),
         experience=(
             KnownTimes(job_class=1, resource="fickle", runs=9, mean_ms=10_000, deviation_ms=9_000),
             KnownTimes(job_class=1, resource="steady", runs=9, mean_ms=12_000, deviation_ms=100),

@@ -11,13 +11,14 @@ import pytest
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job, JobForm
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import ChangeRate, Command, EvictJob, JobFinished, JobSubmitted, StartJob
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 from reference.pauses import PausedJob, play_pauses
@@ -36,7 +37,7 @@ def alike(machines: int, **options: Any) -> HeterogeneousPolicy:
     clusters = (Cluster(name="all", nodes=f"0-{machines - 1}"),) if machines > 1 else ()
     return HeterogeneousPolicy(
         nodes=machines,
-        classes=(MachineClass(name="plain", count=machines, memory_mb=memory_mb),),
+        classes=(NodeKind(name="plain", count=machines, memory_mb=memory_mb),),
         clusters=clusters,
         levels=options.pop("levels", LEVELS),
         evicted="pause",
@@ -150,7 +151,7 @@ def test_who_is_paused_and_then_evicted_in_the_same_pass_is_not_told_to_stand_st
     names = ("a", "b", "c")
     policy = HeterogeneousPolicy(
         nodes=3,
-        classes=tuple(MachineClass(name=name, count=1, memory_mb=100) for name in names),
+        classes=tuple(NodeKind(name=name, count=1, memory_mb=100) for name in names),
         clusters=(Cluster(name="ab", nodes="0-1"),),
         forms=(
             Form(job_class=1, width=2, speed=2.0, memory_mb=40),
@@ -229,7 +230,7 @@ def test_metrics_of_machines_of_several_speeds() -> None:
         run_ms=[60 * S_MS, 100 * S_MS],
         columns={"priority": [0, 2]},
     )
-    policy = msgspec.structs.replace(alike(1), classes=(MachineClass(name="fast", count=1, speed=2.0),))
+    policy = msgspec.structs.replace(alike(1), classes=(NodeKind(name="fast", count=1, speed=2.0),))
     result = simulate(workload, 1, policy, check=True)
     assert result.end_ms.tolist() == [80 * S_MS, 60 * S_MS]
     assert result.metrics().awt_ms == 0

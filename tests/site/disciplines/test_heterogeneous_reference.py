@@ -9,12 +9,13 @@ import pytest
 
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.stepped import RunningWork
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job, JobForm
 from gridweave.site.messages import ChangeRate, Command, EvictJob, JobFinished, JobSubmitted, StartJob
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.scheduler.core import SiteCore
 from reference.different_machines import JobHistory, play
 
@@ -77,7 +78,7 @@ def random_site(rng: np.random.Generator, **options: Any) -> HeterogeneousPolicy
     cuts = np.sort(rng.choice(np.arange(1, nodes), min(int(rng.integers(0, 3)), nodes - 1), replace=False))
     counts = np.diff([0, *cuts, nodes]).tolist()
     classes = tuple(
-        MachineClass(
+        NodeKind(
             name="abc"[at],
             count=count,
             speed=float(rng.choice(SPEEDS)),

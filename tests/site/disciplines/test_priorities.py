@@ -10,12 +10,12 @@ from gridweave.errors import OptionError
 from gridweave.site.disciplines.dictionary import DISCIPLINES, deciding, read_policy
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
 from gridweave.site.disciplines.entry import Policy
-from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job, Resources
 from gridweave.site.messages import Command, EvictJob, JobFinished, JobSubmitted, StartJob
+from gridweave.site.resources.chunks import NodeKind
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.slurm.policy import BatchPolicy, PilotRules
 
@@ -35,7 +35,7 @@ def policies(name: str) -> tuple[Policy | None, Policy | None]:
     if name == "levels":
         return LevelsPolicy(levels=LEVELS), None
     if name == "heterogeneous":
-        return HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="plain", count=1),), levels=LEVELS), None
+        return HeterogeneousPolicy(nodes=1, classes=(NodeKind(name="plain", count=1),), levels=LEVELS), None
     if name == "dynp":
         return DynPPolicy(), DynPPolicy(policies=("priority", "fcfs"), decider="preferred", preferred="priority")
     try:

@@ -23,10 +23,11 @@ import numpy.typing as npt
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.scenario.run import Progress
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
-from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form
 from gridweave.site.disciplines.heterogeneous.mapping import NEVER_MS, MachineArrays, Mapped, machine_arrays, map_to
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import EVERYBODY, Level
+from gridweave.site.resources.chunks import NodeKind
 from gridweave_papers.studies.report import OURS, Findings, Row, Section, Verdict, our_values
 from gridweave_papers.studies.study import Study, judge, seeds_of
 
@@ -156,7 +157,7 @@ def site_policy(with_levels: bool) -> HeterogeneousPolicy:
     levels = (Level(name="high", priority=2, evicts=("low",)), Level(name="medium", priority=1))
     return HeterogeneousPolicy(
         nodes=sum(CLUSTER_SIZES),
-        classes=tuple(MachineClass(name=name, count=n) for name, n in zip(names, class_counts(), strict=True)),
+        classes=tuple(NodeKind(name=name, count=n) for name, n in zip(names, class_counts(), strict=True)),
         clusters=tuple(
             Cluster(name=f"cluster-{number + 1}", nodes=f"{first[number]}-{first[number + 1] - 1}")
             for number in range(len(CLUSTER_SIZES))
