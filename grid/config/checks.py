@@ -55,10 +55,17 @@ def site_policy(site: Site, grid: PolicyTable) -> Policy:
     return read_policy(site.discipline, site.node_count, options, usual)
 
 
+def counts_resources(site: Site) -> bool:
+    """Whether a site gives out cores, memory and GPUs; otherwise jobs get whole nodes, even if the site has kinds."""
+    return site.kinds is not None and (
+        site.discipline not in DISCIPLINES or DISCIPLINES[site.discipline].counts_resources
+    )
+
+
 def node_kinds(
     kinds: Sequence[object] | None, place: KeyPath = (), report: FileReport | None = None
 ) -> tuple[NodeKind, ...]:
-    """Return the kinds of a site's nodes, without those that could not be read; none if the site counts whole nodes.
+    """Return the kinds of a site's nodes, without those that could not be read; none if the site has a number of nodes.
 
     With a report, add each text that cannot be read, and leave its value out; without a report, raise OptionError.
     """
@@ -197,13 +204,16 @@ def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
     # Check the order and the other options separately: an invalid value hides all later ones.
     plain = Site(name=site.name, nodes=max(site.node_count, 1))
     discipline = site.discipline if site.discipline in DISCIPLINES else plain.discipline
+    entry = DISCIPLINES[discipline]
     rest = {name: value for name, value in site.options.items() if name != "order"}
-    own = {name: value for name, value in rest.items() if name == DISCIPLINES[discipline].table_key}
+    own = {name: value for name, value in rest.items() if name == entry.table_key}
     order = [] if site.order is None else [{"discipline": discipline, "order": site.order, **own}]
     nodes: dict[str, Any] = {}
     if site.kinds not in (None, FOUND) and report.is_clean((*place, "kinds"), (*place, "placement")):
         nodes = {"nodes": None, "kinds": site.kinds, "placement": site.placement}
-    for changed in (*order, {"discipline": site.discipline, **rest, **nodes}):
+    # Whole nodes stand in for kinds that are not known yet, but a discipline of machines that differ has no such nodes.
+    lacks = site.kinds is not None and not nodes and entry.reads_kinds and not entry.counts_resources
+    for changed in (*order, *([] if lacks else [{"discipline": site.discipline, **rest, **nodes}])):
         try:
             site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:

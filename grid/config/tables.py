@@ -129,7 +129,7 @@ def legible_kinds(kinds: Sequence[object] | None) -> list[tuple[int, KindTable]]
 
 
 class NodesTable(Table, frozen=True, kw_only=True):
-    """The nodes of a site: their number or, if the site counts cores, memory and GPUs, their kinds.
+    """The nodes of a site: their number or, if they differ or the site counts cores, memory and GPUs, their kinds.
 
     Attributes
     ----------

@@ -231,8 +231,7 @@ def _check_workload(workload: Workload, policy: Policy) -> None:
     check_needs(workload, traits.needs)
     if traits.uses_resources:
         check_resources(workload)
-    compiled = entry_of(policy).compiled
-    if "chunk" in workload.columns and (compiled is None or not compiled.counts_resources):
+    if "chunk" in workload.columns and not entry_of(policy).counts_resources:
         parts = np.array([why_whole_only(chunk) is not None for chunk in workload.chunks] + [False])
         asks = f"asks for parts of nodes or labels, which the discipline {policy.discipline} does not know"
         workload.refuse("chunk", parts[workload.columns["chunk"].astype(np.int64)], asks)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from gridweave.errors import GridweaveError, InputError, OptionError
-from gridweave.grid.config.checks import checked, grid_policy, node_kinds, owner_policy, site_policy
+from gridweave.grid.config.checks import checked, counts_resources, grid_policy, node_kinds, owner_policy, site_policy
 from gridweave.grid.config.networks import ReadNetwork, beside
 from gridweave.grid.config.tables import Site
 from gridweave.grid.config.toml import FileReport
@@ -424,7 +424,7 @@ def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Wo
 
 def _machine(site: Site, table: WorkloadTable) -> int:
     """Return the largest width of a job in a site's trace: the site's nodes, or its cores if jobs ask for chunks."""
-    if table.chunks is None or site.kinds is None:
+    if table.chunks is None or not counts_resources(site):
         return site.node_count
     return sum(kind.count * kind.cores for kind in node_kinds(site.kinds))
 
@@ -549,7 +549,7 @@ def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: Gri
 def _why_never_home(site: Site, width: int, chunk: Chunk | msgspec.UnsetType, policy: GridPolicy) -> str | None:
     """Return why a job can never run at its home site, or None."""
     whose = "in mode local" if policy.mode == "local" else "submitted to its own site,"
-    kinds = node_kinds(site.kinds)
+    kinds = node_kinds(site.kinds) if counts_resources(site) else ()
     if kinds and (reason := why_never_on(kinds, width, chunk)) is not None:
         return f"{whose} at {site.name} {reason}"
     if not kinds and (reason := why_whole_only(chunk)) is not None:
@@ -574,7 +574,7 @@ def _most(site: Site, chunk: Chunk | msgspec.UnsetType) -> int:
     """Return how many chunks, or whole nodes, of a site the grid can use for one job."""
     if not chunk:
         return owner_policy(site).nodes_for_grid(site.node_count)
-    if site.kinds is not None:
+    if counts_resources(site):
         return most_chunks(node_kinds(site.kinds), chunk)
     return site.node_count if why_whole_only(chunk) is None else 0
 

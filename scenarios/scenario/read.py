@@ -29,6 +29,7 @@ from gridweave.grid.config.checks import (
     check_live_only,
     check_sites,
     checked,
+    counts_resources,
     grid_decides_all,
     grid_policy,
 )
@@ -293,7 +294,7 @@ def _check_chunks(scenario: Scenario, report: FileReport) -> None:
     chunks, place = scenario.workload.chunks, ("workload", "chunks")
     if chunks is None:
         return
-    if all(site.kinds is None for site in sites_of(scenario)):
+    if not any(map(counts_resources, sites_of(scenario))):
         report.add(place, "needs a site with kinds of nodes; every site gives out whole nodes")
     if isinstance(chunks, dict):
         _check_chunks_of_sites(scenario, chunks, report)

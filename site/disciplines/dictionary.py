@@ -158,5 +158,5 @@ def read_policy(name: str, nodes: int, site_options: Mapping[str, object], usual
             raise OptionError(other.table_key, f"is for the discipline {other.name}, and this site has {name!r}")
     if site_options.get("kinds") and not entry.reads_kinds:
         names = ", ".join(other.name for other in DISCIPLINES.values() if other.reads_kinds)
-        raise OptionError("kinds", f"need a discipline that counts resources ({names}), and this site has {name!r}")
+        raise OptionError("kinds", f"need a discipline that reads them ({names}), and this site has {name!r}")
     return entry.read(nodes, site_options, usual)

@@ -138,7 +138,8 @@ class Entry:
         Takes a policy and an estimate in ms; returns the time in ms for which a job with this estimate usually holds
         its nodes, which is the estimate if jobs run at full speed. Used if the discipline is `Traits.elastic`.
     reads_kinds : bool
-        Whether ``read`` takes the options ``kinds`` (`gridweave.site.resources.chunks.NodeKind`) and ``placement``.
+        Whether ``read`` takes the option ``kinds`` (`gridweave.site.resources.chunks.NodeKind`) and, if the discipline
+        `counts_resources`, the option ``placement``.
     table : type of msgspec.Struct, optional
         Options of the discipline, given in the table ``table_key`` of a site in a scenario or GRID.toml, or with the
         command's ``--option``; passed to ``read`` under the name ``table_key``.
@@ -173,6 +174,11 @@ class Entry:
     metrics: Callable[[SiteOutcome], Mapping[str, float]] | None = None
     labels: Callable[[Any], Mapping[str, Sequence[str]]] | None = None
     remarks: Callable[[Any, int], Sequence[str]] | None = None
+
+    @property
+    def counts_resources(self) -> bool:
+        """Whether a site with ``kinds`` gives out cores, memory and GPUs instead of whole nodes."""
+        return self.compiled is not None and self.compiled.counts_resources
 
     def traits_of(self, policy: Any) -> Traits:
         """Return the discipline's traits under a policy."""

@@ -120,7 +120,10 @@ def test_problems_in_a_file_of_kinds_have_their_lines(shell: Shell, trace: Path,
         ((*KINDS, "--nodes", "4"), "--nodes: follows from --kinds; leave it out"),
         ((*KINDS, "--placement", "tight"), "--placement: 'tight' is not known; one of best-fit, worst-fit, first-fit"),
         ((*KINDS, "--chunks", "nodes"), "--chunks: 'nodes' is not known; give cores, or a .csv file"),
-        ((*KINDS, "--discipline", "gang"), "--kinds: need a discipline that counts resources"),
+        (
+            (*KINDS, "--discipline", "gang"),
+            "--kinds: need a discipline that reads them",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -128,3 +131,13 @@ def test_options_that_do_not_go_together_are_refused(
 ) -> None:
     (line,) = problems_of(shell, trace, *options)
     assert line.startswith(problem)
+
+
+def test_machines_that_differ_are_kinds(shell: Shell, trace: Path) -> None:
+    """Each of the three jobs of one processor runs on the fast machine, as it ends there first."""
+    kinds = ("--kinds", "fast:1,speed=4", "--kinds", "slow:1,memory=1GB")
+    result = result_of(shell, trace, "--discipline", "heterogeneous", "--option", "algorithm=best-assignment", *kinds)
+    assert result["options"]["nodes"] == 2
+    assert result["metrics"]["jobs_waited"] == 2
+    (line,) = problems_of(shell, trace, "--discipline", "heterogeneous", *KINDS)
+    assert "class 'gpu' has gpus, gpu_type, which this discipline does not use; leave it out" in line

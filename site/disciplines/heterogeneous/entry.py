@@ -49,18 +49,26 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> HeterogeneousPolicy:
-    """Return the policy of a site with different machines, read from its only option ``heterogeneous``.
+    """Return the policy of a site with different machines, read from its options ``heterogeneous`` and ``kinds``.
 
     Raises
     ------
     OptionError
-        If any other option is given, or if no machine class is given.
+        If any other option is given, or unless exactly one of the site's kinds and the table's classes is given.
     """
-    refuse_unknown(site_options, (NAME,), f"is not for a site with the discipline {NAME}, which has its own algorithms")
+    refuse_unknown(
+        site_options, (NAME, "kinds"), f"is not for a site with the discipline {NAME}, which has its own algorithms"
+    )
     table: HeterogeneousTable = site_options.get(NAME) or HeterogeneousTable()
-    if not table.classes:
-        raise OptionError(NAME, "names no classes of machines; give at least one, with a name and a count")
-    options = msgspec.structs.asdict(table) | {"levels": table.levels or (EVERYBODY,)}
+    kinds: tuple[NodeKind, ...] = site_options.get("kinds") or ()
+    if kinds and table.classes:
+        raise OptionError(NAME, "names classes of machines, and the site has kinds of nodes; leave one of them out")
+    if not kinds and not table.classes:
+        raise OptionError(NAME, "names no classes of machines; give at least one, or the site's kinds of nodes")
+    options = msgspec.structs.asdict(table) | {
+        "classes": kinds or table.classes,
+        "levels": table.levels or (EVERYBODY,),
+    }
     return HeterogeneousPolicy(nodes=nodes, **options)
 
 
@@ -99,6 +107,7 @@ ENTRY = Entry(
     about="machines that differ, jobs on one of them or on a cluster, levels of priority",
     make=Heterogeneous,
     read=read_policy,
+    reads_kinds=True,
     traits=TRAITS,
     traits_by=lambda policy: replace(TRAITS, pauses=policy.pauses_jobs, saves_work=policy.evicted == "checkpoint"),
     table=HeterogeneousTable,

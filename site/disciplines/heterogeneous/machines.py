@@ -272,7 +272,7 @@ def machine_problems(
         if not 0 < group.speed <= MOST_SPEED
     ]
     problems += [
-        f"class {group.name!r} has {', '.join(unread)}; expected only {', '.join(CLASS_FIELDS)}"
+        f"class {group.name!r} has {', '.join(unread)}, which this discipline does not use; leave it out"
         for group in classes
         if (unread := fields_set(group, ignore=CLASS_FIELDS))
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -35,7 +36,9 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     nodes : int
         Number of nodes at the site; each machine is a node.
-    classes, clusters, forms
+    classes : tuple of NodeKind
+        The kinds of machines; a kind's name is that of its class.
+    clusters, forms
         As in `gridweave.site.disciplines.heterogeneous.machines`.
     algorithm : str
         One of `ALGORITHMS`.
@@ -101,6 +104,13 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
             problems.append(f"deviations is {self.deviations:g}; expected a number from 0 to {MOST_DEVIATIONS:g}")
         if problems:
             raise OptionError(NAME, "; ".join(problems))
+
+    def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int, HeterogeneousPolicy]:
+        """Return the number of nodes, and the policy for them; kinds of nodes replace the policy's classes."""
+        if not isinstance(nodes, Sequence):
+            return self.nodes if nodes is None else nodes, self
+        count = sum(kind.count for kind in nodes)
+        return count, msgspec.structs.replace(self, nodes=count, classes=tuple(nodes))
 
     @property
     def pauses_jobs(self) -> bool:

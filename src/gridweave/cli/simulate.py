@@ -392,14 +392,15 @@ def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
 
     check_nodes(asked.nodes)
     # Invalid names are found before a long trace is read; percentages of the nodes are known only afterwards.
-    named = asked.policies(asked.nodes or MAX_WIDTH)
-    for policy in named if asked.requests(asked.nodes or MAX_WIDTH) else ():
+    count = sum(kind.count for kind in asked.node_kinds) or asked.nodes
+    named = asked.policies(count or MAX_WIDTH)
+    for policy in named if asked.requests(count or MAX_WIDTH) else ():
         check_reserves(policy)
     matrix_ms = _check_matrix_option(asked.show_matrix, named)
     saving = _saving(asked, named)
     events = read_node_events(asked.node_events) if asked.node_events is not None else []
     workload, remarks = _prepared(asked, named, entry)
-    nodes = sum(kind.count for kind in asked.node_kinds) or asked.nodes or workload.nodes or MAX_WIDTH
+    nodes = count or workload.nodes or MAX_WIDTH
     chosen = asked.policies(nodes)
     requests = asked.requests(nodes)
     for line in [*remarks, *_without_effect(workload, chosen)]:

@@ -217,6 +217,9 @@ def test_a_live_site_may_have_machines_that_differ() -> None:
     policy = plan(MIXED).sites[0].policy
     assert policy.label == "heterogeneous pjs 2 levels [high from 10 users=anna evicts=low; low] evicting (restart)"
     assert (policy.forms[0].job_class, policy.levels[0].users) == ("cfd", ("anna",))
+    classes = MIXED.splitlines()[8]
+    by_kinds = MIXED.replace(f"{classes}\n", "").replace("nodes = 6\n", classes.replace("classes", "kinds") + "\n")
+    assert plan(by_kinds).sites[0].policy == policy
     wrong = (
         MIXED.replace("3-5", "3-7").replace('on = ["x86"]', 'on = ["gpu"]').replace("priority = 0 }", "priority = 20 }")
     )

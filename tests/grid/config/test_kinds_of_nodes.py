@@ -140,6 +140,9 @@ placement = "best"
     )
 
 
+DIFFERENT = 'discipline = "heterogeneous"\n'
+
+
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
@@ -152,11 +155,23 @@ placement = "best"
         ('nodes = 3\nplacement = "first-fit"', "4: sites.placement: is for a site with kinds"),
         (
             'discipline = "gang"\nkinds = [{ name = "a", count = 6 }]',
-            "4: sites.kinds: need a discipline that counts resources (levels, planning, queue), and this site has",
+            "4: sites.kinds: need a discipline that reads them (heterogeneous, levels, planning, queue), and",
         ),
         (
-            'discipline = "heterogeneous"\nkinds = [{ name = "a", count = 6 }]',
-            "4: sites.kinds: need a discipline that counts resources",
+            f'{DIFFERENT}kinds = [{{ name = "a", count = 6, gpus = 2, gres = {{ fpga = 1 }} }}]',
+            "1: sites.heterogeneous: class 'a' has gpus, others, which this discipline does not use; leave it out",
+        ),
+        (
+            f'{DIFFERENT}kinds = [{{ name = "a", count = 6 }}]\nplacement = "first-fit"',
+            "5: sites.placement: 'first-fit' is not for a site with the discipline heterogeneous",
+        ),
+        (
+            f"{DIFFERENT}kinds = [{{ name = 'a', count = 1 }}]\nheterogeneous.classes = [{{ name = 'b', count = 1 }}]",
+            "5: sites.heterogeneous: names classes of machines, and the site has kinds of nodes; leave one of them out",
+        ),
+        (
+            f'{DIFFERENT}kinds = [{{ name = "a", count = 6, memory = "4096" }}]',
+            "4: sites.kinds.memory: '4096' has no unit",
         ),
         ('machines = 3\nkinds = [{ name = "a", count = 2 }]', "3: sites.machines: is 3; from 1 to its 2 nodes"),
         ('kinds = [{ name = "a", count = 20_000_000 }]', "1: sites: have more than 10000000 nodes together"),

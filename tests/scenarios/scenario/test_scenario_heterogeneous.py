@@ -47,6 +47,33 @@ def test_a_heterogeneous_site_runs_the_jobs_of_a_scenario(tmp_path: Path) -> Non
     assert set(result.columns) == {"level", "machines", "team", "evictions"}
 
 
+def by_kinds(path: Path) -> None:
+    """Rewrite the scenario so that its machines are the kinds of the site's nodes."""
+    lines = path.read_text().splitlines()
+    classes = next(line for line in lines if line.startswith("classes"))
+    lines.remove(classes)
+    lines[lines.index("nodes = 8")] = classes.replace("classes", "kinds")
+    path.write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("mode", ["local", "sharing"])
+def test_kinds_of_a_site_mean_the_same_as_classes(tmp_path: Path, mode: str) -> None:
+    path = written(tmp_path, mode)
+    by_classes = run_built(build_scenario(path))
+    by_kinds(path)
+    result = run_built(build_scenario(path))
+    assert result.start_ms.tolist() == by_classes.start_ms.tolist()
+    assert result.end_ms.tolist() == by_classes.end_ms.tolist()
+
+
+def test_jobs_do_not_ask_for_parts_of_machines_that_differ(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    by_kinds(path)
+    path.write_text(path.read_text().replace("jobs = 20", "jobs = 20\nchunks = [{ cores = 2 }]"))
+    with pytest.raises(ScenarioError, match=r"workload\.chunks: needs a site .* every site gives out whole nodes"):
+        build_scenario(path)
+
+
 def test_metrics_accept_paused_jobs_on_busy_machines(tmp_path: Path) -> None:
     """With two jobs on one machine more nodes are in use than exist, which the metrics accept."""
     path = written(tmp_path)

@@ -473,7 +473,7 @@ def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
         ({"classes": (NodeKind(name="a", count=5),)}, "the classes have 5 machines and the site has 6 nodes"),
         (
             {"classes": (NodeKind(name="a", count=6, gpus=2, memory=0.5),)},
-            "class 'a' has gpus, memory; expected only name, count, speed, cores, memory_mb, labels",
+            "class 'a' has gpus, memory, which this discipline does not use; leave it out",
         ),
         (
             {"levels": (LEVELS[0], Level(name="low", priority=0, evicts=("high",)))},
@@ -614,3 +614,10 @@ def test_users_known_by_name_have_experience_of_their_own() -> None:
     assert [core.explain(0, number).start_ms for number in (1, 2, 3)] == [50 * S_MS, 60 * S_MS, 160 * S_MS]
     core.handle(1, DisciplineEdited([{"user": "bob", "runs": 4, "mean_ms": 30 * S_MS}]))
     assert [core.explain(1, number).start_ms for number in (1, 2, 3)] == [50 * S_MS, 60 * S_MS, 90 * S_MS]
+
+
+def test_kinds_of_nodes_take_the_place_of_the_classes_of_a_policy() -> None:
+    kinds = (NodeKind(name="fast", count=2, speed=2.0), NodeKind(name="slow", count=1))
+    nodes, policy = changed(ONE_MACHINE, algorithm="olb").on(kinds)
+    assert (nodes, policy.nodes, policy.classes, policy.algorithm) == (3, 3, kinds, "olb")
+    assert policy.on(None) == (3, policy)
