@@ -15,7 +15,7 @@ from gridweave.site.disciplines.base import Discipline, Traits
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.job import Running
 from gridweave.site.kernels.limits import WeekClock
-from gridweave.site.resources.chunks import NodeKind
+from gridweave.site.resources.chunks import NodeKind, fields_set
 
 Options = Mapping[str, Any]
 """A site's options by name; None if an option was not given."""
@@ -188,6 +188,16 @@ class Entry:
 def one_of(names: Sequence[str], description: str) -> msgspec.Meta:
     """Return schema metadata for an option whose value must be one of these names."""
     return msgspec.Meta(description=description, extra_json_schema={"enum": list(names)})
+
+
+def refuse_different(kinds: Sequence[NodeKind]) -> None:
+    """Raise OptionError unless the kinds describe nodes that are alike, by cores and memory alone."""
+    for kind in kinds:
+        if unread := fields_set(kind, ignore=("name", "count", "cores", "memory_mb")):
+            raise OptionError("kinds", f"{kind.name!r} has {', '.join(unread)}, which this discipline does not use")
+        if (kind.cores, kind.memory_mb) != (kinds[0].cores, kinds[0].memory_mb):
+            names = f"{kinds[0].name!r} and {kind.name!r}"
+            raise OptionError("kinds", f"{names} differ in cores or memory; this discipline needs nodes that are alike")
 
 
 def must_end_by(running: Iterable[Running], start_ms: int | None) -> tuple[int, ...]:

@@ -120,10 +120,8 @@ def test_problems_in_a_file_of_kinds_have_their_lines(shell: Shell, trace: Path,
         ((*KINDS, "--nodes", "4"), "--nodes: follows from --kinds; leave it out"),
         ((*KINDS, "--placement", "tight"), "--placement: 'tight' is not known; one of best-fit, worst-fit, first-fit"),
         ((*KINDS, "--chunks", "nodes"), "--chunks: 'nodes' is not known; give cores, or a .csv file"),
-        (
-            (*KINDS, "--discipline", "gang"),
-            "--kinds: need a discipline that reads them",
-        ),
+        ((*KINDS, "--discipline", "dynp"), "--kinds: need a discipline that reads them"),
+        ((*KINDS, "--discipline", "gang"), "--kinds: 'gpu' has gpus, gpu_type, labels, which this discipline does not"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -141,3 +139,12 @@ def test_machines_that_differ_are_kinds(shell: Shell, trace: Path) -> None:
     assert result["metrics"]["jobs_waited"] == 2
     (line,) = problems_of(shell, trace, "--discipline", "heterogeneous", *KINDS)
     assert "class 'gpu' has gpus, gpu_type, which this discipline does not use; leave it out" in line
+
+
+def test_kinds_that_are_alike_are_a_number_of_nodes_for_gang_scheduling(shell: Shell, trace: Path) -> None:
+    kinds = ("--kinds", "old:3,cores=4", "--kinds", "new:1,cores=4")
+    by_kinds = result_of(shell, trace, "--discipline", "gang", *kinds)
+    by_nodes = result_of(shell, trace, "--discipline", "gang", "--nodes", "4")
+    assert by_kinds["metrics"] == by_nodes["metrics"]
+    (line,) = problems_of(shell, trace, "--discipline", "gang", *kinds[:3], "new:1,cores=8")
+    assert line.startswith("--kinds: 'old' and 'new' differ in cores or memory; this discipline needs nodes that are")

@@ -14,7 +14,7 @@ from msgspec import Meta
 from gridweave.errors import InputError, OptionError
 from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, enter_jobs, rows_without
-from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, refuse_unknown
+from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, refuse_different, refuse_unknown
 from gridweave.site.disciplines.fractional.discipline import Fractional, share_of
 from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups, merged, why_too_large
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import FractionalRules
@@ -52,8 +52,10 @@ class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def read_policy(nodes: int, site_options: Options, usual: Options) -> FractionalPolicy:
-    """Return the policy of a fractional site from its only option, ``fractional``."""
-    refuse_unknown(site_options, (NAME,), f"is not for a {NAME} site, which orders jobs by flow time and virtual time")
+    """Return the policy of a fractional site from its option ``fractional``; its kinds of nodes must be alike."""
+    why = f"is not for a {NAME} site, which orders jobs by flow time and virtual time"
+    refuse_unknown(site_options, (NAME, "kinds"), why)
+    refuse_different(site_options.get("kinds") or ())
     table: FractionalTable = site_options.get(NAME) or FractionalTable()
     for name, most_ms in (("period_s", MAX_TIME_MS), ("penalty_s", MAX_TIME_MS), ("long_s", MAX_LONG_MS)):
         if getattr(table, name) * MS_PER_S == math.inf:
@@ -149,6 +151,7 @@ ENTRY = Entry(
     about="tasks get parts of a node's CPU and memory, are paused and moved; no estimates are used",
     make=Fractional,
     read=read_policy,
+    reads_kinds=True,
     traits=TRAITS,
     traits_by=lambda policy: replace(TRAITS, moves=policy.moves_jobs),
     table=FractionalTable,

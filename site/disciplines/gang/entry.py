@@ -12,7 +12,7 @@ import numpy as np
 from gridweave.errors import InputError
 from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, OwnFigures, fill_jobs
-from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, one_of, refuse_unknown
+from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, one_of, refuse_different, refuse_unknown
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.kernels.gang_pass import GangRules
 from gridweave.site.disciplines.gang.kernels.state import empty_matrix
@@ -56,9 +56,10 @@ class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def read_policy(nodes: int, site_options: Options, usual: Options) -> GangPolicy:
     """Return the policy of a gang site from its options ``gang``, ``order`` and ``backfill``.
 
-    If ``order`` or ``backfill`` is not given, the value in ``usual`` is used.
+    Its kinds of nodes must be alike. If ``order`` or ``backfill`` is not given, the value in ``usual`` is used.
     """
-    refuse_unknown(site_options, ("gang", "order", "backfill"), f"is not for a {NAME} site")
+    refuse_unknown(site_options, ("gang", "order", "backfill", "kinds"), f"is not for a {NAME} site")
+    refuse_different(site_options.get("kinds") or ())
     table: GangTable = site_options.get("gang") or GangTable()
     chosen = {name: site_options.get(name) or usual.get(name) for name in ("order", "backfill")}
     named = {name: value for name, value in chosen.items() if value is not None}
@@ -154,6 +155,7 @@ ENTRY = Entry(
     about="jobs share nodes in time: each runs in some slices of a cycle",
     make=GangDiscipline,
     read=read_policy,
+    reads_kinds=True,
     traits=TRAITS,
     traits_by=_traits,
     stay_ms=GangPolicy.longest_stay_ms,

@@ -269,6 +269,11 @@ class _Asked:
         return parse_kinds(self.kinds) if self.kinds else ()
 
     @property
+    def site_nodes(self) -> int | None:
+        """The number of nodes of the site, if an option says so."""
+        return sum(kind.count for kind in self.node_kinds) or self.nodes
+
+    @property
     def machine(self) -> int | None:
         """The width of the widest job that the site can run, or None for that of the trace's machine."""
         # Jobs that fit no node are refused by the site; here, a chunk takes at least one core.
@@ -319,7 +324,7 @@ def _simulate(asked: _Asked) -> None:
     give_back_large_arrays()
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         ready = _made_ready(asked, entry)
-        sites = [(asked.nodes, policy) for policy in ready.policies]
+        sites = [(asked.site_nodes, policy) for policy in ready.policies]
         of_site: SiteInputs = {"reservations": ready.requests, "node_events": ready.node_events, "saving": ready.saving}
         with _saved_on_interrupt(ready.saving):
             results = side_by_side(ready.workload, sites, report, **of_site)
@@ -342,7 +347,7 @@ def _show(asked: _Asked, ready: _Ready, results: list[SimulationResult]) -> None
         return
     _print(results)
     if ready.matrix_ms is not None:
-        _print_matrices(ready.workload, asked.nodes, ready.policies, ready.matrix_ms)
+        _print_matrices(ready.workload, asked.site_nodes, ready.policies, ready.matrix_ms)
     for result, loss in zip(results, losses, strict=False):
         print_loss(result.label, loss)
 
@@ -392,7 +397,7 @@ def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
 
     check_nodes(asked.nodes)
     # Invalid names are found before a long trace is read; percentages of the nodes are known only afterwards.
-    count = sum(kind.count for kind in asked.node_kinds) or asked.nodes
+    count = asked.site_nodes
     named = asked.policies(count or MAX_WIDTH)
     for policy in named if asked.requests(count or MAX_WIDTH) else ():
         check_reserves(policy)

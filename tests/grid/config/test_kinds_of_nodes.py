@@ -154,8 +154,16 @@ DIFFERENT = 'discipline = "heterogeneous"\n'
         ("kinds = 3", "3: sites.kinds: is 3; a text or a list is needed"),
         ('nodes = 3\nplacement = "first-fit"', "4: sites.placement: is for a site with kinds"),
         (
-            'discipline = "gang"\nkinds = [{ name = "a", count = 6 }]',
-            "4: sites.kinds: need a discipline that reads them (heterogeneous, levels, planning, queue), and",
+            'discipline = "dynp"\nkinds = [{ name = "a", count = 6 }]',
+            "4: sites.kinds: need a discipline that reads them (fractional, gang, heterogeneous, levels, planning,",
+        ),
+        (
+            'discipline = "gang"\nkinds = [{ name = "a", count = 6, speed = 2.0 }]',
+            "4: sites.kinds: 'a' has speed, which this discipline does not use",
+        ),
+        (
+            'discipline = "fractional"\nkinds = [{ name = "a", count = 6 }, { name = "b", count = 1, cores = 2 }]',
+            "4: sites.kinds: 'a' and 'b' differ in cores or memory; this discipline needs nodes that are alike",
         ),
         (
             f'{DIFFERENT}kinds = [{{ name = "a", count = 6, gpus = 2, gres = {{ fpga = 1 }} }}]',
