@@ -149,9 +149,7 @@ def _found(module: str, path: str) -> Any:
 
 
 def callable_name(function: Callable[..., Any] | str) -> str:
-    """Return ``module:function`` for a function that the machines can import.
-
-    Raise InputError if they cannot, e.g. for lambdas, nested functions, and functions defined in a script or notebook.
+    """Return ``module:function`` for a function that the machines can import; raise InputError for any other.
 
     Examples
     --------

@@ -119,12 +119,7 @@ def _joined(text: str) -> str:
 
 
 def why_waiting(reason: str) -> str:
-    """Return an explanation of why a job is waiting in Slurm.
-
-    Parameters
-    ----------
-    reason : str
-        The reason printed by ``squeue``.
+    """Explain why a job is waiting in Slurm, given the reason that ``squeue`` prints.
 
     Examples
     --------
