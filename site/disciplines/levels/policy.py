@@ -69,6 +69,11 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(NAME, "; ".join(problems))
 
     @property
+    def kinds(self) -> tuple[NodeKind, ...]:
+        """The kinds of the site's nodes; empty if jobs get whole nodes."""
+        return self.under.kinds
+
+    @property
     def evicts(self) -> bool:
         """Whether any level may evict jobs of another level."""
         return any(level.evicts for level in self.levels)
