@@ -84,7 +84,7 @@ class LimitSignal(msgspec.Struct, frozen=True):
 
 
 class RankResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank has of its node, at a site that counts cores, memory and GPUs.
+    """A rank's share of its node, at a site that counts cores, memory and GPUs.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """Chunks at a site that requests an allocation for each job: whether they fit, how many nodes they count as, and when.
 
-Jobs share the site's maximum number of nodes. A job that asks for chunks counts as the part of a node that they need on
-the node of the cluster that holds most of them, because the batch system chooses the nodes. Pure.
+Jobs share the site's maximum number of nodes. A chunk counts as 1/n of a node if the best node of the cluster can hold
+n such chunks: the site cannot know the actual nodes, because the batch system chooses them. Pure.
 """
 
 from __future__ import annotations

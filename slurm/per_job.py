@@ -259,7 +259,7 @@ class AskedJobs(Discipline):
         return asked_job.nodes
 
     def number_nodes(self, nodes_of: Mapping[int, int]) -> None:
-        """Set the nodes of running jobs, as bit masks; jobs that a release without chunks has started lack them."""
+        """Set the nodes of running jobs, given as bit masks, if a release without chunks has not stored them."""
         for asked_job in self._started():
             asked_job.nodes = asked_job.nodes or intervals_of(nodes_of[asked_job.job.job_id])
 
@@ -316,7 +316,7 @@ class AskedJobs(Discipline):
         return run_from(self.earliest_start_ms(now_ms, job.width, job.estimate_ms), now_ms, job)
 
     def _counts(self, job: Job) -> bool:
-        """Whether the forecast for a job is by the kinds of nodes, because the job asks for chunks or labels."""
+        """Whether a job's forecast considers the kinds of nodes, because the job asks for chunks or labels."""
         return isinstance(job.chunk, Chunk) and bool(self._kinds)
 
     def chunks_now(self, now_ms: int, job: Job) -> int:
@@ -327,7 +327,7 @@ class AskedJobs(Discipline):
         return chunks_at(job.chunk, snapshot.kinds, self._groups(now_ms), now_ms)
 
     def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
-        """Return how many of a new job's chunks fit now, and that the batch system decides; "" without chunks."""
+        """Return a text: how many of a job's chunks fit now, and that the batch system decides; "" without chunks."""
         if not self._counts(job):
             return ""
         fitting = self.chunks_now(now_ms, job)

@@ -68,7 +68,7 @@ class Amounts(NamedTuple):
         return Amounts(self.cores * count, self.memory_bytes * count, self.gpus * count, others)
 
     def divided(self, count: int) -> Amounts | None:
-        """Return the amounts for each of several tasks; None if they cannot be divided evenly, memory in MB."""
+        """Return each task's share of the amounts; None if they cannot be divided evenly (memory: in whole MB)."""
         memory_bytes = -(-self.memory_bytes // count)
         whole = [self.gpus, *(amount for _, amount in self.others)]
         if any(amount % count for amount in whole) or _mb(memory_bytes) * count != _mb(self.memory_bytes):
@@ -76,7 +76,7 @@ class Amounts(NamedTuple):
         return Amounts(0, memory_bytes, self.gpus // count, tuple((name, n // count) for name, n in self.others))
 
     def plus(self, other: Amounts) -> Amounts:
-        """Return the sum of two amounts, of which at most one has each of the other resources."""
+        """Return the sum of two amounts; no other resource may occur in both."""
         memory_bytes = self.memory_bytes + other.memory_bytes
         others = tuple(sorted(self.others + other.others))
         return Amounts(self.cores + other.cores, memory_bytes, self.gpus + other.gpus, others)
@@ -144,14 +144,14 @@ def _without_sizes(options: SubmitOptions, derived: dict[str, Any]) -> SubmitOpt
 
 
 def _is_whole(options: SubmitOptions) -> bool:
-    """Whether the lines ask for whole nodes: by their number alone, or with tasks that differ in number by node."""
+    """Whether the lines ask for whole nodes: only a number of nodes, or tasks that do not divide evenly among them."""
     parts = {key for key in PARTS if key in options}
     uneven = "slurm_nodes" in options and options.get("tasks", 0) % options["slurm_nodes"] > 0
     return not parts or (parts == {"tasks"} and uneven and options["tasks"] > options["slurm_nodes"])
 
 
 def _chunk(options: SubmitOptions, problems: list[OptionError]) -> dict[str, Any]:
-    """Return the number of chunks and what each asks for, as options of gridweave's own."""
+    """Return gridweave's own options for the number of chunks and the resources of each chunk."""
     layout = _layout(options, problems)
     gpu_types: set[str] = set()
     task, node = _amounts(options, layout, gpu_types, problems)
@@ -200,7 +200,7 @@ def _layout(options: SubmitOptions, problems: list[OptionError]) -> Layout:
 def _amounts(
     options: SubmitOptions, layout: Layout, gpu_types: set[str], problems: list[OptionError]
 ) -> tuple[Amounts, Amounts | None]:
-    """Return what each task asks for, and what the job asks for on each node, or None if it asks for nothing there."""
+    """Return the amounts for each task and the amounts for each node; None if the job asks for nothing per node."""
     cores = options.get("cpus_per_task", 1)
     per_cpu = _memory(options, "slurm_memory_per_cpu", problems)
     task_gpus, node_gpus = _gpus(options, layout, gpu_types, problems)
@@ -236,7 +236,7 @@ _GPU_KEYS = ("slurm_gpus_per_task", "slurm_gpus", "slurm_gpus_per_node")
 
 
 def _gpus(options: SubmitOptions, layout: Layout, gpu_types: set[str], problems: list[OptionError]) -> tuple[int, int]:
-    """Return the GPUs of each task and of each node, one of them 0, and add the type of the GPUs to ``gpu_types``."""
+    """Return the GPUs per task and per node, of which at least one is 0; add the type of the GPUs to ``gpu_types``."""
     derived = [(key, cast("dict[str, Any]", options)[key]) for key in _GPU_KEYS if key in options]
     derived += [("slurm_gres", text) for name, text in _gres_parts(options) if name == "gpu"]
     if len(derived) > 1:

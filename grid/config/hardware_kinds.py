@@ -56,7 +56,7 @@ FoundKinds = dict[str, tuple[NodeKind, ...]]
 def with_found(
     read: ReadGrid, kept: Mapping[str, tuple[NodeKind, ...]], *, is_local: bool
 ) -> tuple[ReadGrid, FoundKinds]:
-    """Replace ``kinds = "found"`` by the kinds found earlier or, if the grid begins, by what this machine has.
+    """Replace ``kinds = "found"`` by the kinds found earlier or, at the first start, by those of this machine.
 
     Raise InputError if the grid runs on a Ray cluster, or two sites would have the same machine.
     """
@@ -80,7 +80,7 @@ def with_found(
 
 
 def kind_tables(kinds: Sequence[NodeKind]) -> list[KindTable]:
-    """Return kinds of nodes as they stand in a file."""
+    """Convert kinds of nodes to the tables that describe them in a file."""
     return [
         KindTable(
             name=kind.name,

@@ -86,7 +86,7 @@ def choose_free_counted_site(state: GridState, codes: GridCodes, resources: Grid
 def reach_from_now(state: GridState, resources: GridNodes, slot: Slot, free: Amounts, fitting: SiteNodes) -> Int:
     """Begin a search through the ends of running jobs; return how many chunks of a job fit now.
 
-    ``free`` and ``fitting`` get the amounts and the chunks of now, which `count_given_back` brings forward.
+    Set ``free`` and ``fitting`` to the current values; `count_given_back` updates them for each ending job.
     """
     for node in range(len(free)):
         for column in range(free.shape[1]):
@@ -164,7 +164,7 @@ def let_go_of_site(state: GridState, resources: GridNodes, slot: Slot, site: Int
 
 @kernel
 def use_up_ahead(state: GridState, resources: GridNodes, slot: Slot) -> None:
-    """Subtract what a started job holds from what is free at the shadow time, after which the job ends."""
+    """Subtract the resources of a started job that ends after the shadow time from those free at that time."""
     head = resources.head[0]
     number = resources.nodes.first[slot]
     while number != NO_ENTRY:

@@ -1,7 +1,7 @@
 """The nodes of all sites whose cores, memory and GPUs are counted (docs/resources.md, rule 8).
 
-The nodes of all sites stand in one `NodeArrays`, site after site. A part of it (`nodes_of`) is again a `NodeArrays`,
-so that the rules for the nodes of a site apply to each site of the grid.
+One `NodeArrays` holds the nodes of all sites, site after site. `nodes_of` returns the part of one site as a
+`NodeArrays`, so that the rules for the nodes of a site apply to each site of the grid.
 
 Amounts that are free on nodes, now or later, are passed as ``free``: shape (nodes of all sites, resources).
 """
@@ -251,9 +251,9 @@ def count_given_back(
     slot: Int,
     fitting: npt.NDArray[np.int64],
 ) -> Int:
-    """Add what an ending job holds on open sites to ``free``; return how many more chunks of a job then fit.
+    """Add an ending job's resources on open sites to ``free``; return how many more chunks of another job then fit.
 
-    ``fitting`` is kept up to date.
+    Also update ``fitting``.
     """
     gained = np.int64(0)
     number = grid.nodes.first[ending]
@@ -278,7 +278,7 @@ def move_units(grid: GridNodes, free: Amounts, slot: Int, node: Int, units: Int,
 
 @kernel
 def chunks_beside(grid: GridNodes, slot: Int, site: Int, chunks: Int, spare: Int) -> Int:
-    """Return how many of these chunks of a job, placed now and never ending, leave the head enough on a site.
+    """Return how many of a job's ``chunks`` can run on a site from now on without taking the head's reserved chunks.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def chunks_beside(grid: GridNodes, slot: Int, site: Int, chunks: Int, spare: Int
         Slot of the job, of which at least ``chunks`` fit on the site now.
     site, chunks : int
     spare : int
-        By how many chunks the head's chunks that fit on the site at the shadow time exceed its reservation.
+        Number of the head's chunks that fit on the site at the shadow time beyond those that are reserved.
     """
     nodes = nodes_of(grid, site)
     if not choose(nodes, nodes.free, slot, chunks):
@@ -315,9 +315,9 @@ def chunks_beside(grid: GridNodes, slot: Int, site: Int, chunks: Int, spare: Int
 
 @kernel
 def hold_part(grid: GridNodes, slot: Int, site: Int, chunks: Int) -> Int:
-    """Choose and store the nodes for a job's chunks on a site, on which they fit; return the number of their cores.
+    """Choose and store nodes of a site for a job's chunks, which must fit; return the number of cores they take.
 
-    ``free`` stays as it is.
+    ``free`` is not changed.
     """
     nodes = nodes_of(grid, site)
     choose(nodes, nodes.free, slot, chunks)
@@ -349,9 +349,9 @@ def compare_left(grid: GridNodes, free: Amounts, slot: Int, width: Int, fits_on:
 
 @kernel
 def count_free(grid: GridNodes, free: Amounts, slot: Int) -> None:
-    """Write to ``compared`` and ``total`` how much of a job's scarcest resource is free on suitable nodes, and in all.
+    """Write the free and the total amount of a job's scarcest resource on suitable nodes to ``compared`` and ``total``.
 
-    A job that needs whole nodes counts idle nodes.
+    For a job that needs whole nodes, write the numbers of idle nodes and of all nodes.
     """
     column = grid.nodes.scarcest[slot]
     for site in range(len(grid.compared)):

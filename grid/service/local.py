@@ -133,14 +133,14 @@ def grid_spec(
 ) -> GridSpec:
     """Return the grid that a GRID.toml describes.
 
-    `name` takes precedence over the name in the file. `found_kinds` are the kinds of nodes with which the grid began.
+    `name` takes precedence over the name in the file. `found_kinds` are the kinds found at the grid's first start.
     """
     read, kinds = with_found(read, found_kinds or {}, is_local=address is None)
     return GridSpec(check_name(name or read.file.name or DEFAULT_NAME), read, address, kinds)
 
 
 def hardware_notes(spec: GridSpec) -> list[str]:
-    """Return one line for each way in which this machine is not as the kinds of nodes of a local grid say."""
+    """Return one line for each difference between this machine and the kinds of nodes of a local grid."""
     plan = msgspec.structs.replace(_plan_of(spec), is_on_one_host=True)
     shares = plan.shares()
     machines = [

@@ -72,7 +72,7 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
     resource : str
         ``cores``, ``memory_mb``, ``gpus``, or the name of another countable resource.
     total : int
-        What the site's nodes have together.
+        Total amount on all nodes of the site.
     util : float
         Used share of the total, from the first submission to the last end of the whole result; NaN if no job ran.
     """
@@ -131,7 +131,7 @@ def _plain(nodes: int) -> list[NodeKind]:
 
 
 def _chunks(workload: Workload) -> tuple[Chunk, ...]:
-    """Return the chunks of a workload, and then a whole node, which the column ``chunk`` calls -1."""
+    """Return a workload's chunks, followed by a whole node, for which the column ``chunk`` has -1."""
     return (*workload.chunks, WHOLE_NODE)
 
 

@@ -290,7 +290,7 @@ def chunk_ranges(table: ChunkTable, sites: Sequence[str]) -> ChunkRanges:
 
 
 def _check_chunks(scenario: Scenario, report: FileReport) -> None:
-    """Report entries of ``workload.chunks`` that are invalid, and chunks that no site knows."""
+    """Report invalid entries of ``workload.chunks``, and any chunks if no site counts resources."""
     chunks, place = scenario.workload.chunks, ("workload", "chunks")
     if chunks is None:
         return
@@ -310,7 +310,7 @@ def _check_chunks(scenario: Scenario, report: FileReport) -> None:
 
 
 def _check_chunks_of_sites(scenario: Scenario, chunks: dict[str, str], report: FileReport) -> None:
-    """Report chunks for each site that do not go with the traces, or with the sites."""
+    """Report chunks given by site if the workload has no traces, or no trace of that site."""
     traces = scenario.workload.traces
     if traces is None:
         report.add(("workload", "chunks"), "names sites, which requires traces; give a file, a list, or 'cores'")

@@ -327,7 +327,7 @@ def _instant_s(value: Any, factor: float) -> float:
 
 
 def _span_s(value: Any, factor: float) -> float:
-    """Parse a length of time, as a number or in a form of `parse_time_ms`, in seconds."""
+    """Parse a length of time, given as a number or as text for `parse_time_ms`; return seconds."""
     if isinstance(value, dt.timedelta):
         return value.total_seconds()
     number = _number(value)

@@ -37,7 +37,7 @@ def most_nodes_of_rows(jobs: Jobs, rows: Ints, nodes: int) -> int:
 
 
 class PlannedNodes(CountedNodes):
-    """The nodes of a site that keeps a plan, in which waiting jobs and reservations have nodes, too.
+    """The nodes of a site with a plan, where waiting jobs and reservations can also have nodes.
 
     Attributes
     ----------

@@ -41,9 +41,9 @@ def most_running(policy: SitePolicy) -> int | None:
 
 
 def nodes_of_site(policy: SitePolicy, nodes: int, slots: int, entries: int | None = None) -> NodeArrays:
-    """Return a site's idle nodes, with capacity for ``slots`` jobs, and for those that run to have all nodes.
+    """Return a site's idle nodes, with capacity for ``slots`` jobs and for running jobs on all nodes.
 
-    Jobs that wait need ``entries`` if they have planned nodes.
+    Set ``entries`` if waiting jobs have planned nodes, which need additional entries.
     """
     count = sum(kind.count for kind in policy.kinds)
     if count != nodes:

@@ -102,7 +102,7 @@ def _short_resource(
 
 
 def _until(state: SiteState, nodes: NodeArrays, slot: int, short: _Amount, fit_ms: int, now_ms: int) -> str:
-    """Return the running jobs whose end gives the job enough, and how much more there is then."""
+    """Return a text: which running jobs must end before the waiting job fits, and how much more is free then."""
     if fit_ms == NEVER_MS:
         return "not even the ends of all running jobs would be enough"
     running = state.running[: state.counters[0]["n_running"]]

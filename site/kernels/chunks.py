@@ -212,9 +212,9 @@ def choose(nodes: NodeArrays, free: Amounts, slot: Int, width: Int) -> bool:
 
 @kernel
 def choose_units(nodes: NodeArrays, free: Amounts, slot: Int, needed: Int) -> Int:
-    """Choose the nodes of up to ``needed`` units by rule 4; return the number of units, below ``needed`` if all fit.
+    """Choose nodes by rule 4 for ``needed`` units, or for all units that fit if they are fewer; return their number.
 
-    ``chosen`` is sorted during the search, and nodes that are not needed any more leave it.
+    ``chosen`` stays sorted during the search, and nodes that are no longer needed are removed from it.
     """
     column = nodes.scarcest[slot]
     sign = 1 if nodes.placement == BEST_FIT else -1

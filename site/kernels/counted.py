@@ -85,7 +85,7 @@ def counted_pass(state: SiteState, nodes: NodeArrays, queue: QueueCodes, now_ms:
 
 @kernel_part
 def _raise_bounds(state: SiteState, nodes: NodeArrays) -> None:
-    """Add what may fit now on nodes on which resources were given back to the bounds of the waiting jobs."""
+    """Raise the bounds of the waiting jobs by the units that may now fit on nodes where resources were freed."""
     if nodes.n_freed[0] == 0:
         return
     for place in range(state.counters[0].n_waiting):
@@ -246,7 +246,7 @@ def _guard_head(state: SiteState, nodes: NodeArrays, head: Int, slack: float) ->
 
 @kernel_part
 def cost_to_head(nodes: NodeArrays, head: Int, slot: Int) -> Int:
-    """Return how many units of the head fit no more at its limit if a candidate holds the chosen nodes then."""
+    """Return how many fewer units of the head fit at its limit if a candidate still holds the chosen nodes then."""
     cost = np.int64(0)
     for i in range(nodes.n_chosen[0]):
         node, units = nodes.chosen[i, 0], nodes.chosen[i, 1]
@@ -265,7 +265,7 @@ def _take_later(nodes: NodeArrays, slot: Int, node: Int, units: Int, sign: Int) 
 
 @kernel_part
 def _begin_behind_head(state: SiteState, nodes: NodeArrays, head: Int, place: Int, now_ms: Int) -> None:
-    """Start a candidate on the chosen nodes; if it will run past the head's limit, the head has less left then."""
+    """Start a candidate on the chosen nodes; if it runs past the head's limit, reduce what is left for the head."""
     counters = state.counters[0]
     slot = state.waiting[place]
     runs_past = now_ms + state.jobs[slot].estimate_ms > counters.limit_ms
@@ -296,7 +296,7 @@ def _may_start(state: SiteState, nodes: NodeArrays, head: Int, place: Int, now_m
 def _backfill_first_fit(state: SiteState, nodes: NodeArrays, head_place: Int, first: Int, now_ms: Int) -> None:
     """Start the first candidate in the queue that may start, and repeat until none may start.
 
-    A start can change the nodes of rule 4 for the candidates ahead, and thereby what they would leave for the head.
+    A start can change the nodes that rule 4 gives to earlier candidates, and so what they leave for the head.
     """
     head = state.waiting[head_place]
     place = first

@@ -67,8 +67,8 @@ class NodePlan(NamedTuple):
     units, until_ms : numpy.ndarray of int64, shape (nodes,)
         Scratch: how many units of a job fit on each node at some start, and the next start at which that changes.
     missing : numpy.ndarray of int64, shape (slots,)
-        How many more units of a job with a planned start must become free before the job can start earlier; at most
-        the true number, and without meaning unless ``is_used``.
+        How many more units of a job with a planned start must become free before the job can start earlier: a lower
+        bound, which has no meaning unless ``is_used``.
     """
 
     nodes: NodeArrays
@@ -258,7 +258,7 @@ def keep_reserved(plan: NodePlan, reservations: Records) -> None:
 
 @kernel
 def forget_reserved(plan: NodePlan) -> None:
-    """Let the plan count the nodes of the reservations that have not begun."""
+    """Remove the nodes of the reservations that have not begun, because the plan now counts nodes."""
     for place in range(len(plan.has_begun)):
         if not plan.has_begun[place]:
             plan.reserved[place, :] = False
@@ -301,7 +301,7 @@ def occupy_reserved(plan: NodePlan, place: Int, start_ms: Int, end_ms: Int) -> N
 
 @kernel_part
 def _look(plan: NodePlan, slot: Int, node: Int, from_ms: Int, length_ms: Int) -> None:
-    """Set how many units of a job that starts at ``from_ms`` fit on a node, and until which start this stays so."""
+    """Set how many units of a job fit on a node if it starts at ``from_ms``, and the next start with another number."""
     plan.units[node], plan.until_ms[node] = 0, NEVER_MS
     if (plan.nodes.kinds[slot] >> plan.nodes.kind[node]) & 1 == 0:
         return
@@ -371,7 +371,7 @@ def earliest_on_nodes(plan: NodePlan, slot: Int, width: Int, from_ms: Int, lengt
 
 @kernel
 def most_gained(plan: NodePlan, slot: Int, leaving: Int, start_ms: Int, end_ms: Int) -> Int:
-    """Return how many more units of a job can fit at any start, at most, after another job has left the plan.
+    """Return an upper bound on how many more units of a job fit at any start once another job has left the plan.
 
     Parameters
     ----------
@@ -398,7 +398,7 @@ def most_gained(plan: NodePlan, slot: Int, leaving: Int, start_ms: Int, end_ms: 
 
 @kernel_part
 def _units_in_amounts(nodes: NodeArrays, slot: Int, leaving: Int, node: Int, units: Int) -> Int:
-    """Return how many more units of a job can fit, at most, because units of another job leave the node."""
+    """Return an upper bound on how many more units of a job fit on a node once units of another job have left."""
     if nodes.exclusive[slot]:
         return nodes.most[slot]
     added = np.int64(0)
@@ -423,9 +423,9 @@ def _most_units(plan: NodePlan, slot: Int, node: Int, start_ms: Int, end_ms: Int
 
 @kernel
 def hold_planned(plan: NodePlan, slot: Int, width: Int, start_ms: Int, length_ms: Int) -> None:
-    """Store the nodes of rule 4 at a planned start, at which the job must fit, as the job's entries.
+    """Choose a job's nodes by rule 4 for its planned start, when the job must fit, and store them as entries.
 
-    The plan stays as it is, and the job must have no entries.
+    The plan is not changed, and the job must not have entries yet.
     """
     for node in range(len(plan.first)):
         number = _step_before(plan, node, start_ms)

@@ -279,7 +279,7 @@ def _advance(plan: Plan, nodes: NodePlan | None, now_ms: Int) -> None:
 def rebuild(
     state: SiteState, plan: Plan, limits: LimitArrays | None, nodes: NodePlan | None, now_ms: Int, first: Int
 ) -> None:
-    """Rebuild the profiles for all but the jobs from position ``first`` on, which lose their planned nodes."""
+    """Rebuild the profiles without the waiting jobs from position ``first`` on; these jobs lose their planned nodes."""
     counters = state.counters[0]
     for p in range(len(plan.n_steps)):
         plan.n_steps[p] = clear(plan.step_ms[p], plan.step_free[p], now_ms, plan.total[p])
@@ -375,7 +375,7 @@ def _start_promised(state: SiteState, nodes: NodePlan | None, now_ms: Int) -> No
 
 @kernel_part
 def _take_nodes(state: SiteState, nodes: NodePlan | None, slot: Int) -> None:
-    """Give a job that starts now its planned nodes, or those of rule 4 if the plan counts nodes."""
+    """Give a starting job its planned nodes; if it has none because the plan counts nodes, choose them by rule 4."""
     if nodes is not None:
         if nodes.nodes.first[slot] == NO_ENTRY:
             choose(nodes.nodes, nodes.nodes.free, slot, state.jobs[slot].width)
@@ -448,7 +448,7 @@ def keep_promises(
 
 @kernel
 def _count_nodes_again(state: SiteState, plan: Plan, limits: LimitArrays | None, nodes: NodePlan, now_ms: Int) -> None:
-    """Let the plan count nodes if all jobs in it take whole nodes of any kind; promised starts stay as they are."""
+    """Switch the plan to counting nodes if all its jobs take whole nodes of any kind; keep the promised starts."""
     if nodes.is_used[0] and not _any_asks_for_parts(state, nodes, UNPLACED_MS + 1):
         nodes.is_used[0] = False
         for place in range(state.counters[0].n_waiting):
@@ -460,7 +460,7 @@ def _count_nodes_again(state: SiteState, plan: Plan, limits: LimitArrays | None,
 def _plan_for_nodes(
     state: SiteState, plan: Plan, limits: LimitArrays | None, nodes: NodePlan, slot: Int, now_ms: Int
 ) -> None:
-    """Let the plan be kept for each node if a new job needs that.
+    """Switch to a plan for each node if a new job needs one.
 
     The jobs with a promised start get nodes in the order of their starts (ties: by job id): the lowest numbers that are
     free throughout. There are always enough, because at each start, only jobs with an earlier start hold nodes.
@@ -508,7 +508,7 @@ def _compress(state: SiteState, plan: Plan, limits: LimitArrays | None, nodes: N
 def _moves_up(
     state: SiteState, plan: Plan, limits: LimitArrays | None, nodes: NodePlan | None, place: Int, now_ms: Int
 ) -> bool:
-    """Give a job its earliest start again, and return whether its start has changed; if not, it keeps its nodes."""
+    """Move a job to its earliest start; return whether the start has changed. If not, the job keeps its nodes."""
     slot = state.waiting[place]
     job = state.jobs[slot]
     promised_ms = job.promised_ms

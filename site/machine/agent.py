@@ -282,9 +282,9 @@ class AgentDriver:
         return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups or {})
 
     def _counted(self, launch: Launch) -> Launch:
-        """Add what enforces a job's cores, memory and GPUs on this machine, if the site counts resources.
+        """Add the limits that enforce a job's cores, memory and GPUs on this machine, if the site counts resources.
 
-        What the machine has no control group for is not enforced.
+        A resource is not enforced if the machine has no control group for it.
         """
         if self._gpus is None:
             return launch

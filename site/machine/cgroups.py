@@ -85,7 +85,7 @@ class ControlGroup:
             self._write("cpu", "cpu.cfs_quota_us", str(-1 if quota is None else quota))
 
     def confine(self, threads: Collection[int], denied: Collection[tuple[int, int]]) -> None:
-        """Restrict the group to hardware threads, unless there are none, and deny it devices; skip what is impossible.
+        """Restrict the group to ``threads``, if any, and deny it access to devices; skip what the machine cannot do.
 
         Parameters
         ----------
@@ -272,7 +272,7 @@ def parts_problem(groups: Mapping[str, str]) -> str | None:
 
 
 def unconfined(groups: Mapping[str, str], *, cores: bool, gpus: bool) -> str | None:
-    """Return a warning that the kernel does not enforce everything that a job of a site with kinds gets, or None.
+    """Return a warning if the kernel does not enforce all of the cores, memory and GPUs that a job gets, or None.
 
     Parameters
     ----------

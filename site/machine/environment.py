@@ -109,7 +109,7 @@ def rank_environment(
 
 
 def _resource_variables(resources: RankResources) -> dict[str, str]:
-    """Return the variables that describe what a rank has of its node, and restrict libraries to its GPUs."""
+    """Return the variables that name a rank's cores, memory and GPUs, and restrict libraries to these GPUs."""
     devices = resources.gpus if resources.devices is None else resources.devices
     visible = ",".join(map(str, devices))
     return {

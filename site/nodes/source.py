@@ -176,7 +176,7 @@ class NodeSource(ABC):
         return self.discipline.expected_run(now_ms, job)
 
     def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
-        """Return why a new job would start at the time in `run`, if the batch system's nodes explain it; else ""."""
+        """Return a remark on a new job's start in `run`, based on the batch system's nodes; "" if there is none."""
         return ""
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:

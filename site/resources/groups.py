@@ -1,4 +1,4 @@
-"""Nodes of which others use a part: how many chunks fit, and when more do.
+"""Nodes that are partly used by other jobs: how many chunks fit, and when more will fit.
 
 A site whose nodes belong to a batch system cannot choose nodes, so it counts nodes in groups instead of one by one.
 """
@@ -42,9 +42,9 @@ def chunks_at(chunk: Chunk, kinds: Sequence[NodeKind], groups: Iterable[NodeGrou
 def earliest_fit(
     chunk: Chunk, width: int, kinds: Sequence[NodeKind], groups: Sequence[NodeGroup], now_ms: int
 ) -> int | None:
-    """Return when ``width`` chunks fit at the latest, if no other job starts; None if never on these nodes.
+    """Return the time by which ``width`` chunks fit if no other job starts; None if they never fit on these nodes.
 
-    Nodes of which a part is in use count as they are now until all of their jobs have ended.
+    A node that is partly in use is assumed to free nothing more until all of its jobs have ended.
     """
     instants = sorted({now_ms, *(group.idle_from_ms for group in groups if group.idle_from_ms > now_ms)})
     return next((instant for instant in instants if chunks_at(chunk, kinds, groups, instant) >= width), None)
@@ -92,8 +92,8 @@ def _free_at(group: NodeGroup, kinds: Sequence[NodeKind], columns: Sequence[str]
 def merged(groups: Iterable[NodeGroup], limit: int) -> tuple[NodeGroup, ...]:
     """Return groups without duplicates, in the order of the kinds and of the instants at which the nodes are idle.
 
-    If there are more than ``limit`` groups, the last ones of each kind are merged, with the least amounts and the last
-    instant of them all, so that no node seems to be free that is not.
+    If there are more than ``limit`` groups, merge the last groups of each kind, with their smallest amounts and their
+    latest instant, so that no node counts as free before it is.
     """
     counts: dict[tuple[int, int, tuple[int, ...]], int] = {}
     for group in groups:

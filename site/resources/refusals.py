@@ -70,7 +70,7 @@ def _why_no_kind(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
 
 
 def _why_too_large(kinds: Sequence[NodeKind], chunk: Chunk) -> Iterator[str]:
-    """Yield the resources of which a chunk (with ``per_node``, all chunks of a node) needs more than any node has."""
+    """Yield, by resource, why a chunk (with ``per_node``, all chunks of a node) needs more than any node has."""
     if any(chunks_on(chunk, kind) for kind in kinds):
         return
     columns = columns_of(kinds)

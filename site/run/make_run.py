@@ -74,7 +74,7 @@ def make_run(
 
 
 def _needs(kinds: Sequence[NodeKind], described: DescribeJob, nodes: Sequence[int]) -> list[RankNeed]:
-    """Return what each rank gets of its node; empty if the site does not count resources."""
+    """Return each rank's share of its node; empty if the site does not count resources."""
     if not kinds:
         return []
     request, kind_of = described.request, [kind for kind in kinds for _ in range(kind.count)]

@@ -54,7 +54,7 @@ def _nth_part(amount: int, number: int, count: int) -> int:
 
 
 def total_need(needs: Iterable[RankNeed]) -> RankNeed:
-    """Return what one rank gets in the place of several."""
+    """Return the sum of the needs, for one rank that replaces several."""
     cores, gpus, memory_mb = map(sum, zip(*(msgspec.structs.astuple(need) for need in needs), strict=True))
     return RankNeed(cores, gpus, memory_mb)
 

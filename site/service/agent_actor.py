@@ -164,7 +164,7 @@ class AgentActor(LiveActor):
 
 
 def _real_nodes(name: str, kinds: Sequence[NodeKind], share: HostShare | None, *, virtual: bool) -> dict[str, Any]:
-    """Return the arguments of an `AgentDriver` for nodes of these kinds, and log what differs from the machine."""
+    """Return the arguments of an `AgentDriver` for nodes of these kinds; log how the machine differs from them."""
     hardware = Hardware(cores=0, memory_mb=0) if virtual else find_hardware()
     binding = bind(hardware, kinds, share)
     for note in () if virtual else binding.notes:

@@ -23,7 +23,7 @@ class JobSize(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     nodes : (int, int), optional
-        Smallest and largest number of nodes, of which Slurm takes the smallest on which the job can start; None: any.
+        Smallest and largest number of nodes; Slurm starts the job on as few of them as possible. None: any.
     exclusive : bool
         Whether no other job may run on the nodes.
     tasks, cpus_per_task, memory_mib : int
@@ -55,7 +55,7 @@ def size_of(request: AllocationRequest, *, gpus_per_task: bool = True) -> JobSiz
     Raises
     ------
     InputError
-        If the chunks need resources that Slurm counts per node only, and it is open how many chunks a node gets.
+        If Slurm counts a resource of the chunks only per node, and the number of chunks per node is not fixed.
     """
     chunk = request.parts
     if chunk is None:

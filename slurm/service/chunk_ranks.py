@@ -1,4 +1,4 @@
-"""Give each rank on a node its chunk of what the batch system has given the job there."""
+"""Give each rank on a node one chunk of the resources that the batch system has allocated to the job there."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def place_in(layout: str, node: int) -> tuple[int, int]:
 def chunk_cores(chunks: int, environment: Mapping[str, str], sysfs: Path = SYSFS) -> tuple[Cores, ...]:
     """Return the hardware threads of each chunk on a node, followed by those of all chunks together.
 
-    The result is empty, and ranks are not bound, unless the batch system confines the job to as many threads as it has
-    given it: otherwise it is unknown which threads belong to other jobs.
+    The result is empty, and ranks are not bound, unless the batch system confines the job to exactly as many threads as
+    it has allocated. Otherwise, it is unknown which threads belong to other jobs.
     """
     (whole, *_) = node_cores(1, sysfs) or ((),)
     threads = sum(map(len, whole))
@@ -50,7 +50,7 @@ def chunk_cores(chunks: int, environment: Mapping[str, str], sysfs: Path = SYSFS
 
 
 def in_chunks(data: bytes, first: int, chunks: int, environment: Mapping[str, str]) -> bytes:
-    """Return orders in which each rank to start has its chunk of the node.
+    """Return the orders with a chunk of the node assigned to each rank that they start.
 
     A job that runs a single rank, like a batch script, has all chunks of the node in this rank.
 
@@ -84,7 +84,7 @@ def _in_chunks(order: Order, first: int, chunks: int, environment: Mapping[str, 
 def rank_variables(number: int, slot: int, chunks: int, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a rank that differ from those of its node: its GPUs, and Slurm's numbers for tasks.
 
-    ``number`` is the number of the rank's chunk in the job, ``slot`` that on the node, which has ``chunks`` of them.
+    ``number`` is the chunk's number in the job, and ``slot`` its number on the node, which has ``chunks`` chunks.
     GPUs that cannot be divided evenly stay as the batch system has set them.
 
     Examples

@@ -607,7 +607,7 @@ class BatchReconciler:
 
 
 def _gist(seen: BatchSnapshot) -> tuple[object, ...]:
-    """Return the values of which any change is reported at once: nodes, time limit, what is free, and the problem."""
+    """Return the values whose changes are reported at once: nodes, time limit, free resources, and the problem."""
     free = seen.free_from[0][1] if seen.free_from else 0
     groups = Counter((group.kind, group.free) for group in seen.groups for _ in range(group.count))
     return seen.nodes, seen.longest_ms, free, seen.problem, seen.kinds, groups

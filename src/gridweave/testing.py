@@ -301,7 +301,7 @@ class _Run:
             assert work_ms >= 0, "a job has done negative work"
 
     def _check_resources(self) -> None:
-        """Check that the running jobs' chunks fit on their nodes, that exclusive jobs are alone, and `per_node`."""
+        """Check that running jobs' chunks fit on their nodes, exclusive jobs are alone, and `per_node` is respected."""
         assert isinstance(self._policy, HasKinds), "a policy whose discipline counts resources has no kinds of nodes"
         kinds = [kind for kind in self._policy.kinds for _ in range(kind.count)]
         columns = columns_of(self._policy.kinds)

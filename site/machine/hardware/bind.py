@@ -16,7 +16,7 @@ from gridweave.site.machine.hardware.find import Gpu, Hardware, types_text
 
 
 class NodeSize(Protocol):
-    """What a node of a site has: a `gridweave.site.resources.chunks.NodeKind`."""
+    """The size of a node of a site: a `gridweave.site.resources.chunks.NodeKind`."""
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class Binding(NamedTuple):
     gpus : tuple of tuple of int
         The number on the machine of each GPU of each node; no two nodes of a host have the same.
     notes : tuple of str
-        What is not as the kinds of nodes say, one line each.
+        Differences between the machine and the kinds of its nodes, one line each.
     """
 
     cores: tuple[Cores, ...]

@@ -229,7 +229,7 @@ def _kinds_in(file: str) -> tuple[list[object], FileReport]:
 
 
 def _typed_kinds(texts: list[str]) -> tuple[list[object], FileReport]:
-    """Return the tables of typed kinds, and a report with the texts that are no kinds."""
+    """Return the tables of the kinds on the command line, and a report on the invalid texts."""
     from gridweave.grid.config.toml import FileReport
 
     tables: list[object] = []

@@ -307,7 +307,7 @@ def _fit_on_later(state: SiteState, nodes: NodeArrays, first: Int, last: Int) ->
 
 @kernel_part
 def _fit_without(state: SiteState, nodes: NodeArrays, levels: LevelTable, n_picked: Int, last: Int) -> bool:
-    """Whether the waiting jobs up to index `last` fit without the jobs that were picked and not spared."""
+    """Whether the waiting jobs up to index `last` fit if all picked jobs that are not spared are evicted."""
     copy_free(nodes)
     for number in range(n_picked):
         if levels.picked[number] != SPARED:
@@ -344,7 +344,7 @@ def _evict_on_nodes_for(state: SiteState, nodes: NodeArrays, levels: LevelTable,
 
 @kernel_part
 def _gains_enough(state: SiteState, nodes: NodeArrays, levels: LevelTable, last: Int, now_ms: Int) -> bool:
-    """Whether, by the estimates, the waiting jobs up to index `last` would otherwise fit only after the least gain."""
+    """Whether the jobs up to `last` would fit, by the estimates, at least ``least_gain_ms`` later without evictions."""
     copy_free(nodes)
     for i in range(state.counters[0].n_running):
         if state.running[i].end_ms - now_ms < levels.least_gain_ms:
