@@ -289,6 +289,17 @@ def nodes_text(count: int) -> str:
     return f"{count} node{'s' * (count != 1)}"
 
 
+def chunks_text(count: int) -> str:
+    """Return a number of chunks in words.
+
+    Examples
+    --------
+    >>> chunks_text(1), chunks_text(4)
+    ('1 chunk', '4 chunks')
+    """
+    return f"{count} chunk{'s' * (count != 1)}"
+
+
 def too_small_text(nodes: int) -> str:
     """Say that the grid can use fewer nodes at a site than a job needs.
 

@@ -358,7 +358,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     """The answer to `RequestQuote`."""
 
     quote_id: int
-    free: int  # number of nodes that the grid could get now for this length
+    free: int  # number of nodes (or chunks, see ``most``) that the grid could get now for this length
     start_ms: int | None  # the earliest start according to the estimates; None: no start, because of ``reason``
     reason: str = ""
     # If it shared other jobs' nodes: the time until the job ends, in multiples of its length; None: it cannot share.
@@ -378,6 +378,9 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     evicts: bool = False  # whether the job would start now by evicting other jobs
     beside: tuple[int, ...] = ()  # the jobs with which the job could share nodes
     shared_ms: int | None = None  # when the job would start on other jobs' nodes; None: now
+    # If the request has a job that asks for chunks, ``free`` counts chunks, too. ``most`` is the number of such chunks
+    # that the grid could have at the idle site; None: unknown.
+    most: int | None = None
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):

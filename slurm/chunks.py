@@ -15,11 +15,9 @@ from gridweave.site.job import Job, NodeIntervals
 from gridweave.site.resources.chunks import Chunk, NodeKind, chunks_on
 from gridweave.site.resources.groups import NodeGroup, merged
 from gridweave.site.resources.refusals import why_no_node
+from gridweave.site.resources.shares import NODE, nodes_for, share_of
 from gridweave.slurm.outlook import SOON_MS, UNKNOWN_MS
 from gridweave.slurm.system import BatchView
-
-NODE = 1_000_000
-"""The size of a whole node, in the unit of `share_of`."""
 
 MOST_GROUPS = 64
 """Maximum number of groups of nodes, to bound the journal's size."""
@@ -30,19 +28,21 @@ def parts_of(job: Job) -> Chunk | None:
     return job.chunk if isinstance(job.chunk, Chunk) and not job.chunk.is_whole else None
 
 
-def share_of(job: Job, kinds: Sequence[NodeKind], nodes: int) -> int:
+def cluster_share_of(job: Job, kinds: Sequence[NodeKind], nodes: int) -> int:
     """Return how much of the site's maximum a job takes, in millionths of a node.
 
-    ``nodes`` is the site's maximum number of nodes. If the kinds are unknown, each chunk counts as a node.
+    Unlike at a site with its own nodes (`gridweave.site.resources.shares.share_of`), the maximum is a number of any
+    nodes of a larger cluster, so a job does not count by its share of the cluster's resources. ``nodes`` is the site's
+    maximum number of nodes. If the kinds are unknown, each chunk counts as a node.
     """
     chunk = parts_of(job)
     if chunk is None:
-        return job.width * NODE
+        return share_of(job.width, job.chunk, kinds)
     most = max((chunks_on(chunk, kind) for kind in kinds), default=0)
     if not most:
         return min(job.width, nodes) * NODE
     if chunk.exclusive:
-        return -(-job.width // most) * NODE
+        return nodes_for(job.width, most) * NODE
     return job.width * NODE // most
 
 
@@ -56,13 +56,19 @@ def why_no_chunks(job: Job, kinds: Sequence[NodeKind], nodes: int) -> str | None
     problem = why_no_node(kinds, job.chunk)
     if problem is not None:
         return problem
-    left, fitting = nodes, 0
-    for most, count in sorted(((chunks_on(job.chunk, kind), kind.count) for kind in kinds), reverse=True):
-        fitting += most * min(count, left)
-        left -= min(count, left)
+    fitting = most_chunks_of(job.chunk, kinds, nodes)
     if fitting < job.width:
         return f"it needs {job.width} chunks, and the {nodes} largest nodes that the site may have hold {fitting}"
     return None
+
+
+def most_chunks_of(chunk: Chunk, kinds: Sequence[NodeKind], nodes: int) -> int:
+    """Return how many chunks fit on the ``nodes`` idle nodes of a cluster that hold most of them."""
+    left, fitting = nodes, 0
+    for most, count in sorted(((chunks_on(chunk, kind), kind.count) for kind in kinds), reverse=True):
+        fitting += most * min(count, left)
+        left -= min(count, left)
+    return fitting
 
 
 def labels_of(parts: Sequence[int], used: Iterable[Sequence[int]], nodes: int) -> NodeIntervals:

@@ -19,9 +19,10 @@ from gridweave.site.messages import BatchSnapshot
 from gridweave.site.nodes.source import NodeRequest, NodeSource
 from gridweave.site.resources.chunks import WHOLE_NODE, Chunk, NodeKind
 from gridweave.site.resources.groups import NodeGroup, chunks_at, earliest_fit, without_chunks
+from gridweave.site.resources.shares import NODE
 from gridweave.site.state import CoreState
 from gridweave.site.times import growing_pause_ms, span_text, when_text
-from gridweave.slurm.chunks import NODE, labels_of, parts_of, share_of, why_no_chunks
+from gridweave.slurm.chunks import cluster_share_of, labels_of, most_chunks_of, parts_of, why_no_chunks
 from gridweave.slurm.outlook import Steps, earliest_start, free_throughout, occupied
 from gridweave.slurm.policy import BatchPolicy
 
@@ -160,7 +161,17 @@ class AskedJobs(Discipline):
 
     def _share(self, asked_job: AskedJob) -> int:
         """Return how much of the site's maximum a job has or will take, in millionths of a node."""
-        return asked_job.share or share_of(asked_job.job, self._kinds, self.nodes)
+        return asked_job.share or self.share_of(asked_job.job)
+
+    @override
+    def share_of(self, job: Job) -> int:
+        return cluster_share_of(job, self._kinds, self.nodes)
+
+    @override
+    def most_chunks(self, job: Job) -> int | None:
+        if not isinstance(job.chunk, Chunk) or not self._kinds:
+            return None
+        return most_chunks_of(job.chunk, self._kinds, self.nodes)
 
     @property
     def _left(self) -> int:
@@ -319,6 +330,7 @@ class AskedJobs(Discipline):
         """Whether a job's forecast considers the kinds of nodes, because the job asks for chunks or labels."""
         return isinstance(job.chunk, Chunk) and bool(self._kinds)
 
+    @override
     def chunks_now(self, now_ms: int, job: Job) -> int:
         """Return how many chunks of a job are forecast to fit now; 0 if any job is waiting, or nothing is known."""
         snapshot = self._snapshot
@@ -326,6 +338,7 @@ class AskedJobs(Discipline):
             return 0
         return chunks_at(job.chunk, snapshot.kinds, self._groups(now_ms), now_ms)
 
+    @override
     def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
         """Return a text: how many of a job's chunks fit now, and that the batch system decides; "" without chunks."""
         if not self._counts(job):
@@ -477,10 +490,6 @@ class OneAllocationPerJob(NodeSource):
     @override
     def idle(self) -> int:
         return self.discipline.idle
-
-    @override
-    def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
-        return self.discipline.outlook(now_ms, job, run)
 
     @property
     @override

@@ -29,7 +29,7 @@ from gridweave.site.messages import (
 )
 
 Fragments = tuple[tuple[int, int], ...]
-"""The site and the width (number of nodes) of each fragment."""
+"""The site and the width (number of nodes, or of chunks if the job asks for chunks) of each fragment."""
 
 MOST_MARGINS = 16
 """The largest margin, as a multiple of the smallest margin."""
@@ -123,6 +123,13 @@ class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margin_ms: int | None = None  # the current margin, or None for the smallest
 
 
+def sent(job: Job) -> Job | None:
+    """Return what a request for a fragment says about its job: what its chunks ask for; None for whole nodes."""
+    if not job.chunk:
+        return None
+    return Job(job_id=job.job_id, width=job.width, estimate_ms=job.estimate_ms, chunk=job.chunk)
+
+
 class CoAllocator:
     """Run the attempts of all jobs: reserve nodes, then commit or release.
 
@@ -175,9 +182,9 @@ class CoAllocator:
         return new
 
     @property
-    def asked(self) -> list[Fragments]:
-        """The fragments of all attempts that are waiting for sites' answers, except the `ahead` attempt."""
-        return [attempt.fragments for attempt in self.asking.values() if not attempt.ahead]
+    def asked(self) -> list[Attempt]:
+        """The attempts that are waiting for sites' answers, except the `ahead` attempt."""
+        return [attempt for attempt in self.asking.values() if not attempt.ahead]
 
     @property
     def ahead(self) -> Attempt | None:
@@ -197,7 +204,7 @@ class CoAllocator:
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
         asked, length = (job.job_id, number), (length_ms, lease_until_ms)
         return [
-            ToSite(site, ReserveNodes(*asked, width, *length, evictions=job.evictions, ahead=True))
+            ToSite(site, ReserveNodes(*asked, width, *length, job=sent(job), evictions=job.evictions, ahead=True))
             for site, width in fragments
         ]
 
@@ -220,7 +227,7 @@ class CoAllocator:
             job_id = job.job_id
             state = self._life.begin(job_id, "ask one")
             self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, state, set())
-            sent_job = job if includes_job else None
+            sent_job = job if includes_job else sent(job)
             asked = ReserveNodes(job_id, number, width, length_ms, job=sent_job, evictions=job.evictions)
             return [ToSite(site, asked)]
         return self._ask_all(job, number, fragments, length_ms, now_ms + self.margin_ms)
@@ -242,7 +249,7 @@ class CoAllocator:
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
         asked = job.job_id, number
         return [
-            ToSite(site, ReserveNodes(*asked, width, length_ms, start_ms, evictions=job.evictions))
+            ToSite(site, ReserveNodes(*asked, width, length_ms, start_ms, sent(job), job.evictions))
             for site, width in fragments
         ]
 

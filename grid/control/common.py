@@ -70,7 +70,11 @@ Never = Mapping[int, str]
 """The sites that can never run a job, by site, with the reason."""
 
 NOWHERE: Never = MappingProxyType({})
+NO_PART = "it runs no parts of split jobs, and is too small for the whole job"
+"""The reason why a site can never run a job that is wider than the site, although the grid may split the job."""
+
 NO_OFFERS: Mapping[int, Quoted] = MappingProxyType({})
+NO_SIZES: Mapping[int, int] = MappingProxyType({})
 
 
 class QuoteQuestion(NamedTuple):
@@ -107,7 +111,6 @@ class Control(ABC):
         self._nodes = list(nodes)
         self._rng = options.rng if policy.selection == "random" else None
         self._retry_ms = options.retry_ms
-        self._largest = max(nodes)
         self._names = options.names
         self._network = options.network
         # The sites that have reported that they accept no new jobs of the grid, with the reason.
@@ -121,18 +124,37 @@ class Control(ABC):
         """Return the messages with the latest change and the latest measurement of the links."""
         return ()
 
+    def sizes_for(self, job: Job, most: Mapping[int, int] = NO_SIZES) -> list[int]:
+        """Return the widest part of a job that each idle site could run, in nodes, or in chunks if it asks for chunks.
+
+        `most` has the numbers of chunks that sites have quoted. Another site counts as large enough: it will say so.
+        """
+        if not job.chunk:
+            return self._nodes
+        return [most.get(site, job.width) if nodes else 0 for site, nodes in enumerate(self._nodes)]
+
     def why_never(
-        self, job: Job, excluded: ExcludedSites = (), never: Never = NOWHERE, sends: Sends | None = None
+        self,
+        job: Job,
+        excluded: ExcludedSites = (),
+        never: Never = NOWHERE,
+        sends: Sends | None = None,
+        most: Mapping[int, int] = NO_SIZES,
     ) -> str | None:
         """Return why a job could not be placed even on an idle grid, without the excluded sites; None if it could.
 
         `sends` matters only if the job is wider than every remaining site: a split can then exceed the allowed cost.
+        For `most` see `sizes_for`.
         """
         never = {**self._too_long(job), **never} if self._longest_ms else never
-        if job.width <= self._largest and not (excluded or never):
+        sizes = self.sizes_for(job, most)
+        if job.width <= max(sizes) and not (excluded or never):
             return None
-        left = [0 if site in excluded or site in never else nodes for site, nodes in enumerate(self._nodes)]
-        reason = self.policy.why_never(np.array(left, np.int64), job.width) if any(left) else "no site accepts it"
+        left = [0 if site in excluded or site in never else size for site, size in enumerate(sizes)]
+        count = {"of_chunks": bool(job.chunk)}
+        reason = (
+            self.policy.why_never(np.array(left, np.int64), job.width, **count) if any(left) else "no site accepts it"
+        )
         if reason is None and self._network is not None and sends is not None and job.width > max(left):
             asked = job, sends
             reason = why_too_dear(left, self.policy, self._network, self._links_news(), asked, self._names)
@@ -363,6 +385,8 @@ class Delegation(msgspec.Struct):
     waits_since_ms: int | None = None
     # The sites that have yet to answer a question about the job, each with the id of that question.
     unanswered: dict[int, int] = msgspec.field(default_factory=dict)
+    # For a job that asks for chunks: how many of them each idle site holds, according to its last quote.
+    most: dict[int, int] = msgspec.field(default_factory=dict)
 
     def avoids(self, site: int, now_ms: int) -> bool:
         """Whether the job must not be sent to a site now."""
@@ -557,7 +581,32 @@ class DelegatingControl(Control):
             if refusals.again_ms is None
         }
         never = delegation.never | out
-        delegation.unplaceable = self.why_never(delegation.job, delegation.excluded, never, delegation.sends) or ""
+        args = delegation.job, delegation.excluded, never, delegation.sends, delegation.most
+        delegation.unplaceable = self.why_never(*args) or ""
+
+    def _why_never_there(self, site: int, delegation: Delegation, quote: Quoted) -> str | None:
+        """Return why, according to its quote, a site can run neither a job nor a part of the job; None if it might."""
+        # Until all sites have quoted, it is not known whether a job that asks for chunks fits on one of them.
+        job = delegation.job
+        may_split = self.policy.splits if job.chunk else self._one_job.may_split(job)
+        if quote.cause == "never":
+            return None if quote.takes_parts and may_split else quote.reason
+        if quote.takes_parts or job.width <= self._sizes(delegation)[site]:
+            return None
+        # If the job is not split, the site's own quote already gives the reason: the site is too small.
+        return NO_PART if may_split else None
+
+    def _sizes(self, delegation: Delegation) -> list[int]:
+        """Return the widest part of a job that each idle site could run, see `sizes_for`."""
+        return self.sizes_for(delegation.job, delegation.most)
+
+    def _converted(self, count: int, site: int, of: Delegation | None, to: Delegation | None) -> int:
+        """Convert chunks of a job to the chunks of another job that fill as much of the idle site, rounded up.
+
+        Whole nodes are the chunks of a job that asks for none; None stands for such a job, too.
+        """
+        mosts = [self._nodes[site] if job is None else self._sizes(job)[site] for job in (of, to)]
+        return -(-count * mosts[1] // max(1, mosts[0]))
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site accepts at present, until a site changes or the retry time has passed."""

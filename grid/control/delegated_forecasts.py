@@ -16,6 +16,7 @@ from gridweave.site.explain import (
     Forecaster,
     SiteReason,
     SplitReason,
+    chunks_text,
     nodes_text,
     offer_text,
     shared_start_text,
@@ -97,9 +98,10 @@ def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: s
     """Explain what a job that is wider than every site is waiting for, and the longest possible wait."""
     since_ms = ahead_ms if delegation.waits_since_ms is None else delegation.waits_since_ms
     waits = span_text(ahead_ms - since_ms)
-    why = (
-        f"it is wider than every site, and several do not have its nodes free at one time; they are asked again {again}"
-    )
+    why = "it is wider than every site, and several do not have its nodes free at one time"
+    if delegation.job.chunk:
+        why = "no site holds all its chunks, and several do not have room for them at one time"
+    why = f"{why}; they are asked again {again}"
     if ahead_ms > now_ms:
         return f"{why}; when it has waited for {waits}, {when_text(ahead_ms, now_ms)}, they reserve nodes ahead for it"
     return f"{why}; it has waited for {waits}, and they reserve nodes ahead for it next, one job at a time"
@@ -132,12 +134,20 @@ def _quoted(
         reason += quote.reason
     else:
         start = "at once" if quote.start_ms <= asked_ms else when_text(quote.start_ms, now_ms)
-        reason += f"a start {start}, {nodes_text(quote.free)} free now"
+        reason += f"a start {start}, {_free_now(delegation.job, quote)}"
     if quote.slowdown is not None:
         reason += f"; {offer_text(quote.slowdown, quote.beside, (quote.shared_ms or now_ms) - now_ms)}"
     if refusals is not None:
         reason += f"; {_refused(asked_ms, delegation, site)}"
     return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)
+
+
+def _free_now(job: Job, quote: Quoted) -> str:
+    """Return how many nodes are free for a job; for a job that asks for chunks, how many fit and what is short."""
+    if not job.chunk:
+        return f"{nodes_text(quote.free)} free now"
+    fitting = f"{min(quote.free, job.width)} of its {chunks_text(job.width)} fit now"
+    return f"{fitting}: {quote.reason}" if quote.reason else fitting
 
 
 def _mapped(forecast: Forecast, delegation: Delegation, place: PlannedPlace, names: Sequence[str]) -> Forecast:
@@ -176,7 +186,8 @@ def _refused(now_ms: int, delegation: Delegation, site: int) -> str:
 
 
 def _too_small(nodes: int, job: Job) -> str:
-    return too_small_text(nodes) if nodes < job.width else ""
+    """Return that a site is too small for a job; "" if not, or if only the site knows whether the job's chunks fit."""
+    return too_small_text(nodes) if nodes < job.width and not job.chunk else ""
 
 
 def sent_forecast(
@@ -256,7 +267,7 @@ def unasked_quote(
     else:
         reason = ""
         rows = _loaded(job, nodes, loads, names, shut)
-    large_enough = tuple(row.site for row in rows if row.nodes >= job.width)
+    large_enough = tuple(row.site for row in rows if not _too_small(row.nodes, job))
     return Forecast(now_ms=now_ms, reason=reason, sites=rows, queues=large_enough, split=split)
 
 

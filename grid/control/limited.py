@@ -39,7 +39,6 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import NOTHING
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster, SplitReason, settled
-from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
     Ended,
@@ -61,9 +60,6 @@ LEASE_MS = 3_600_000
 
 MOST_MAPPED = 1_000
 """The largest number of waiting jobs that are mapped over the sites together, in order of submission."""
-
-NO_PART = "it runs no parts of split jobs, and is too small for the whole job"
-"""The reason why a site can never run a job that is wider than the site, although the grid may split the job."""
 
 LOOKS = 16
 """The largest number of waiting jobs reconsidered when a site has new capacity, to limit messages (a guess)."""
@@ -330,8 +326,8 @@ class LimitedControl(DelegatingControl):
 
     def _ask_others(self, now_ms: int, delegation: Delegation, sites: Iterable[int]) -> list[GridCommand]:
         """Ask sites for quotes, except the job's own site and sites that are too small, cut off or excluded."""
-        width = delegation.job.width
-        fitting = [s for s in sites if not delegation.avoids(s, now_ms) and self._nodes[s] >= width]
+        sizes, width = self._sizes(delegation), delegation.job.width
+        fitting = [s for s in sites if not delegation.avoids(s, now_ms) and sizes[s] >= width]
         others = [s for s in fitting if s != delegation.site and s not in self.cut_off_sites]
         return self._ask(now_ms, delegation, others)
 
@@ -357,21 +353,15 @@ class LimitedControl(DelegatingControl):
 
     def _note_quote(self, now_ms: int, site: int, delegation: Delegation, quote: Quoted) -> None:
         """Record a site's quote for a job; exclude the site if it can run neither the job nor a part of it."""
-        why_never = self._why_never_there(site, delegation.job, quote)
+        if quote.most is not None:
+            delegation.most[site] = quote.most
+            self._count_those_left(delegation)
+        why_never = self._why_never_there(site, delegation, quote)
         if why_never is not None:
             delegation.quotes.pop(site, None)
             self._note_never(delegation, site, why_never)
         else:
             delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
-
-    def _why_never_there(self, site: int, job: Job, quote: Quoted) -> str | None:
-        """Return why, according to its quote, a site can run neither a job nor a part of the job; None if it might."""
-        if quote.cause == "never":
-            return None if quote.takes_parts and self._one_job.may_split(job) else quote.reason
-        if quote.takes_parts or job.width <= self._nodes[site]:
-            return None
-        # If the job is not split, the site's own quote already gives the reason: the site is too small.
-        return NO_PART if self._one_job.may_split(job) else None
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Place a job according to its quotes; if it has to wait, ask sites that have changed since their quotes."""
@@ -441,14 +431,19 @@ class LimitedControl(DelegatingControl):
         taken: Mapping[int, int] = MappingProxyType({}),
     ) -> tuple[Fragments, int] | None:
         """Return a split of a job over the quoted free nodes minus `taken`, with its length; None if impossible."""
-        left = {s: quote.free - taken.get(s, 0) for s, quote in quotes.items() if quote.takes_parts}
-        free = self._not_asked({s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)})
-        sends = delegation.sends, delegation.submit_ms, now_ms
-        return self._one_job.split(delegation.job, delegation.sensitivity, free, *sends)
+        less = {s: self._converted(nodes, s, None, delegation) for s, nodes in taken.items()}
+        left = {s: quote.free - less.get(s, 0) for s, quote in quotes.items() if quote.takes_parts}
+        free = {s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)}
+        return self._split_over(now_ms, delegation, self._not_asked(delegation, free))
+
+    def _split_over(self, now_ms: int, delegation: Delegation, free: Mapping[int, int]) -> tuple[Fragments, int] | None:
+        """Return a split of a job over free nodes or chunks, with its length; None if impossible."""
+        args = delegation.job, delegation.sensitivity, free, delegation.sends, delegation.submit_ms, now_ms
+        return self._one_job.split(*args, largest=max(self._sizes(delegation)))
 
     def _ahead_at_ms(self, delegation: Delegation) -> int | None:
         """Return when sites should start reserving nodes ahead for an unplaced job; None if one site can run it."""
-        if delegation.job.width <= self._largest or delegation.waits_since_ms is None:
+        if delegation.job.width <= max(self._sizes(delegation)) or delegation.waits_since_ms is None:
             return None
         return delegation.waits_since_ms + self.policy.reserve_after_ms
 
@@ -457,9 +452,9 @@ class LimitedControl(DelegatingControl):
         at_ms = self._ahead_at_ms(delegation)
         if at_ms is None or now_ms < at_ms or self._attempts.ahead is not None:
             return None
-        sizes = {s: self._nodes[s] for s, quote in quotes.items() if quote.takes_parts and s not in self._shut}
-        sends = delegation.sends, delegation.submit_ms, now_ms
-        return self._one_job.split(delegation.job, delegation.sensitivity, sizes, *sends)
+        sizes = self._sizes(delegation)
+        able = {s: sizes[s] for s, quote in quotes.items() if quote.takes_parts and s not in self._shut}
+        return self._split_over(now_ms, delegation, able)
 
     def _begin_ahead(
         self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int
@@ -523,12 +518,13 @@ class LimitedControl(DelegatingControl):
                 plan[number] = MappingDecision(place, goes=True)
         for number, (delegation, place) in enumerate(zip(waiting, planned, strict=True)):
             if place is not None and place.site == SEVERAL and place.start_ms <= now_ms:
-                split = self._split_now(now_ms, delegation, quotes, taken)
+                offers = delegation.quotes if delegation.job.chunk else quotes
+                split = self._split_now(now_ms, delegation, offers, taken)
                 # Jobs that go now may force more fragments, and so a longer run than the mapping assumed.
                 if split is not None and now_ms + split[1] <= place.end_ms:
                     plan[number] = MappingDecision(place, split=split)
                     for site, nodes in split[0]:
-                        taken[site] = taken.get(site, 0) + nodes
+                        taken[site] = taken.get(site, 0) + self._converted(nodes, site, delegation, None)
         return plan
 
     def _ready_ms(self, now_ms: int, site: int, last: Quoted | None) -> list[int]:
@@ -556,9 +552,11 @@ class LimitedControl(DelegatingControl):
                 continue
             is_new = delegation.quoted_ms[site] == last[site].quoted_ms[site]
             start_ms = max(now_ms, quote.start_ms) if is_new else now_ms
-            offers[site] = SiteOffer(start_ms, quote.nodes or job.width, length_at(delegation, site))
-        split = self._split_now(now_ms, delegation, quotes)
-        return JobToMap(job.width, offers, None if split is None else split[1])
+            nodes = self._converted(quote.nodes or job.width, site, delegation, None)
+            offers[site] = SiteOffer(start_ms, nodes, length_at(delegation, site))
+        # The free nodes in other jobs' quotes are not free chunks of this job.
+        split = self._split_now(now_ms, delegation, delegation.quotes if job.chunk else quotes)
+        return JobToMap(min(job.width, sum(self._nodes)), offers, None if split is None else split[1])
 
     def _goes_now(self, now_ms: int, delegation: Delegation, place: PlannedPlace) -> bool:
         """Whether to delegate a mapped job now: it would start at once, or its site already has a queue."""
@@ -569,25 +567,25 @@ class LimitedControl(DelegatingControl):
 
         `alone_ms` is the earliest end of the job on a single site; None if no site offers a start.
         """
-        job, before = delegation.job, delegation.awaited
-        sends = delegation.sends, delegation.submit_ms, now_ms
+        before = delegation.awaited
 
         def split(nodes: Mapping[int, int]) -> tuple[Fragments, int] | None:
-            return self._one_job.split(job, delegation.sensitivity, self._not_asked(nodes), *sends)
+            return self._split_over(now_ms, delegation, self._not_asked(delegation, nodes))
 
         since_ms = now_ms if before is None else before.since_ms
         delegation.awaited = awaited(now_ms, since_ms, quotes, split, alone_ms)
         return delegation.awaited is not None and delegation.awaited.is_worth_it
 
-    def _not_asked(self, free: Mapping[int, int]) -> dict[int, int]:
-        """Return the free nodes of each site, minus the nodes that other split jobs have requested.
+    def _not_asked(self, delegation: Delegation, free: Mapping[int, int]) -> dict[int, int]:
+        """Return the nodes or chunks of a job that are free at each site, minus those that other split jobs request.
 
         Otherwise, jobs that request the same nodes could prevent each other from starting.
         """
         left = dict(free)
-        for fragments in self._attempts.asked:
-            for site, width in fragments:
-                left[site] = max(0, left.get(site, 0) - width)
+        for attempt in self._attempts.asked:
+            other = self._jobs[attempt.job.job_id]
+            for site, width in attempt.fragments:
+                left[site] = max(0, left.get(site, 0) - self._converted(width, site, other, delegation))
         return left
 
     def _delegate(self, now_ms: int, delegation: Delegation, site: int, end_ms: int | None = None) -> list[GridCommand]:
@@ -607,7 +605,7 @@ class LimitedControl(DelegatingControl):
         delegation.end_ms = end_at(delegation, site, now_ms, delay_ms) if end_ms is None else end_ms
         delegation.number += 1
         if self._patience_ms:
-            self._sent.add(now_ms, site, job, self._quote_id)
+            self._sent.add(now_ms, site, job, self._quote_id, delegation.most.get(site, 0))
         else:
             self._sent.clear()
         self._plan_renewal(now_ms)
@@ -683,9 +681,10 @@ class LimitedControl(DelegatingControl):
             return []
         free = max(quote.free, quote.nodes or 0) if quote.evicts else quote.free
         needed = quote.nodes or delegation.job.width
-        if needed > free - claimed or not self._is_nearer(now_ms, delegation, site):
+        claimed_too = self._converted(claimed, site, None, delegation)
+        if needed > free - claimed_too or not self._is_nearer(now_ms, delegation, site):
             return []
-        self._claimed[site] = now_ms, claimed + needed
+        self._claimed[site] = now_ms, claimed + self._converted(needed, site, delegation, None)
         if delegation.hurried:
             # The job leaves before its site has reported anything about it.
             self._note_put_off(now_ms, delegation)
@@ -733,7 +732,7 @@ class LimitedControl(DelegatingControl):
         """See `Control`; the forecast uses the sites' quotes if `question` contains quotes."""
         asked, offers = question.asked, question.offers
         why_never = self.why_never(asked.job, asked.excluded, sends=asked.sends)
-        split = None if why_never is not None else self._wide_split(now_ms, asked)
+        split = None if why_never is not None or asked.job.chunk else self._wide_split(now_ms, asked)
         forecast = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, split=split)
         if why_never is not None or not offers:
             return settled(forecast)

@@ -111,7 +111,8 @@ class NoControl(DelegatingControl):
 
     def _fitting(self, now_ms: int, sent: Delegation) -> list[int]:
         """Return the sites that are large enough for a job, have not refused it, and are not cut off."""
-        left = [s for s, nodes in enumerate(self._nodes) if nodes >= sent.job.width and s not in self.cut_off_sites]
+        sizes = self.sizes_for(sent.job)
+        left = [s for s, size in enumerate(sizes) if size >= sent.job.width and s not in self.cut_off_sites]
         return [s for s in left if s not in sent.refused_by and not sent.avoids(s, now_ms)]
 
     def _send(self, now_ms: int, sent: Delegation) -> list[GridCommand]:

@@ -54,6 +54,7 @@ class OneJob:
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
+        self._nodes = list(nodes)
         self._state = empty_grid(np.array(nodes, np.int64), slots=1)
         self._codes = policy.codes()
         self.moves_data = network is not None and network.staging != NO_DATA
@@ -104,9 +105,13 @@ class OneJob:
         self._links.enter(0, job.width, sends)
         return self._links.data_delay_ms(0, submit_ms, site, when_ms)
 
-    def may_split(self, job: Job) -> bool:
-        """Whether the policy's mode and lower bound permit splitting a job."""
+    def may_split(self, job: Job, largest: int | None = None) -> bool:
+        """Whether the policy's mode and lower bound permit splitting a job.
+
+        `largest` is the widest such job that fits on one idle site; by default, the largest number of nodes.
+        """
         self._enter(job)
+        self._state.counters["largest"] = max(self._nodes) if largest is None else largest
         return bool(may_split(self._state, self._codes, SLOT))
 
     @property
@@ -124,13 +129,17 @@ class OneJob:
         now_ms: int,
         *,
         at_any_cost: bool = False,
+        largest: int | None = None,
     ) -> tuple[Fragments, int] | None:
         """Return the fragments of a split over free nodes, and the split job's length; None if impossible.
 
-        With `at_any_cost`, the links may lengthen the job by any factor.
+        With `at_any_cost`, the links may lengthen the job by any factor. For a job that asks for chunks, `free` counts
+        chunks; for `largest` see `may_split`.
         """
-        if not self.may_split(job):
+        if not self.may_split(job, largest) or (self._links is not None and job.width > sum(self._nodes)):
             return None
+        per_unit = (job.chunk.per_node if job.chunk else 0) or 1
+        free = {site: count - count % per_unit for site, count in free.items()}
         codes = self._codes
         if at_any_cost and self._links is not None:
             codes = codes._replace(net=unbounded(self._links.arrays))
@@ -138,7 +147,9 @@ class OneJob:
         self._state.jobs["submit_ms"][SLOT] = submit_ms
         if self._links is not None:
             self._links.enter(0, job.width, sends)
-        return split_over(self._state, codes, SLOT, self._vector(free), now_ms)
+        split = split_over(self._state, codes, SLOT, self._vector(free), now_ms)
+        # With links, the sizes of the parts follow from the links alone.
+        return None if split is None or any(width % per_unit for _, width in split[0]) else split
 
     def split_reason(
         self, job: Job, sends: Sends, fragments: Fragments, length_ms: int, names: Sequence[str]

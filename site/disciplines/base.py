@@ -16,6 +16,9 @@ import numpy.typing as npt
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.resources.chunks import NodeKind
+from gridweave.site.resources.refusals import most_chunks, why_whole_only
+from gridweave.site.resources.shares import share_of
 
 MOST_PASSES = 10_000
 """Number of passes after which `Discipline.expected_run` assumes that a job never starts."""
@@ -339,6 +342,39 @@ class Discipline(ABC):
         """
         widths = range(1, self.free + 1)
         return bisect_left(widths, 1, key=lambda width: self.earliest_start_ms(now_ms, width, length_ms) != now_ms)
+
+    @property
+    def kinds(self) -> tuple[NodeKind, ...]:
+        """The kinds of the site's nodes; empty at a site that gives out whole nodes."""
+        return ()
+
+    def share_of(self, job: Job) -> int:
+        """Return the share of the site that a job counts as, in millionths of a node (`site.resources.shares`)."""
+        return share_of(job.width, job.chunk, self.kinds)
+
+    def most_chunks(self, job: Job) -> int | None:
+        """Return how many chunks of a job that asks for chunks the idle site could hold; None if that is unknown."""
+        if self.kinds and job.chunk:
+            return most_chunks(self.kinds, job.chunk)
+        return self.nodes if why_whole_only(job.chunk) is None else 0
+
+    def chunks_now(self, now_ms: int, job: Job) -> int:
+        """Return how many chunks of a job that asks for chunks could start now, as one job behind all waiting jobs.
+
+        The default assumes that if a job would start now, so would one with fewer chunks.
+        """
+        per_unit = (job.chunk.per_node if job.chunk else 0) or 1
+        widths = range(per_unit, (self.most_chunks(job) or 0) + 1, per_unit)
+
+        def waits(width: int) -> bool:
+            run = self.expected_run(now_ms, msgspec.structs.replace(job, width=width))
+            return run is None or run.start_ms != now_ms
+
+        return per_unit * bisect_left(widths, True, key=waits)
+
+    def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
+        """Return why a new job would start at the time in `run`; "" if its number of nodes explains that."""
+        return ""
 
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
         """Return (time in ms, nodes) pairs that say how many nodes become free at each time, ignoring waiting jobs.

@@ -63,7 +63,7 @@ from gridweave.site.kernels.state import (
     empty_state,
 )
 from gridweave.site.policy import SitePolicy
-from gridweave.site.resources.chunks import Chunk
+from gridweave.site.resources.chunks import Chunk, NodeKind
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 from gridweave.site.times import span_text, when_text
 
@@ -315,15 +315,49 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     def startable(self, now_ms: int, length_ms: int) -> int:
         times = np.int64(now_ms), np.int64(length_ms)
         if self._counted is not None and self._plan is None:
-            slot = self._next_slot()
-            self._counted.fill(slot, msgspec.UNSET)
-            nodes = self._counted.for_queries
-            return int(startable_on_nodes(self._state, nodes, self._policy.codes, np.int64(slot), *times))
+            return self._startable_chunks(self._counted, msgspec.UNSET, now_ms, length_ms)
         if self._plan is None:
             return int(startable_behind_queue(self._state, self._policy.codes, *times))
         if self._has_limits or self._planned is not None:
             return super().startable(now_ms, length_ms)
         return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
+
+    @override
+    def chunks_now(self, now_ms: int, job: Job) -> int:
+        if self._counted is None or self._plan is not None:
+            return super().chunks_now(now_ms, job)
+        return self._startable_chunks(self._counted, job.chunk, now_ms, job.estimate_ms)
+
+    def _startable_chunks(
+        self, counted: CountedNodes, chunk: Chunk | msgspec.UnsetType, now_ms: int, length_ms: int
+    ) -> int:
+        """Return how many chunks of a job could start now, behind all waiting jobs."""
+        slot = self._next_slot()
+        counted.fill(slot, chunk)
+        times = np.int64(now_ms), np.int64(length_ms)
+        return int(startable_on_nodes(self._state, counted.for_queries, self._policy.codes, np.int64(slot), *times))
+
+    @property
+    @override
+    def kinds(self) -> tuple[NodeKind, ...]:
+        return self._policy.kinds
+
+    @override
+    def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
+        """Return which resource is short for a new job, and until when; "" at a site that gives out whole nodes."""
+        if self._counted is None:
+            return ""
+        trial = self.copy()
+        trial.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
+        assert trial._counted is not None, "a copy that counts no resources"
+        nodes, slot = trial._counted.for_queries, trial._slots.of[ASKED_ID]
+        short = find_shortage(trial._state, nodes, trial._counted.columns, job, slot, now_ms)
+        if short is not None:
+            return short.reason
+        if run.start_ms == now_ms:
+            return "what it needs is free, and it could start at once"
+        ahead = len(self._slots.of) - len(self._end_ms)
+        return f"what it needs is free, but {ahead_text(ahead)} would be delayed if it started now"
 
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:

@@ -176,8 +176,20 @@ class NodeSource(ABC):
         return self.discipline.expected_run(now_ms, job)
 
     def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
-        """Return a remark on a new job's start in `run`, based on the batch system's nodes; "" if there is none."""
-        return ""
+        """Return why a new job would start at the time in `run`; "" if its number of nodes explains that."""
+        return self.discipline.outlook(now_ms, job, run)
+
+    def share_of(self, job: Job) -> int:
+        """Return the share of the site that a job counts as, in millionths of a node."""
+        return self.discipline.share_of(job)
+
+    def most_chunks(self, job: Job) -> int | None:
+        """Return how many chunks of a job the idle site could hold; None if that is unknown."""
+        return self.discipline.most_chunks(job)
+
+    def chunks_now(self, now_ms: int, job: Job) -> int:
+        """Return how many chunks of a job could start now."""
+        return self.discipline.chunks_now(now_ms, job)
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
         """Return how a job could start now on running jobs' nodes; None if it could not."""

@@ -66,10 +66,10 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.scheduler.core import SiteCore
-from gridweave.site.scheduler.offers import new_rate, untold_job, why_not_placed, with_offer
+from gridweave.site.scheduler.offers import new_rate, share_at, untold_job, why_not_placed, with_chunks, with_offer
 from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import span_text
-from gridweave.site.users.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
+from gridweave.site.users.owner import GridJob, OwnerPolicy, ShareState, SlowedFragment
 
 RENDEZVOUS_MS = 30_000
 """How long a job's fragments wait for each other after the agreed start before they are ended."""
@@ -144,7 +144,7 @@ class ContractCore:
         self.site = SiteCore(nodes, policy, week=week)
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
-        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), overlaps=self.site.traits.overlaps)
+        self._share = share_at(self.site, self._owner)
         self.rendezvous_ms, self.alone_ms, self._is_gated = rendezvous_ms, alone_ms, is_gated
         self._now_ms = 0
         self._parts: dict[int, GridJob] = {}
@@ -251,7 +251,7 @@ class ContractCore:
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
         """Forecast the start of a job as if it were submitted now by a user or the grid; the state does not change."""
         site_reason, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
-        reason = self._share.why_not(job.width) if for_grid else None
+        reason = self._share.why_not(job) if for_grid else None
         if reason is not None:
             site_reason, run = msgspec.structs.replace(site_reason, start_ms=None, waits_for=(), reason=reason), None
         if run is None:
@@ -297,7 +297,7 @@ class ContractCore:
         self._now_ms, self._reported = state.now_ms, state.reported
         self.site.restore(state.site)
         self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
-        self._share.restore(state.share)
+        self._share.restore(state.share, state.parts)
         self._own_running, self._own_jobs = state.own_running, state.own_jobs
 
     def kept_nodes(self) -> Iterator[tuple[Literal["reservation", "lease"], int, int, int, int]]:
@@ -312,10 +312,10 @@ class ContractCore:
         """Raise AssertionError if the state is inconsistent, or the grid exceeds its share of the nodes."""
         self.site.check_invariants()
         share = self._share
-        assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
-        having = [part.width for part in self._parts.values() if part.state != EVICTED]
-        assert share.nodes == sum(having), "the nodes of the grid's jobs do not add up"
-        assert share.overlaps or share.held <= share.cap, "the owner's share is exceeded"
+        assert share.waiting == sum(part.counts_as for part in self._parts.values() if part.state == WAITING)
+        having = [part.counts_as for part in self._parts.values() if part.state != EVICTED]
+        assert share.used == sum(having), "the nodes of the grid's jobs do not add up"
+        assert not share.is_bounded or share.held <= share.cap, "the owner's share is exceeded"
         running = {running.job.job_id for running in self.site.running()}
         waiting = {job.job_id for job, _ in self.site.waiting()}
         for job_id, part in self._parts.items():
@@ -427,7 +427,7 @@ class ContractCore:
         if start_ms < self._now_ms:
             return f"the agreed start has passed, {span_text(self._now_ms - start_ms)} ago"
         why_not = self._share.why_not_ever if ahead else self._share.why_not
-        return why_impossible(job) or why_not(job.width)
+        return why_impossible(job) or why_not(job)
 
     def _reserve(self, request: ReserveNodes) -> Iterable[Event]:
         job_id, width, start_ms, length_ms = request.job_id, request.width, request.start_ms, request.length_ms
@@ -456,14 +456,15 @@ class ContractCore:
             return ()
         state = self._life.begin(job_id, "reserve ahead" if request.ahead else "reserve")
         part = GridJob(request.attempt, width, state, start_ms, is_shared, length_ms=length_ms)
+        part.share = self.site.source.share_of(job) if job.chunk else 0
         self._parts[job_id] = part
         if request.ahead:
             # The fragment waits like a delegated job, but once it has nodes, it holds them until all sites are ready.
             part.ahead, part.lease_until_ms = True, start_ms
             self._timed.add(job_id)
-            self._share.wait(job)
+            self._share.wait(job, part.counts_as)
             return ()
-        self._share.nodes += width
+        self._share.used += part.counts_as
         return (JobSubmitted(job, True),)
 
     def _enqueue(self, request: EnqueueJob) -> Iterable[Event]:
@@ -472,16 +473,16 @@ class ContractCore:
         if job.job_id in self._parts:
             reason = "the site has another attempt of this job"
         elif reason is None:
-            reason = self._share.why_not_ever(job.width)
+            reason = self._share.why_not_ever(job)
         if reason is not None:
             self._answer(Refused(job.job_id, request.attempt, reason))
             return ()
         state = self._life.begin(job.job_id, "enqueue")
-        self._parts[job.job_id] = GridJob(
-            request.attempt, job.width, state, lease_until_ms=request.lease_until_ms, start_ms=-1
-        )
+        share, lease_ms = self.site.source.share_of(job) if job.chunk else 0, request.lease_until_ms
+        part = GridJob(request.attempt, job.width, state, lease_until_ms=lease_ms, start_ms=-1, share=share)
+        self._parts[job.job_id] = part
         self._timed.add(job.job_id)
-        self._share.wait(self._owner.as_delegated(job))
+        self._share.wait(self._owner.as_delegated(job), part.counts_as)
         return ()
 
     def _commit(self, event: CommitNodes, part: GridJob) -> Iterable[Event]:
@@ -664,7 +665,7 @@ class ContractCore:
             self._life.change(job_id, part, "evict")
             part.evicted = command.reason
             # The part no longer counts against the share, because the job that gets its nodes may also be a grid job.
-            self._share.nodes -= part.width
+            self._share.used -= part.counts_as
             self._timed.discard(job_id)
             self._slowed.discard(job_id)
             self._out.append(command)
@@ -678,7 +679,7 @@ class ContractCore:
         job_id = command.job_id
         part.grant = command
         if part.state == WAITING:
-            self._share.waiting -= part.width
+            self._share.waiting -= part.counts_as
         if part.shared:
             if part.ahead:
                 self._life.change(job_id, part, "grant")
@@ -734,9 +735,10 @@ class ContractCore:
 
     def _quote(self, now_ms: int, site: SiteCore, request: RequestQuote) -> Quoted:
         width, length_ms, capacity = request.width, request.length_ms, self._share.further_nodes
-        free = min(capacity, site.startable(now_ms, length_ms))
+        is_counted = request.job is not None and bool(request.job.chunk)
+        free = 0 if is_counted else min(capacity, site.startable(now_ms, length_ms))
         untold = untold_job(request)
-        why_not, start_ms, expected = self._share.why_not(width), None, None
+        why_not, start_ms, expected = self._share.why_not(request.job or untold), None, None
         if why_not is None and request.job is not None:
             expected = site.expected_run(now_ms, self._owner.as_delegated(request.job))
             start_ms = expected and expected.start_ms
@@ -753,6 +755,8 @@ class ContractCore:
         coming, coming_ms = site.source.coming(now_ms, length_ms)
         if coming_ms is not None and min(coming, capacity) > free:
             quoted = msgspec.structs.replace(quoted, coming=min(coming, capacity) - free, coming_ms=coming_ms)
+        if request.job is not None and is_counted:
+            quoted = with_chunks(quoted, site, self._share, now_ms, request.job, expected)
         if request.job is not None and request.wants_ready:
             ready = tuple(site.nodes_ready(now_ms))
             quoted = msgspec.structs.replace(quoted, ready=ready, queued=len(self._own_jobs))
@@ -783,9 +787,9 @@ class ContractCore:
         part = self._parts.pop(job_id)
         self._timed.discard(job_id)
         self._slowed.discard(job_id)
-        self._share.nodes -= part.width if part.state != EVICTED else 0
+        self._share.used -= part.counts_as if part.state != EVICTED else 0
         if part.state == WAITING:
-            self._share.waiting -= part.width
+            self._share.waiting -= part.counts_as
         self._life.change(job_id, part, cause)
 
 

@@ -310,6 +310,9 @@ class SiteCore:
         for job in late:
             self._withdraw(job.job_id)
             reason = f"it needs {nodes_text(job.width)} now; {self.free} are free, and others may go first"
+            if job.chunk:
+                fitting = self.source.chunks_now(self._now_ms, job)
+                reason = f"it needs {job.width} chunks now; {fitting} fit, and others may go first"
             commands.append(RefuseJob(job.job_id, reason))
         return _both(decided, self._run_pass(commands)) if late else decided
 
@@ -431,8 +434,9 @@ class SiteCore:
         why_never = why_impossible(job) or self.why_never(job)
         if why_never is None:
             return f"the site has {nodes_text(self.nodes)}", "", self.takes_parts
-        has_parts = self.takes_parts and job.width > 1 and not job.forms
-        part = msgspec.structs.replace(job, width=1, forms=self.as_wide(1), in_step=True)
+        least = (job.chunk.per_node if job.chunk else 0) or 1
+        has_parts = self.takes_parts and job.width > least and not job.forms
+        part = msgspec.structs.replace(job, width=least, forms=self.as_wide(least), in_step=True)
         return why_never, "never", has_parts and self.why_never(part) is None
 
     def as_wide(self, width: int) -> tuple[JobForm, ...]:

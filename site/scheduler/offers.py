@@ -1,14 +1,15 @@
-"""Offer shared nodes to the grid, and check whether an offer still holds."""
+"""Offer shared nodes and chunks to the grid, and check whether an offer still holds."""
 
 from __future__ import annotations
 
 import msgspec
 
-from gridweave.site.disciplines.base import SharedOffer
+from gridweave.site.disciplines.base import ExpectedRun, SharedOffer
 from gridweave.site.job import Job, why_impossible
 from gridweave.site.messages import Quoted, RequestQuote, RunsLate, ToGrid
+from gridweave.site.resources.shares import NODE, chunks_in_share
 from gridweave.site.scheduler.core import SiteCore
-from gridweave.site.users.owner import GridJob
+from gridweave.site.users.owner import GridJob, GridShare, OwnerPolicy
 
 
 def offered(site: SiteCore, now_ms: int, job: Job, capacity: int) -> SharedOffer | None:
@@ -33,6 +34,37 @@ def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, capacity: 
         return quoted
     fields = {"slowdown": offer.slowdown, "beside": offer.beside, "shared_ms": offer.start_ms}
     return msgspec.structs.replace(quoted, **fields)
+
+
+def share_at(site: SiteCore, owner: OwnerPolicy) -> GridShare:
+    """Return the unused share that the owner of a site gives to the grid."""
+    return GridShare(
+        site.nodes,
+        owner.nodes_for_grid(site.nodes),
+        overlaps=site.traits.overlaps,
+        share_of=site.source.share_of,
+        counts_resources=site.traits.counts_resources,
+    )
+
+
+def with_chunks(
+    quoted: Quoted, site: SiteCore, share: GridShare, now_ms: int, job: Job, expected: ExpectedRun | None
+) -> Quoted:
+    """Return the quote for a job that asks for chunks, with numbers of chunks, and why the job would start later."""
+
+    def share_of(width: int) -> int:
+        return site.source.share_of(msgspec.structs.replace(job, width=width))
+
+    per_unit = (job.chunk.per_node if job.chunk else 0) or 1
+    free, most = site.source.chunks_now(now_ms, job), site.source.most_chunks(job)
+    if share.closed:
+        free = 0
+    elif not share.is_whole:
+        free = chunks_in_share(share.left, free, per_unit, share_of)
+        most = None if most is None else chunks_in_share(share.cap * NODE, most, per_unit, share_of)
+    is_later = expected is not None and expected.start_ms > now_ms
+    reason = site.source.outlook(now_ms, job, expected) if expected is not None and is_later else quoted.reason
+    return msgspec.structs.replace(quoted, free=free, most=most, reason=reason)
 
 
 def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[ToGrid]:

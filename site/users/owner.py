@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -10,8 +11,9 @@ from gridweave.errors import OptionError
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left
-from gridweave.site.lifecycle import GRANTED, LEASED, STARTED
+from gridweave.site.lifecycle import EVICTED, GRANTED, LEASED, STARTED, WAITING
 from gridweave.site.messages import RunsLate, StartJob
+from gridweave.site.resources.shares import NODE
 
 
 class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,46 +66,72 @@ class ShareState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GridShare:
     """The nodes that grid jobs use or wait for, counted against the owner's share.
 
-    Attributes
+    Parameters
     ----------
+    site_nodes : int
+        Number of nodes of the site.
     cap : int
         Maximum number of nodes that grid jobs can use at one time.
+    overlaps : bool
+        Whether jobs can share nodes, so that the total width of grid jobs can exceed the site's number of nodes.
+    share_of : callable
+        Returns what a job counts as, in millionths of a node (`gridweave.site.resources.shares`).
+    counts_resources : bool
+        Whether the site counts resources. Jobs that need different ones can together count as more nodes than it has.
+
+    Attributes
+    ----------
     is_whole : bool
         Whether the share is the whole site.
     overlaps : bool
-        Whether the share is the whole site and jobs can share nodes, so that the total width of grid jobs can exceed
-        the site's number of nodes.
+        Whether the share is the whole site and jobs can share nodes.
+    is_bounded : bool
+        Whether grid jobs can never count as more nodes than the share.
     draining : bool
         Whether an operator is draining the site.
     shut : str
         Why the site cannot start jobs; empty if it can.
-    nodes, waiting : int
-        Number of nodes that grid jobs use or wait for, and number that they wait for.
+    used, waiting : int
+        What grid jobs use or wait for, and what they wait for, in millionths of a node.
     outside : dict of int to Job
         Delegated jobs that have not entered the site's queue yet.
     """
 
-    def __init__(self, site_nodes: int, cap: int, *, overlaps: bool) -> None:
+    def __init__(
+        self,
+        site_nodes: int,
+        cap: int,
+        *,
+        overlaps: bool,
+        share_of: Callable[[Job], int],
+        counts_resources: bool = False,
+    ) -> None:
         self._site_nodes = site_nodes
         self.cap = cap
         self.is_whole = cap == site_nodes
         self.overlaps = overlaps and self.is_whole
+        self.is_bounded = not (self.is_whole and (overlaps or counts_resources))
         self.draining = False
         self.shut = ""
-        self.nodes = 0
+        self.used = 0
         self.waiting = 0
         self.outside: dict[int, Job] = {}
-        self._outside_nodes = 0
+        self._share_of = share_of
+        # What each job in `outside` counts as; the estimate of a batch system can change while a job waits.
+        self._outside_shares: dict[int, int] = {}
 
     def state(self) -> ShareState:
         """Return the state between two instants."""
-        return ShareState(self.draining, self.shut, self.nodes, self.waiting, list(self.outside.values()))
+        waiting = nodes_in(self.waiting)
+        return ShareState(self.draining, self.shut, self.nodes, waiting, list(self.outside.values()))
 
-    def restore(self, state: ShareState) -> None:
-        """Restore this new share from a state."""
-        self.draining, self.shut, self.nodes, self.waiting = state.draining, state.shut, state.nodes, state.waiting
+    def restore(self, state: ShareState, parts: Mapping[int, GridJob]) -> None:
+        """Restore this new share from a state and from the parts of grid jobs at the site."""
+        self.draining, self.shut = state.draining, state.shut
+        self.used = sum(part.counts_as for part in parts.values() if part.state != EVICTED)
+        self.waiting = sum(part.counts_as for part in parts.values() if part.state == WAITING)
         self.outside = {job.job_id: job for job in state.outside}
-        self._outside_nodes = sum(job.width for job in state.outside)
+        self._outside_shares = {job_id: parts[job_id].counts_as for job_id in self.outside}
 
     @property
     def closed(self) -> str | None:
@@ -111,48 +139,64 @@ class GridShare:
         return "the site is being drained" if self.draining else self.shut or None
 
     @property
+    def nodes(self) -> int:
+        """Number of nodes that grid jobs use or wait for, rounded up."""
+        return nodes_in(self.used)
+
+    @property
     def held(self) -> int:
-        """Number of nodes that grid jobs are using."""
-        return self.nodes - self.waiting
+        """Number of nodes that grid jobs are using, rounded up."""
+        return nodes_in(self.used - self.waiting)
+
+    @property
+    def left(self) -> int:
+        """What further grid jobs may use now, in millionths of a node, whether or not that much is free."""
+        if self.closed:
+            return 0
+        return max(0, self.cap * NODE - (self.used - self.waiting)) if self.is_bounded else self.cap * NODE
 
     @property
     def further_nodes(self) -> int:
         """Number of additional nodes that grid jobs may use now, whether or not that many are free."""
-        if self.closed:
-            return 0
-        return self.cap if self.overlaps else max(0, self.cap - self.held)
+        return self.left // NODE
 
     def others(self, free: int) -> int:
         """Return the number of nodes in the grid's share that grid jobs are not using and could not use now.
 
-        `free` is the site's number of free nodes. The result can be negative if jobs share nodes, because grid jobs
-        then occupy fewer nodes than their total width.
+        `free` is the site's number of free nodes. The result can be negative if jobs share nodes by hardware threads
+        or slow each other down, because grid jobs then occupy fewer nodes than their total width.
         """
-        if self.closed:
-            return self.cap - self.held
-        others = self._site_nodes - free - self.held
-        return others if self.overlaps else max(0, others - (self._site_nodes - self.cap))
+        others = self.cap - self.held if self.closed else self._site_nodes - free - self.held
+        if self.overlaps:
+            return others
+        return max(0, others if self.closed else others - (self._site_nodes - self.cap))
 
-    def why_not(self, width: int) -> str | None:
-        """Return why the grid cannot use or wait for `width` additional nodes, or None."""
-        nodes = width if self.is_whole else self.nodes + width
-        return self.closed or (self.why_outside if nodes > self.cap else None)
+    def why_not(self, job: Job) -> str | None:
+        """Return why the grid cannot use or wait for the nodes of one more job, or None."""
+        return self._why_beyond(job, 0 if self.is_whole else self.used)
 
-    def why_not_ever(self, width: int) -> str | None:
-        """Return why the grid could not use or wait for `width` nodes even without its current jobs, or None."""
-        return self.closed or (self.why_outside if width > self.cap else None)
+    def why_not_ever(self, job: Job) -> str | None:
+        """Return why the grid could not use or wait for a job's nodes even without its current jobs, or None."""
+        return self._why_beyond(job, 0)
+
+    def _why_beyond(self, job: Job, used: int) -> str | None:
+        if self.closed or (self.is_whole and job.chunk):  # the site itself knows whether the chunks fit
+            return self.closed
+        share = self._share_of(job)
+        if used + share <= self.cap * NODE:
+            return None
+        return f"{self.why_outside}; this job counts as {nodes_in(share)}" if job.chunk else self.why_outside
 
     @property
     def why_outside(self) -> str:
         """One-line reason why a delegated job cannot enter the site's queue yet."""
         return f"the grid's share is {self.cap} nodes, and its jobs use or wait for {self.nodes}"
 
-    def wait(self, job: Job) -> None:
+    def wait(self, job: Job, share: int) -> None:
         """Add a delegated job that waits to enter the site's queue."""
-        self.nodes += job.width
-        self.waiting += job.width
-        self.outside[job.job_id] = job
-        self._outside_nodes += job.width
+        self.used += share
+        self.waiting += share
+        self.outside[job.job_id], self._outside_shares[job.job_id] = job, share
 
     def let_in(self) -> list[Job]:
         """Admit delegated jobs to the site's queue, first come, first served, within the share; return them.
@@ -161,8 +205,8 @@ class GridShare:
         """
         entering: list[Job] = []
         for job_id, job in list(self.outside.items()):
-            inside = self.nodes - self._outside_nodes
-            if not self.is_whole and inside + job.width > self.cap:
+            inside = self.used - sum(self._outside_shares.values())
+            if not self.is_whole and inside + self._outside_shares[job_id] > self.cap * NODE:
                 break
             self.leave_outside(job_id)
             entering.append(job)
@@ -170,10 +214,13 @@ class GridShare:
 
     def leave_outside(self, job_id: int) -> bool:
         """Remove a delegated job that has not entered the site's queue; return whether there was one with this id."""
-        job = self.outside.pop(job_id, None)
-        if job is not None:
-            self._outside_nodes -= job.width
-        return job is not None
+        self._outside_shares.pop(job_id, None)
+        return self.outside.pop(job_id, None) is not None
+
+
+def nodes_in(share: int) -> int:
+    """Return a share as a number of nodes, rounded up."""
+    return -(-share // NODE)
 
 
 class SlowedFragment(msgspec.Struct, gc=False):
@@ -227,6 +274,12 @@ class GridJob(msgspec.Struct, gc=False):
     opened_ms: int | None = None
     evicted: str = ""  # which job took the fragment's nodes, and why; empty if it was not evicted
     ahead: bool = False  # whether nodes are reserved in advance, with no agreed start yet
+    share: int = 0  # what a job with chunks counts as, in millionths of a node; 0: its width counts
+
+    @property
+    def counts_as(self) -> int:
+        """What the job counts as against the owner's share, in millionths of a node."""
+        return self.share or self.width * NODE
 
     @property
     def has_lease(self) -> bool:
