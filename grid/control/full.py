@@ -18,7 +18,15 @@ from gridweave.grid.control.coallocation import (
     AttemptsState,
     CoAllocator,
 )
-from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, ControlState, Never, QuoteQuestion
+from gridweave.grid.control.common import (
+    NOWHERE,
+    Control,
+    ControlOptions,
+    ControlState,
+    ExcludedSites,
+    Never,
+    QuoteQuestion,
+)
 from gridweave.grid.control.delegated_forecasts import apart_forecast
 from gridweave.grid.control.forecasts import QueueForecasts, attempt_forecast, quoted_forecast
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
@@ -36,6 +44,7 @@ from gridweave.grid.messages import (
     ReportRefused,
 )
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecast, Forecaster, Planner, offer_text, settled
 from gridweave.site.job import Job
@@ -52,6 +61,12 @@ from gridweave.site.messages import (
     RunsLate,
     SiteChanged,
     Started,
+)
+from gridweave.site.resources.refusals import why_whole_only
+
+WHOLE_NODES_ONLY = (
+    "it asks for parts of nodes or for labels, and this grid's queue counts whole nodes; "
+    'write control = "limited" in [grid], so that the sites\' own queues place such jobs'
 )
 
 
@@ -109,6 +124,14 @@ class FullControl(Control):
         self._apart: LimitedControl | None = None
         # The nodes of jobs kept apart from the queue, by job and site; the queue counts them as unavailable.
         self._apart_nodes: dict[tuple[int, int], int] = {}
+
+    def why_never(
+        self, job: Job, excluded: ExcludedSites = (), never: Never = NOWHERE, sends: Sends | None = None
+    ) -> str | None:
+        """See `Control`; a queue that counts whole nodes also refuses jobs that ask for parts of nodes."""
+        if why_whole_only(job.chunk) is not None:
+            return WHOLE_NODES_ONLY
+        return super().why_never(job, excluded, never, sends)
 
     def state(self) -> FullControlState:
         """Return the state; call only between two steps."""
