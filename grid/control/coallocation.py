@@ -214,13 +214,14 @@ class CoAllocator:
             The job's maximum run time on these fragments.
         includes_job : bool
             Whether a request to a single site includes the job's needs per node, so that other jobs can share them.
+            A request for chunks always includes the job.
         """
         if len(fragments) == 1:
             ((site, width),) = fragments
             job_id = job.job_id
             state = self._life.begin(job_id, "ask one")
             self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, state, set())
-            sent_job = job if includes_job else None
+            sent_job = job if includes_job or job.chunk else None
             asked = ReserveNodes(job_id, number, width, length_ms, job=sent_job, evictions=job.evictions)
             return [ToSite(site, asked)]
         return self._ask_all(job, number, fragments, length_ms, now_ms + self.margin_ms)
@@ -242,7 +243,7 @@ class CoAllocator:
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
         asked = job.job_id, number
         return [
-            ToSite(site, ReserveNodes(*asked, width, length_ms, start_ms, evictions=job.evictions))
+            ToSite(site, ReserveNodes(*asked, width, length_ms, start_ms, job if job.chunk else None, job.evictions))
             for site, width in fragments
         ]
 

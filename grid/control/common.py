@@ -19,6 +19,7 @@ from gridweave.grid.control.past import SiteRefusals, another, once_more_evicted
 from gridweave.grid.control.placing import Awaited, OneJob, why_too_dear
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
+from gridweave.grid.kernels.resources import CountedSite
 from gridweave.grid.lifecycle import ASKING, BACKLOG, DELEGATION, QUEUED, UNPLACED, WAITING, DelegationCause
 from gridweave.grid.messages import (
     GridCommand,
@@ -52,6 +53,7 @@ class ControlOptions(NamedTuple):
     network: GridNetwork | None  # the links between the sites
     names: tuple[str, ...]  # the names of the sites, for forecasts
     shared: tuple[int, ...] = ()  # the sites on which jobs share nodes by hardware threads
+    counted: tuple[CountedSite, ...] = ()  # the nodes of all sites, if a site counts resources
 
 
 class ControlState(CoreState, frozen=True, kw_only=True):
@@ -129,10 +131,14 @@ class Control(ABC):
         `sends` matters only if the job is wider than every remaining site: a split can then exceed the allowed cost.
         """
         never = {**self._too_long(job), **never} if self._longest_ms else never
-        if job.width <= self._largest and not (excluded or never):
+        most = self._most(job)
+        if job.width <= max(most) and not (excluded or never):
             return None
-        left = [0 if site in excluded or site in never else nodes for site, nodes in enumerate(self._nodes)]
-        reason = self.policy.why_never(np.array(left, np.int64), job.width) if any(left) else "no site accepts it"
+        left = [0 if site in excluded or site in never else nodes for site, nodes in enumerate(most)]
+        of_chunks = most is not self._nodes and bool(job.chunk)
+        reason = "no site accepts it"
+        if any(left):
+            reason = self.policy.why_never(np.array(left, np.int64), job.width, of_chunks=of_chunks)
         if reason is None and self._network is not None and sends is not None and job.width > max(left):
             asked = job, sends
             reason = why_too_dear(left, self.policy, self._network, self._links_news(), asked, self._names)
@@ -143,6 +149,10 @@ class Control(ABC):
             return reason
         reasons = "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(never.items()))
         return f"no site can run it: {reasons}" + (f"; {reason}" if any(left) else "")
+
+    def _most(self, job: Job) -> Sequence[int]:
+        """Return how many nodes of each idle site a job can get, or chunks if this level of control counts them."""
+        return self._nodes
 
     def submit(self, now_ms: int, asked: GridJobSubmitted, never: Never = NOWHERE) -> list[GridCommand]:
         """Submit a job; `never` lists the sites that can never run it. Ignore a job that was submitted before."""
@@ -410,6 +420,10 @@ class DelegatingControl(Control):
     def knows(self, job_id: int) -> bool:
         """Whether this level of control manages a job."""
         return job_id in self._jobs
+
+    def job(self, job_id: int) -> Job:
+        """Return a job that this level of control manages."""
+        return self._jobs[job_id].job
 
     def attempt_of(self, job_id: int) -> int:
         """Return the number of a job's current attempt."""

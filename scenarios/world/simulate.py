@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.grid.control.tuning import QueueTuning
+from gridweave.grid.kernels.resources import counted_grid
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, checked_sites, grid_result, placement_of
@@ -25,7 +26,7 @@ from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Ro
 from gridweave.scenarios.world.traffic import LinkTraffic, WorldLinks
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
-from gridweave.site.disciplines.dictionary import counted_kinds, traits_of
+from gridweave.site.disciplines.dictionary import counted_kinds, counted_placement, traits_of
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.kernels.limits import WeekClock
@@ -122,10 +123,14 @@ def simulate_world(
     live, faults = live or LiveTimes(), faults or Faults()
     margin_ms = max(routes.margin_ms, live.margin_ms)
     shared = [number for number, site in enumerate(sites) if site.site.traits.assigns_threads]
-    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=network_model, shared=shared)
+    kinds = [counted_kinds(policy) for policy in policies]
+    counted = counted_grid(nodes, kinds, [counted_placement(policy) for policy in policies])
+    meta = MetaCore(
+        for_grid, policy, rng=selection, margin_ms=margin_ms, network=network_model, shared=shared, counted=counted
+    )
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
     world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links)
-    world.history.count_resources(counted_kinds(policy) for policy in policies)
+    world.history.count_resources(kinds)
     world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivity, net))
     result = _result(workload, nodes, policy, world, None if links is None else links.traffic)
     return result if meta.tuning is None else _with_orders(result, meta.tuning, world.switches)

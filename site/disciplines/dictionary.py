@@ -122,6 +122,12 @@ def counted_kinds(policy: Policy) -> tuple[NodeKind, ...]:
     return kinds_of(inside) if traits.counts_resources else ()
 
 
+def counted_placement(policy: Policy) -> str:
+    """Return which nodes jobs get first at a site that counts resources."""
+    placement: str = getattr(deciding(policy)[0], "placement", "best-fit")
+    return placement
+
+
 def policy_named(name: str) -> Any:
     """Return a predefined policy by name, from `Entry.variants`.
 
