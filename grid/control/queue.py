@@ -128,9 +128,8 @@ class GridQueue:
         if self.reserves_starts:
             self._plan = empty_grid_plan(self._state, self._codes, capacity=FIRST_SLOTS)
         self._order, self._order_name = ORDERS[policy.order], policy.order
-        self.tuning: QueueTuning | None = None
-        if policy.tuning is not None:
-            self.tuning = QueueTuning(policy.tuning)
+        self.tuning = None if policy.tuning is None else QueueTuning(policy.tuning)
+        if self.tuning is not None:
             self._order = ORDERS[self.tuning.order]
         self._name_numbers()
         self._prepare()
@@ -341,10 +340,7 @@ class GridQueue:
         return self._links.data_delay_ms(slot, int(self._state.jobs["submit_ms"][slot]), site, when_ms)
 
     def free(self, site: int) -> int:
-        """Return the number of free nodes of a site; negative if more are in use than the site has.
-
-        If a site of the grid counts resources, return free cores.
-        """
+        """Return the free nodes of a site (cores if resources are counted); negative if more are in use than it has."""
         return 0 if self._counted and site in self._shut else int(self._state.free[site])
 
     def fitting(self, job_id: int) -> list[int]:
@@ -355,6 +351,11 @@ class GridQueue:
         count_fitting(resources, resources.nodes.free, np.int64(self._slots.of[job_id]), chunks)
         fitting: list[int] = chunks.tolist()
         return fitting
+
+    def most_chunks(self, job_id: int) -> list[int]:
+        """Return how many chunks of a job in the queue fit on each idle site that counts resources, or its nodes."""
+        chunk = self._slots.jobs[self._slots.of[job_id]].chunk
+        return [site.most_chunks(chunk) for site in self._counted] or self.nodes
 
     def fits(self, job_id: int, site: int, width: int) -> bool:
         """Whether a fragment of a job fits on a site now; false for a job that has left a queue that counts chunks."""

@@ -316,8 +316,8 @@ class ContractCore:
         assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
         having = [part.width for part in self._parts.values() if part.state != EVICTED]
         assert share.nodes == sum(having), "the nodes of the grid's jobs do not add up"
-        is_bounded = not (share.overlaps or (share.is_whole and self.site.traits.counts_resources))
-        assert not is_bounded or share.held <= share.cap, "the owner's share is exceeded"
+        overlaps = share.overlaps or self.site.traits.counts_resources
+        assert overlaps or share.held <= share.cap, "the owner's share is exceeded"
         running = {running.job.job_id for running in self.site.running()}
         waiting = {job.job_id for job, _ in self.site.waiting()}
         for job_id, part in self._parts.items():
@@ -451,8 +451,6 @@ class ContractCore:
         reason = self._why_refused(job, start_ms, ahead=request.ahead)
         assigns_threads = request.job is not None and self.site.traits.assigns_threads
         if reason is None and (assigns_threads or self.site.traits.counts_resources):
-            # Apply all earlier events first: nodes of ended jobs are free then, and if resources are counted, the jobs
-            # get their nodes in the order in which the grid has placed them.
             before, self._inner[:] = self._inner.copy(), []
             self._run_site(before)
             reason = why_not_placed(self.site, self._now_ms, job, request.beside) if assigns_threads else None
@@ -695,8 +693,8 @@ class ContractCore:
         self._timed.discard(job_id)
         self._life.change(job_id, part, "start")
         part.start_ms = self._now_ms
-        started = Started(job_id, part.attempt, self._now_ms, counted_nodes(self.site, command))
-        self._out += (command, ToGrid(started))
+        nodes = counted_nodes(self.site, command)
+        self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms, nodes)))
 
     def _start_due(self) -> None:
         """Start the committed fragments whose agreed start time has been reached."""
