@@ -136,7 +136,7 @@ class Control(ABC):
             return None
         left = [0 if site in excluded or site in never else nodes for site, nodes in enumerate(most)]
         of_chunks = most is not self._nodes and bool(job.chunk)
-        reason = "no site accepts it"
+        reason: str | None = "no site accepts it"
         if any(left):
             reason = self.policy.why_never(np.array(left, np.int64), job.width, of_chunks=of_chunks)
         if reason is None and self._network is not None and sends is not None and job.width > max(left):

@@ -13,10 +13,9 @@ from typing import Protocol, Self
 
 from gridweave.grid.control.coallocation import Attempt, Fragments
 from gridweave.grid.control.cost import named
-from gridweave.grid.control.counted_forecasts import CountedStanding
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.control.queue_forecasts import Standing
+from gridweave.grid.control.queue_forecasts import CountedStanding, Standing
 from gridweave.grid.lifecycle import ASKED
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
@@ -209,7 +208,7 @@ def _standing(
     """Return the reasons why a job in the queue is waiting."""
     queue, closed, shut = control.queue, control.closed, control.shut
     if queue.holdings is not None:
-        return CountedStanding(queue, closed, shut, now_ms, job_id, names, is_quote=is_quote)
+        return CountedStanding(queue, closed, shut, now_ms, (job_id, is_quote), names)
     return Standing(queue, control.policy, closed, shut, now_ms, job_id, names, is_quote=is_quote)
 
 

@@ -144,7 +144,7 @@ class FullControl(Control):
             return f'{reason}; write control = "limited" in [grid], and the sites place such jobs'
         return super().why_never(job, excluded, never, sends)
 
-    def _most(self, job: Job) -> list[int]:
+    def _most(self, job: Job) -> Sequence[int]:
         return [site.most_chunks(job.chunk) for site in self._counted] or super()._most(job)
 
     def state(self) -> FullControlState:

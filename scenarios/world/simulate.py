@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.grid.control.tuning import QueueTuning
-from gridweave.grid.kernels.resources import CountedSite, counted_grid
+from gridweave.grid.kernels.resources import counted_grid
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, checked_sites, grid_result, placement_of
@@ -122,9 +122,8 @@ def simulate_world(
     network_model = None if links is None else links.network
     live, faults = live or LiveTimes(), faults or Faults()
     margin_ms = max(routes.margin_ms, live.margin_ms)
-    shared = [number for number, site in enumerate(sites) if site.site.traits.assigns_threads]
-    options: dict[str, Any] = {"network": network_model, "shared": shared, "counted": _counted(nodes, policies)}
-    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, **options)
+    options: dict[str, Any] = {"rng": selection, "margin_ms": margin_ms, "network": network_model}
+    meta = MetaCore(for_grid, policy, **options, **_site_options(sites, nodes, policies))
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
     world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links)
     world.history.count_resources(counted_kinds(policy) for policy in policies)
@@ -158,10 +157,13 @@ def _sites(
     return sites, [owner.nodes_for_grid(count) for count, owner in zip(nodes, owner_policies, strict=True)]
 
 
-def _counted(nodes: Sequence[int], policies: Sequence[Policy]) -> tuple[CountedSite, ...]:
-    """Return the nodes of the sites; empty if no site counts resources."""
+def _site_options(sites: Sequence[ContractCore], nodes: Sequence[int], policies: Sequence[Policy]) -> dict[str, Any]:
+    """Return the meta-scheduler's options that follow from what the sites can share and count."""
     kinds = [counted_kinds(policy) for policy in policies]
-    return counted_grid(nodes, kinds, [counted_placement(policy) for policy in policies])
+    return {
+        "shared": [number for number, site in enumerate(sites) if site.site.traits.assigns_threads],
+        "counted": counted_grid(nodes, kinds, [counted_placement(policy) for policy in policies]),
+    }
 
 
 def _weeks(workload: Workload, policies: Sequence[Policy], timezones: Sequence[str | None] | None) -> list[WeekClock]:
