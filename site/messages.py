@@ -388,6 +388,8 @@ class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defau
 
     # The address at which the ranks of a live job can connect (see `Launch`), if the first rank is at this site.
     rendezvous: str = ""
+    # The nodes, each listed once for each chunk on it, if the site counts resources.
+    nodes: NodeIntervals | msgspec.UnsetType = msgspec.UNSET
 
 
 class Refused(OfAttempt, frozen=True, tag="Refused", gc=False):
@@ -417,10 +419,12 @@ class Withdrawn(OfAttempt, frozen=True, tag="Withdrawn", gc=False):
     """A delegated job is no longer waiting at the site: it was withdrawn or cancelled, or its lease has ended."""
 
 
-class Started(OfAttempt, frozen=True, tag="Started", gc=False):
+class Started(OfAttempt, frozen=True, tag="Started", gc=False, repr_omit_defaults=True):
     """A fragment or a delegated job has started."""
 
     start_ms: int
+    # The nodes as in `Reserved`; unset if `Reserved` has listed them.
+    nodes: NodeIntervals | msgspec.UnsetType = msgspec.UNSET
 
 
 class Ended(OfAttempt, frozen=True, tag="Ended", gc=False, repr_omit_defaults=True):
@@ -439,7 +443,11 @@ class TakesUsers(msgspec.Struct, frozen=True, tag="TakesUsers"):
     users: AcceptedUsers
 
 
-class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
+NodeAmounts = tuple[tuple[int, tuple[int, ...]], ...]
+"""How much of each resource is held on some nodes, by node; the resources are those of `columns_of`."""
+
+
+class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False, repr_omit_defaults=True):
     """The capacity that the grid can use at the site has changed, for a reason other than the grid's own jobs."""
 
     # How many nodes of the grid's share would be unavailable even if the grid used none. Negative if grid jobs share
@@ -448,6 +456,8 @@ class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
     free: int  # number of nodes that a grid job can get now
     closed: str = ""  # why the site accepts no new grid jobs, e.g. it is drained; empty if it accepts them
     longest_ms: int | None = None  # the longest estimate that the site accepts; None: no limit
+    # What the site's own users hold on each node, if the site counts resources; ``others`` then does not matter.
+    held: NodeAmounts | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunsLate(OfAttempt, frozen=True, tag="RunsLate", gc=False):

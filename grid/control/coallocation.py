@@ -221,6 +221,7 @@ class CoAllocator:
             The job's maximum run time on these fragments.
         includes_job : bool
             Whether a request to a single site includes the job's needs per node, so that other jobs can share them.
+            A request for chunks always includes the job.
         """
         if len(fragments) == 1:
             ((site, width),) = fragments

@@ -19,6 +19,7 @@ from gridweave.grid.control.past import SiteRefusals, another, once_more_evicted
 from gridweave.grid.control.placing import Awaited, OneJob, why_too_dear
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
+from gridweave.grid.kernels.resources import CountedSite
 from gridweave.grid.lifecycle import ASKING, BACKLOG, DELEGATION, QUEUED, UNPLACED, WAITING, DelegationCause
 from gridweave.grid.messages import (
     GridCommand,
@@ -52,6 +53,7 @@ class ControlOptions(NamedTuple):
     network: GridNetwork | None  # the links between the sites
     names: tuple[str, ...]  # the names of the sites, for forecasts
     shared: tuple[int, ...] = ()  # the sites on which jobs share nodes by hardware threads
+    counted: tuple[CountedSite, ...] = ()  # the nodes of all sites, if a site counts resources
 
 
 class ControlState(CoreState, frozen=True, kw_only=True):
@@ -434,6 +436,10 @@ class DelegatingControl(Control):
     def knows(self, job_id: int) -> bool:
         """Whether this level of control manages a job."""
         return job_id in self._jobs
+
+    def job(self, job_id: int) -> Job:
+        """Return a job that this level of control manages."""
+        return self._jobs[job_id].job
 
     def attempt_of(self, job_id: int) -> int:
         """Return the number of a job's current attempt."""

@@ -15,7 +15,7 @@ from gridweave.grid.control.coallocation import Attempt, Fragments
 from gridweave.grid.control.cost import named
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.control.queue_forecasts import Standing
+from gridweave.grid.control.queue_forecasts import CountedStanding, Standing
 from gridweave.grid.lifecycle import ASKED
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy
@@ -140,7 +140,7 @@ class QueueForecasts:
     def forecast(self, job_id: int) -> Forecast:
         """Return when a waiting job will start, and why not earlier."""
         control, now_ms = self._control, self._now_ms
-        standing = Standing(control.queue, control.policy, control.closed, control.shut, now_ms, job_id, self._names)
+        standing = _standing(control, now_ms, job_id, self._names)
         firm = _firmly_reserved(control, now_ms, job_id)
         if firm is not None:
             return standing.placed(*firm)
@@ -194,13 +194,22 @@ def quoted_forecast(
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
     expect_ends(control.queue, now_ms, end_ms)
-    state = control.queue, control.policy, control.closed, control.shut
-    standing = Standing(*state, now_ms, job.job_id, names, is_quote=True)
+    standing = _standing(control, now_ms, job.job_id, names, is_quote=True)
     _carry_out(control, now_ms, end_ms, control.run(now_ms))
     placed = control.attempts.get(job.job_id)
     if placed is not None:
         return standing.placed_at_once(placed.start_ms, placed.fragments, placed.length_ms)
     return _simulate(control, standing, now_ms, end_ms, MOST_STEPS) or standing.unplaced(is_too_far=True)
+
+
+def _standing(
+    control: Copy, now_ms: int, job_id: int, names: Sequence[str], *, is_quote: bool = False
+) -> Standing | CountedStanding:
+    """Return the reasons why a job in the queue is waiting."""
+    queue, closed, shut = control.queue, control.closed, control.shut
+    if queue.holdings is not None:
+        return CountedStanding(queue, closed, shut, now_ms, (job_id, is_quote), names)
+    return Standing(queue, control.policy, closed, shut, now_ms, job_id, names, is_quote=is_quote)
 
 
 def expect_ends(queue: GridQueue, now_ms: int, end_ms: int) -> None:
@@ -227,7 +236,9 @@ def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Frag
     return agreed_ms, placement.fragments, placement.length_ms
 
 
-def _simulate(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_steps: int) -> Forecast | None:
+def _simulate(
+    control: Copy, standing: Standing | CountedStanding, now_ms: int, end_ms: int, most_steps: int
+) -> Forecast | None:
     """Simulate until a job is placed, and return its forecast; None if the placement takes more steps than allowed."""
     _grant_all(control, now_ms, end_ms)
     for next_ms in _instants(control, now_ms, end_ms, most_steps):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Self
 
 import msgspec
+from typing_extensions import override
 
 from gridweave.grid.control.coallocation import (
     ENDED,
@@ -18,7 +19,16 @@ from gridweave.grid.control.coallocation import (
     AttemptsState,
     CoAllocator,
 )
-from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, ControlState, Never, QuoteQuestion
+from gridweave.grid.control.common import (
+    NO_SIZES,
+    NOWHERE,
+    Control,
+    ControlOptions,
+    ControlState,
+    ExcludedSites,
+    Never,
+    QuoteQuestion,
+)
 from gridweave.grid.control.delegated_forecasts import apart_forecast
 from gridweave.grid.control.forecasts import QueueForecasts, attempt_forecast, quoted_forecast
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
@@ -36,6 +46,7 @@ from gridweave.grid.messages import (
     ReportRefused,
 )
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.sends import Sends
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecast, Forecaster, Planner, offer_text, settled
 from gridweave.site.job import Job
@@ -53,6 +64,20 @@ from gridweave.site.messages import (
     SiteChanged,
     Started,
 )
+from gridweave.site.resources.refusals import why_whole_only
+
+
+def why_whole_nodes(nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> str | None:
+    """Return why the queue cannot count the cores, memory and GPUs of the sites, or None if it can."""
+    if not any(site.counts for site in options.counted):
+        return "no site has kinds of nodes that the grid knows"
+    if [site.nodes for site in options.counted] != list(nodes) or min(nodes) < 1:
+        return "a site with kinds of nodes gives the grid only a share of them (grid_share)"
+    if policy.backfill == "conservative":
+        return "it reserves starts (backfill conservative)"
+    if policy.tuning is not None:
+        return "it tunes its order (tuning)"
+    return None if options.network is None else "it knows the links between the sites"
 
 
 class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl 1"):
@@ -88,7 +113,9 @@ class FullControl(Control):
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
-        self._queue = GridQueue(nodes, policy, options.network)
+        self._why_whole_nodes = why_whole_nodes(nodes, policy, options)
+        self._counted = options.counted if self._why_whole_nodes is None else ()
+        self._queue = GridQueue(nodes, policy, options.network, self._counted)
         self._offers = SharedOffers(options.shared, nodes, options.retry_ms)
         self._attempts = CoAllocator(options.margin_ms)
         self._number: dict[int, int] = {}
@@ -109,6 +136,25 @@ class FullControl(Control):
         self._apart: LimitedControl | None = None
         # The nodes of jobs kept apart from the queue, by job and site; the queue counts them as unavailable.
         self._apart_nodes: dict[tuple[int, int], int] = {}
+
+    @override
+    def why_never(
+        self,
+        job: Job,
+        excluded: ExcludedSites = (),
+        never: Never = NOWHERE,
+        sends: Sends | None = None,
+        most: Mapping[int, int] = NO_SIZES,
+    ) -> str | None:
+        """See `Control`; a queue that counts whole nodes also refuses jobs that ask for parts of nodes."""
+        if self._why_whole_nodes is not None and why_whole_only(job.chunk) is not None:
+            reason = f"it asks for parts of nodes, and the grid's queue counts whole nodes: {self._why_whole_nodes}"
+            return f'{reason}; write control = "limited" in [grid], and the sites place such jobs'
+        return super().why_never(job, excluded, never, sends, most)
+
+    @override
+    def sizes_for(self, job: Job, most: Mapping[int, int] = NO_SIZES) -> list[int]:
+        return [site.most_chunks(job.chunk) for site in self._counted] or super().sizes_for(job, most)
 
     def state(self) -> FullControlState:
         """Return the state; call only between two steps."""
@@ -388,6 +434,7 @@ class FullControl(Control):
             self._open(site)
             self._others[site] = answer.others
             self._queue.set_others(site, answer.others + self._nodes_apart(site))
+            self._queue.set_held(site, answer.held or ())
             self._changed = True
             return [] if self._apart is None else self._apart.answered(now_ms, site, answer)
         if self._apart is not None:
@@ -396,8 +443,15 @@ class FullControl(Control):
                 return self._apart.answered(now_ms, site, answer)
         if self._closed and type(answer) is Ended:
             self._open(site)
+        if isinstance(answer, Reserved | Started) and answer.nodes and self._is_current(answer):
+            self._changed = self._queue.move(answer.job_id, site, answer.nodes) or self._changed
         commands, change = self._attempts.answered(now_ms, site, answer)
         return commands if change is None else commands + self._take_note(now_ms, change)
+
+    def _is_current(self, answer: OfAttempt) -> bool:
+        """Whether an answer is about the current attempt of a job in the queue."""
+        attempt = self._attempts.attempts.get(answer.job_id)
+        return attempt is not None and attempt.number == answer.attempt
 
     def _nodes_apart(self, site: int) -> int:
         """Return how many nodes of a site are used by jobs kept apart from the queue."""
@@ -427,6 +481,10 @@ class FullControl(Control):
             has = had or apart.nodes_at(answer.job_id, site)
         if has:
             self._apart_nodes[key] = has
+        if has and isinstance(answer, Reserved | Started) and answer.nodes:
+            self._queue.set_apart(site, answer.job_id, answer.nodes, apart.job(answer.job_id).chunk)
+        elif had and not has:
+            self._queue.set_apart(site, answer.job_id, (), msgspec.UNSET)
         if has != had:
             self._queue.set_others(site, self._queue.others(site) + has - had)
             self._changed = True
@@ -453,13 +511,13 @@ class FullControl(Control):
             for site in change.sites:
                 # A site needs no pause if its report already explains the refusal: other users have its nodes, it does
                 # not accept the user, or it can never run the job.
-                if self._queue.free(site) >= width[site] and site not in excluded:
+                if self._queue.fits(job_id, site, width[site]) and site not in excluded:
                     self._close(now_ms, site, change.refusal)
         return report
 
     def _note_no_part(self, job: Job, change: AttemptChange) -> None:
         """Record the sites that accept no part of a job; make the job unplaceable if the other sites cannot run it."""
-        too_small = {site: change.never or "" for site in change.sites if self._nodes[site] < job.width}
+        too_small = {site: change.never or "" for site in change.sites if self.sizes_for(job)[site] < job.width}
         if too_small:
             never = self._never[job.job_id] = self._never.get(job.job_id, {}) | too_small
             why_never = self.why_never(job, never=never, sends=self._queue.described(job.job_id)[2])
@@ -599,9 +657,7 @@ class FullControl(Control):
     def _close(self, now_ms: int, site: int, refusal: str) -> None:
         """Stop asking a site until it changes or the retry time has passed; an empty `refusal` means no answer."""
         self._open(site)
-        taken = max(0, self._queue.free(site))
-        self._queue.set_others(site, self._queue.others(site) + taken)
-        self._closed[site] = taken, now_ms + self._retry_ms
+        self._closed[site] = self._queue.pause(site), now_ms + self._retry_ms
         if refusal:
             self._refusals[site] = refusal
 
@@ -609,7 +665,7 @@ class FullControl(Control):
         if site in self._closed:
             taken, _ = self._closed.pop(site)
             self._refusals.pop(site, None)
-            self._queue.set_others(site, self._queue.others(site) - taken)
+            self._queue.resume(site, taken)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent."""

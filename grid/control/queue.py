@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.grid.control.coallocation import Fragments
+from gridweave.grid.control.holdings import Holdings, HoldingsState
 from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, unbounded
 from gridweave.grid.control.past import once_more_evicted
 from gridweave.grid.control.placing import split_over
@@ -36,7 +37,7 @@ from gridweave.grid.kernels.grid_queue import (
 from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_capacity, occupy_reserved
 from gridweave.grid.kernels.resource_placement import hold_taken, let_go_of_site
-from gridweave.grid.kernels.resources import CountedSite, checked_free_cores, fill_grid_request
+from gridweave.grid.kernels.resources import CountedSite, checked_free_cores, count_fitting, fill_grid_request
 from gridweave.grid.kernels.running import join_blocks, running_slots
 from gridweave.grid.kernels.sharing import is_first, shares_now
 from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, GridState, empty_counted_grid, empty_grid
@@ -46,12 +47,13 @@ from gridweave.grid.sends import NOTHING, Sends
 from gridweave.jit import prepared
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into
-from gridweave.site.job import Job
+from gridweave.site.job import Job, NodeIntervals
 from gridweave.site.kernels.order import ORDERS, order_keys
 from gridweave.site.kernels.profile import earliest_fit
 from gridweave.site.kernels.state import FRESH, GIVE_BACK, HEAD, NEVER_MS, REPLAN, TAKE, UNPLACED_MS, enqueue
 from gridweave.site.kernels.work import late_end_ms, work_left
-from gridweave.site.messages import RunsLate
+from gridweave.site.messages import NodeAmounts, RunsLate
+from gridweave.site.resources.chunks import Chunk
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
@@ -81,6 +83,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     late: list[RunsLate]
     links: LinksState | None
     tuning: QueueTuningState | None = None
+    holdings: HoldingsState | None = None
 
 
 class GridQueue:
@@ -116,6 +119,7 @@ class GridQueue:
         self._late: dict[int, RunsLate] = {}
         self._others = [0] * len(self._nodes)
         self._shut: set[int] = set()
+        self.holdings = Holdings(self._counted) if self._counted else None
         self._slots = JobSlots()
         self.n_waiting = 0
         # The fragments of all jobs that have started since the last `_compact`.
@@ -124,9 +128,8 @@ class GridQueue:
         if self.reserves_starts:
             self._plan = empty_grid_plan(self._state, self._codes, capacity=FIRST_SLOTS)
         self._order, self._order_name = ORDERS[policy.order], policy.order
-        self.tuning: QueueTuning | None = None
-        if policy.tuning is not None:
-            self.tuning = QueueTuning(policy.tuning)
+        self.tuning = None if policy.tuning is None else QueueTuning(policy.tuning)
+        if self.tuning is not None:
             self._order = ORDERS[self.tuning.order]
         self._name_numbers()
         self._prepare()
@@ -162,6 +165,7 @@ class GridQueue:
             late=list(self._late.values()),
             links=None if self._links is None else self._links.state(),
             tuning=None if self.tuning is None else self.tuning.state(),
+            holdings=None if self.holdings is None else self.holdings.state(),
         )
 
     def restore(self, state: QueueState) -> None:
@@ -171,6 +175,8 @@ class GridQueue:
         if self._plan is not None:
             self._plan = restored_arrays(self._plan, state.plan)
         self._others = state.others
+        if self.holdings is not None and state.holdings is not None:
+            self.holdings.restore(state.holdings)
         self._shut = set(np.flatnonzero(self._state.shut).tolist())
         self._late = {late.job_id: late for late in state.late}
         if self._links is not None and state.links is not None:
@@ -190,6 +196,7 @@ class GridQueue:
         new._plan = None if self._plan is None else copied(self._plan)
         new._others, new._slots, new._late = self._others.copy(), self._slots.copy(), self._late.copy()
         new._shut = self._shut.copy()
+        new.holdings = None if self.holdings is None else self.holdings.copy()
         new.tuning = None if self.tuning is None else self.tuning.copy()
         new._no_offers(self._slots.count)
         if self._links is not None:
@@ -333,8 +340,28 @@ class GridQueue:
         return self._links.data_delay_ms(slot, int(self._state.jobs["submit_ms"][slot]), site, when_ms)
 
     def free(self, site: int) -> int:
-        """Return the number of free nodes of a site; negative if more are in use than the site has."""
-        return int(self._state.free[site])
+        """Return the free nodes of a site (cores if resources are counted); negative if more are in use than it has."""
+        return 0 if self._counted and site in self._shut else int(self._state.free[site])
+
+    def fitting(self, job_id: int) -> list[int]:
+        """Return how many chunks of a job, or whole nodes, are free on each site now."""
+        if self._state.resources is None:
+            return [max(0, self.free(site)) for site in range(len(self._nodes))]
+        chunks, resources = np.zeros_like(self._nodes), self._state.resources
+        count_fitting(resources, resources.nodes.free, np.int64(self._slots.of[job_id]), chunks)
+        fitting: list[int] = chunks.tolist()
+        return fitting
+
+    def most_chunks(self, job_id: int) -> list[int]:
+        """Return how many chunks of a job in the queue fit on each idle site that counts resources, or its nodes."""
+        chunk = self._slots.jobs[self._slots.of[job_id]].chunk
+        return [site.most_chunks(chunk) for site in self._counted] or self.nodes
+
+    def fits(self, job_id: int, site: int, width: int) -> bool:
+        """Whether a fragment of a job fits on a site now; false for a job that has left a queue that counts chunks."""
+        if self.holdings is None:
+            return self.free(site) >= width
+        return job_id in self._slots.of and self.fitting(job_id)[site] >= width
 
     def submit(self, now_ms: int, job: Job, *, draw: float, sensitivity: float, sends: Sends | None = None) -> None:
         """Add a job to the queue; `sends` matters only with links."""
@@ -567,6 +594,7 @@ class GridQueue:
         change_free(self._state, np.int64(site), np.int64(freed))
         self._replan()
         self._keep_shut()
+        self._nodes_left(job_id)
 
     def described(self, job_id: int) -> tuple[Job, float, Sends]:
         """Return a waiting or running job, its sensitivity to splits, and its transfers."""
@@ -600,8 +628,11 @@ class GridQueue:
             planned_end_moved(self._state, self._plan, slot, np.int64(end_ms), np.int64(now_ms))
 
     def set_others(self, site: int, nodes: int) -> None:
-        """Set how many nodes of a site are not available to the grid."""
-        if nodes != self._others[site]:
+        """Set how many nodes of a site are not available to the grid; `set_held` is for sites that count resources."""
+        if self.holdings is not None:
+            self._others[site] = nodes
+            self.holdings.spread(self._state, self._others)
+        elif nodes != self._others[site]:
             change_free(self._state, np.int64(site), np.int64(self._others[site] - nodes))
             self._others[site] = nodes
             self._replan()
@@ -613,6 +644,8 @@ class GridQueue:
             return
         self._state.shut[site] = is_shut
         self._shut ^= {site}
+        if self.holdings is not None:
+            self.holdings.set_shut(self._state, site, is_shut=is_shut)
         # Discard cached results about the head and about later ends.
         change_free(self._state, np.int64(site), np.int64(0))
         self._replan()
@@ -625,9 +658,46 @@ class GridQueue:
 
     def _keep_shut(self) -> None:
         """Mark the free nodes of shut sites as unavailable to the grid."""
-        for site in self._shut:
+        for site in self._shut if self.holdings is None else ():
             if (free := self.free(site)) > 0:
                 self.set_others(site, self._others[site] + free)
+
+    def pause(self, site: int) -> int:
+        """Make what is free on a site unavailable; return the number of nodes, which `resume` needs."""
+        if self.holdings is not None:
+            self.holdings.pause(self._state, site)
+            return 0
+        taken = max(0, self.free(site))
+        self.set_others(site, self._others[site] + taken)
+        return taken
+
+    def resume(self, site: int, taken: int) -> None:
+        """Undo `pause`."""
+        if self.holdings is not None:
+            self.holdings.resume(self._state, site)
+        else:
+            self.set_others(site, self._others[site] - taken)
+
+    def set_held(self, site: int, held: NodeAmounts) -> None:
+        """Set what the own users of a site that counts resources hold on each node."""
+        if self.holdings is not None and self.holdings.counts(site):
+            self.holdings.set_own_jobs(self._state, site, held)
+
+    def set_apart(self, site: int, job_id: int, nodes: NodeIntervals, chunk: Chunk | msgspec.UnsetType) -> None:
+        """Set the nodes of a job that is not in this queue, at a site that counts resources; empty if it has none."""
+        if self.holdings is not None and self.holdings.counts(site):
+            self.holdings.set_job(self._state, site, job_id, nodes, chunk)
+
+    def move(self, job_id: int, site: int, nodes: NodeIntervals) -> bool:
+        """Record the nodes that a site has given to a running job; return whether the queue had chosen others."""
+        if self.holdings is None or not self.holdings.counts(site):
+            return False
+        return self.holdings.move(self._state, job_id, self._slots.of[job_id], site, nodes)
+
+    def _nodes_left(self, job_id: int) -> None:
+        """Update what others hold after a job has left nodes."""
+        if self.holdings is not None:
+            self.holdings.job_left(self._state, job_id, self._slots.of, self._others)
 
     def others(self, site: int) -> int:
         """Return how many nodes of a site are not available to the grid."""
@@ -650,6 +720,7 @@ class GridQueue:
         if self._shut:
             self._keep_shut()
             self._replan()
+        self._nodes_left(job_id)
         return slot
 
     def _compact(self) -> None:
@@ -698,7 +769,8 @@ class GridQueue:
             np.add.at(held, taken["site"], taken["width"])
         free = self._nodes - held - np.array(self._others)
         if self._state.resources is not None:
-            free = checked_free_cores(self._state.resources, slots)
+            assert self.holdings is not None, "nobody knows what others hold"
+            free = checked_free_cores(self._state.resources, slots, self.holdings.on_all())
         assert (free == self._state.free).all(), "free nodes and running jobs do not add up"
         assert free.sum() == counters["free"], "the sum of free nodes is wrong"
         waiting = self._state.waiting[: counters["n_waiting"]].tolist()

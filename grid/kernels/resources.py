@@ -31,6 +31,7 @@ from gridweave.site.kernels.chunks import (
     request_row,
     units_on,
 )
+from gridweave.site.policy import PLACEMENTS
 from gridweave.site.resources.chunks import Chunk, NodeKind, chunks_on, columns_of
 
 # The fields of records have no types.
@@ -81,6 +82,29 @@ class CountedSite(NamedTuple):
 def whole_nodes(count: int) -> CountedSite:
     """Return a site that does not count resources, for a grid in which another site does."""
     return CountedSite((NodeKind(name="", count=count),), FIRST_FIT, counts=False)
+
+
+def counted_grid(
+    nodes: Sequence[int], kinds: Sequence[tuple[NodeKind, ...]], placements: Sequence[str]
+) -> tuple[CountedSite, ...]:
+    """Return the nodes of the sites of a grid; empty if no site counts resources.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        The number of nodes of each site.
+    kinds : sequence of tuple of NodeKind
+        The kinds of the nodes of each site; empty for a site that gives out whole nodes.
+    placements : sequence of str
+        The placement of each site (`PLACEMENTS`); without meaning for a site of whole nodes.
+    """
+    if not any(kinds):
+        return ()
+    sites = zip(nodes, kinds, placements, strict=True)
+    return tuple(
+        CountedSite(of_site, PLACEMENTS.index(placement), counts=True) if of_site else whole_nodes(count)
+        for count, of_site, placement in sites
+    )
 
 
 class GridNodes(NamedTuple):
@@ -167,7 +191,7 @@ def fill_grid_request(
     grid.largest[slot] = max(site.most_chunks(chunk) for site in sites)
 
 
-def checked_free_cores(grid: GridNodes, running: Iterable[int]) -> npt.NDArray[np.int64]:
+def checked_free_cores(grid: GridNodes, running: Iterable[int], unavailable: Amounts) -> npt.NDArray[np.int64]:
     """Return the free cores of each site; raise AssertionError if free amounts and running jobs do not add up.
 
     Parameters
@@ -175,12 +199,15 @@ def checked_free_cores(grid: GridNodes, running: Iterable[int]) -> npt.NDArray[n
     grid : GridNodes
     running : iterable of int
         Slots of the running jobs.
+    unavailable : Amounts
+        What the grid cannot use on each node.
     """
     free = grid.nodes.total.copy()
     for slot in running:
         add_held(grid.nodes, np.int64(slot), free, np.int64(-1))
-    assert (free == grid.nodes.free).all(), "free and held resources do not add up"
     assert (free >= 0).all(), "a node is overbooked"
+    free -= unavailable
+    assert (free == grid.nodes.free).all(), "free and held resources do not add up"
     return np.add.reduceat(free[:, CORES], grid.first_node[:-1])
 
 

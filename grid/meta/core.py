@@ -21,6 +21,7 @@ from gridweave.grid.control.none import NoControl
 from gridweave.grid.control.past import PastEvictions, forecast_of_evicted
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
+from gridweave.grid.kernels.resources import CountedSite
 from gridweave.grid.messages import (
     FromSite,
     GridCommand,
@@ -88,6 +89,8 @@ class MetaCore:
         The names of the sites, for forecasts; by default ``site 0`` and so on.
     shared : sequence of int, optional
         The sites where jobs share nodes by hardware threads. Under full control, the grid asks these sites for offers.
+    counted : sequence of CountedSite, optional
+        The nodes of all sites, if a site counts cores, memory and GPUs; for full control.
 
     Raises
     ------
@@ -114,6 +117,7 @@ class MetaCore:
         network: GridNetwork | None = None,
         names: Sequence[str] = (),
         shared: Sequence[int] = (),
+        counted: Sequence[CountedSite] = (),
     ) -> None:
         if not len(nodes) or min(nodes) < 0 or sum(nodes) < 1:
             raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
@@ -126,7 +130,8 @@ class MetaCore:
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
         self._names = tuple(names) or tuple(f"site {site}" for site in self._sites)
-        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, self._names, tuple(shared))
+        of_sites = self._names, tuple(shared), tuple(counted)
+        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, *of_sites)
         self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
         # The evictions of jobs that have not ended, by job.

@@ -9,6 +9,7 @@ from numpy.random import PCG64, Generator
 
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
+from gridweave.grid.kernels.resources import counted_grid
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.meta.traffic import KnownTraffic
 from gridweave.grid.policy import MAPPINGS, SELECTIONS, GridPolicy
@@ -55,6 +56,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     needs: UsualNeeds = UsualNeeds()  # the needs per node of jobs that declare none
     # The kinds of each site's nodes; empty for a site that gives out whole nodes, or whose kinds are not known here.
     kinds: tuple[tuple[NodeKind, ...], ...] = ()
+    placements: tuple[str, ...] = ()  # which nodes jobs get first at each site with kinds
 
     @property
     def changeable(self) -> Changeable:
@@ -74,6 +76,7 @@ def core_of(settings: GridSettings) -> MetaCore:
         lease_ms=settings.lease_ms,
         network=settings.network,
         names=[name for name, _ in settings.sites],
+        counted=counted_grid([nodes for _, nodes in settings.sites], settings.kinds, settings.placements),
     )
 
 

@@ -26,7 +26,7 @@ from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.disciplines.dictionary import counted_kinds, deciding
+from gridweave.site.disciplines.dictionary import counted_kinds, counted_placement, deciding
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLimits
@@ -149,6 +149,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             start_ms=self.start_ms,
             end_ms=self.end_ms,
             kinds=tuple(counted_kinds(site.policy) for site in self.sites),
+            placements=tuple(counted_placement(site.policy) for site in self.sites),
         )
 
     def journals(self) -> list[JournalSpec]:

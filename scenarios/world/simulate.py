@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.grid.control.tuning import QueueTuning
+from gridweave.grid.kernels.resources import counted_grid
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, checked_sites, grid_result, placement_of
@@ -25,7 +26,7 @@ from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Ro
 from gridweave.scenarios.world.traffic import LinkTraffic, WorldLinks
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
-from gridweave.site.disciplines.dictionary import counted_kinds, traits_of
+from gridweave.site.disciplines.dictionary import counted_kinds, counted_placement, traits_of
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.kernels.limits import WeekClock
@@ -121,8 +122,8 @@ def simulate_world(
     network_model = None if links is None else links.network
     live, faults = live or LiveTimes(), faults or Faults()
     margin_ms = max(routes.margin_ms, live.margin_ms)
-    shared = [number for number, site in enumerate(sites) if site.site.traits.assigns_threads]
-    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=network_model, shared=shared)
+    options: dict[str, Any] = {"rng": selection, "margin_ms": margin_ms, "network": network_model}
+    meta = MetaCore(for_grid, policy, **options, **_site_options(sites, nodes, policies))
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
     world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links)
     world.history.count_resources(counted_kinds(policy) for policy in policies)
@@ -154,6 +155,15 @@ def _sites(
         for count, policy, owner, week in zip(nodes, policies, owner_policies, weeks, strict=True)
     ]
     return sites, [owner.nodes_for_grid(count) for count, owner in zip(nodes, owner_policies, strict=True)]
+
+
+def _site_options(sites: Sequence[ContractCore], nodes: Sequence[int], policies: Sequence[Policy]) -> dict[str, Any]:
+    """Return the meta-scheduler's options that follow from what the sites can share and count."""
+    kinds = [counted_kinds(policy) for policy in policies]
+    return {
+        "shared": [number for number, site in enumerate(sites) if site.site.traits.assigns_threads],
+        "counted": counted_grid(nodes, kinds, [counted_placement(policy) for policy in policies]),
+    }
 
 
 def _weeks(workload: Workload, policies: Sequence[Policy], timezones: Sequence[str | None] | None) -> list[WeekClock]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -492,6 +492,17 @@ class Discipline(ABC):
 
     def protect(self, job_id: int) -> None:  # noqa: B027
         """Stop evicting this running job from now on, because some of its nodes are about to be removed."""
+
+    # Traits.counts_resources
+
+    @property
+    def node_amounts(self) -> npt.NDArray[np.int64] | None:
+        """How much of each resource each node has; None if the site does not count resources."""
+        return None
+
+    def held_amounts(self, job_ids: Collection[int]) -> npt.NDArray[np.int64]:
+        """Return how much of each resource on each node these running jobs hold; all of a node out of service."""
+        raise NotImplementedError
 
     # Results of simulations.
 

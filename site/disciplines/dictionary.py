@@ -12,6 +12,7 @@ from gridweave.errors import InputError, OptionError, not_known
 from gridweave.plugins import all_entry_points, own_entry_points
 from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.entry import Entry, Policy, kinds_of
+from gridweave.site.policy import PLACEMENTS, SitePolicy
 from gridweave.site.resources.chunks import NodeKind
 
 GROUP = "gridweave.disciplines"
@@ -120,6 +121,12 @@ def counted_kinds(policy: Policy) -> tuple[NodeKind, ...]:
     """Return the kinds of a site's nodes if it counts cores, memory and GPUs; empty if it gives out whole nodes."""
     inside, traits = deciding(policy)
     return kinds_of(inside) if traits.counts_resources else ()
+
+
+def counted_placement(policy: Policy) -> str:
+    """Return which nodes jobs get first at a site that counts resources."""
+    inside, _ = deciding(policy)
+    return inside.placement if isinstance(inside, SitePolicy) else PLACEMENTS[0]
 
 
 def policy_named(name: str) -> Any:

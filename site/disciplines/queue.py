@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -34,7 +34,7 @@ from gridweave.site.disciplines.queue_shortage import find_shortage
 from gridweave.site.disciplines.slots import FIRST_SLOTS, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, NodeIntervals, Running
-from gridweave.site.kernels.chunks import NodeArrays
+from gridweave.site.kernels.chunks import Amounts, NodeArrays
 from gridweave.site.kernels.counted import head_limit_on_nodes, startable_on_nodes
 from gridweave.site.kernels.dispatch import (
     SiteRules,
@@ -224,6 +224,16 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         assert self._limits is not None, "a plan of a queue"
         backfills = self._policy.backfill != "none"
         update_plan(self._state, self._plan, self._limits, self._node_plan, backfills, np.int64(now_ms))
+
+    @property
+    @override
+    def node_amounts(self) -> Amounts | None:
+        return None if self._counted is None else self._counted.arrays.total
+
+    @override
+    def held_amounts(self, job_ids: Collection[int]) -> Amounts:
+        assert self._counted is not None, "only a queue that counts resources has amounts"
+        return self._counted.held_amounts(self._slots.of[job_id] for job_id in job_ids)
 
     @override
     def resize(self, by: int) -> None:

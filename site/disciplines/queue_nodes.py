@@ -87,6 +87,15 @@ class CountedNodes:
         """Return the nodes of a running job, each once for each of the job's chunks on it."""
         return intervals_of_sorted(node for node, chunks in held_nodes(self.arrays, slot) for _ in range(chunks))
 
+    def held_amounts(self, slots: Iterable[int]) -> Amounts:
+        """Return how much of each resource on each node the jobs in these slots hold; all of a node out of service."""
+        held = np.zeros_like(self.arrays.total)
+        for slot in slots:
+            add_held(self.arrays, np.int64(slot), held, np.int64(1))
+        absent = self.arrays.kind == ABSENT
+        held[absent] = self.arrays.total[absent]
+        return held
+
     @property
     def for_queries(self) -> NodeArrays:
         """The arrays with scratch space of their own, so that a query does not change what the next pass reuses."""

@@ -65,6 +65,7 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
+from gridweave.site.scheduler.amounts import capacity_report, counted_nodes
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.scheduler.offers import new_rate, share_at, untold_job, why_not_placed, with_chunks, with_offer
 from gridweave.site.state import CoreState, with_parts
@@ -154,7 +155,7 @@ class ContractCore:
         self._slowed: set[int] = set()
         self._own_running: dict[int, Job] = {}
         self._own_jobs: dict[int, Job] = {}
-        self._reported = SiteChanged(0, self._share.cap)
+        self._reported = SiteChanged(0, self._share.cap, held=capacity_report(self.site, self._share, ()).held)
         self._out: list[Command | ToGrid] = []
         # The events for `site` at the current time.
         self._inner: list[Event] = []
@@ -426,6 +427,8 @@ class ContractCore:
             return "the site has another attempt of this job"
         if start_ms < self._now_ms:
             return f"the agreed start has passed, {span_text(self._now_ms - start_ms)} ago"
+        if job.chunk and self._share.is_whole:  # the site itself knows whether the chunks fit
+            return why_impossible(job) or self._share.closed
         why_not = self._share.why_not_ever if ahead else self._share.why_not
         return why_impossible(job) or why_not(job)
 
@@ -445,11 +448,11 @@ class ContractCore:
             evictions=request.evictions,
         )
         reason = self._why_refused(job, start_ms, ahead=request.ahead)
-        if reason is None and request.job is not None and self.site.traits.assigns_threads:
-            # Check the state after all earlier events, in which e.g. the nodes of ended jobs are free.
+        assigns_threads = request.job is not None and self.site.traits.assigns_threads
+        if reason is None and (assigns_threads or self.site.traits.counts_resources):
             before, self._inner[:] = self._inner.copy(), []
             self._run_site(before)
-            reason = why_not_placed(self.site, self._now_ms, job, request.beside)
+            reason = why_not_placed(self.site, self._now_ms, job, request.beside) if assigns_threads else None
         if reason is not None:
             is_never = is_shared and not self.site.takes_parts
             self._answer(Refused(job_id, request.attempt, reason, "never" if is_never else ""))
@@ -685,12 +688,13 @@ class ContractCore:
                 self._life.change(job_id, part, "grant")
                 self._hold(job_id, part)
             self._timed.add(job_id)
-            self._answer(Reserved(job_id, part.attempt))
+            self._answer(Reserved(job_id, part.attempt, nodes=counted_nodes(self.site, command)))
             return
         self._timed.discard(job_id)
         self._life.change(job_id, part, "start")
         part.start_ms = self._now_ms
-        self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
+        nodes = counted_nodes(self.site, command)
+        self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms, nodes)))
 
     def _start_due(self) -> None:
         """Start the committed fragments whose agreed start time has been reached."""
@@ -773,11 +777,10 @@ class ContractCore:
 
     def _report_change(self) -> None:
         """Report to the grid if its capacity at this site has changed for a reason other than the grid's own jobs."""
-        free = self.site.source.idle
-        others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.source.longest_job_ms
-        if (others, closed, longest_ms) != (self._reported.others, self._reported.closed, self._reported.longest_ms):
-            self._reported = SiteChanged(others, min(free, self._share.further_nodes), closed, longest_ms)
-            self._out.insert(0, ToGrid(self._reported))
+        report = capacity_report(self.site, self._share, self._own_running)
+        if report != msgspec.structs.replace(self._reported, free=report.free):
+            self._reported = report
+            self._out.insert(0, ToGrid(report))
 
     def _part(self, job_id: int, attempt: int) -> GridJob | None:
         part = self._parts.get(job_id)

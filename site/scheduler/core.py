@@ -480,6 +480,11 @@ class SiteCore:
             if done is not None:
                 yield running.job.job_id, *done
 
+    @property
+    def reserved_nodes(self) -> Mapping[int, NodeIntervals]:
+        """The nodes of each reservation that has begun, by reservation id."""
+        return self._reserved_nodes
+
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that have not ended, sorted by start and id."""
         return sorted(self._reservations.values(), key=lambda r: (r.start_ms, r.reservation_id))
