@@ -231,6 +231,29 @@ async def test_no_core_and_no_gpu_ever_has_two_ranks(tmp_path: Path) -> None:
     check_views(seen, threads)
 
 
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_the_grid_queue_places_chunks_that_share_nodes(tmp_path: Path) -> None:
+    """More chunks than nodes run in a grid under full control, and none is too large for its node."""
+    program = Program(argv=(sys.executable, "-S", "-c", "pass"))
+    chunk = Chunk(cores=1, gpus=1, gpu_type="a100")
+    requests = [
+        (str(number), JobRequest(program=program, nodes=3, limit_ms=600_000, chunk=chunk)) for number in range(8)
+    ]
+    async with LocalGrid(
+        tmp_path / "grid", (("north", MACHINES),), policies={"north": SitePolicy(kinds=KINDS)}
+    ) as grid:
+        answers = await grid.backend.submit(requests, site=None, origin="a test")
+        assert all(isinstance(answer, Accepted) for answer in answers), answers
+        job_ids = [answer.job_id for answer in answers if isinstance(answer, Accepted)]
+        registry = grid.driver.grid.registry
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(registry.records[job_id].state == "ended" for job_id in job_ids):
+                grid.sites["north"].site.check_invariants()
+                await asyncio.sleep(0.1)
+        assert {registry.records[job_id].outcome for job_id in job_ids} == {"finished"}
+
+
 def check_views(seen: list[Seen], threads: tuple[tuple[int], ...]) -> None:
     cores: dict[Any, list[tuple[float, float]]] = {}
     gpus: dict[Any, list[tuple[float, float]]] = {}

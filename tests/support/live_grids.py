@@ -36,7 +36,7 @@ from gridweave.grid.service.doors import CallsOverLinks, FarSite, LinksDoor, Sit
 from gridweave.grid.service.driver import GridDriver
 from gridweave.grid.service.queries import GridQueries
 from gridweave.grid.service.serve import GridService, SiteService
-from gridweave.site.disciplines.dictionary import counted_kinds
+from gridweave.site.disciplines.dictionary import counted_kinds, counted_placement
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver
@@ -139,6 +139,7 @@ class LocalGrid:
         each = tuple((settings.name, settings.nodes) for settings in self.settings)
         options = {"policy": GridPolicy(mode="multi-site"), "margin_ms": 500, "retry_ms": 2_000} | options
         options |= {"kinds": tuple(counted_kinds(settings.policy) for settings in self.settings)}
+        options |= {"placements": tuple(counted_placement(settings.policy) for settings in self.settings)}
         self.grid_settings = GridSettings(sites=each, **options)
         self.backend = LiveBackend(self)
         self.sites: dict[str, SiteDriver] = {}
