@@ -135,6 +135,10 @@ class Control(ABC):
             return self._nodes
         return [most.get(site, job.width) if nodes else 0 for site, nodes in enumerate(self._nodes)]
 
+    def why_unsuited(self, job: Job) -> str | None:
+        """Return why this level of control cannot place a job, wherever it would run, or None."""
+        return None
+
     def why_never(
         self,
         job: Job,
@@ -148,6 +152,9 @@ class Control(ABC):
         `sends` matters only if the job is wider than every remaining site: a split can then exceed the allowed cost.
         For `most` see `sizes_for`.
         """
+        unsuited = self.why_unsuited(job)
+        if unsuited is not None:
+            return unsuited
         never = {**self._too_long(job), **never} if self._longest_ms else never
         sizes = self.sizes_for(job, most)
         if job.width <= max(sizes) and not (excluded or never):

@@ -25,7 +25,6 @@ from gridweave.grid.control.common import (
     Control,
     ControlOptions,
     ControlState,
-    ExcludedSites,
     Never,
     QuoteQuestion,
 )
@@ -46,7 +45,6 @@ from gridweave.grid.messages import (
     ReportRefused,
 )
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import Sends
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecast, Forecaster, Planner, offer_text, settled
 from gridweave.site.job import Job
@@ -138,19 +136,12 @@ class FullControl(Control):
         self._apart_nodes: dict[tuple[int, int], int] = {}
 
     @override
-    def why_never(
-        self,
-        job: Job,
-        excluded: ExcludedSites = (),
-        never: Never = NOWHERE,
-        sends: Sends | None = None,
-        most: Mapping[int, int] = NO_SIZES,
-    ) -> str | None:
-        """See `Control`; a queue that counts whole nodes also refuses jobs that ask for parts of nodes."""
-        if self._why_whole_nodes is not None and why_whole_only(job.chunk) is not None:
-            reason = f"it asks for parts of nodes, and the grid's queue counts whole nodes: {self._why_whole_nodes}"
-            return f'{reason}; write control = "limited" in [grid], and the sites place such jobs'
-        return super().why_never(job, excluded, never, sends, most)
+    def why_unsuited(self, job: Job) -> str | None:
+        """Return why a queue that counts whole nodes cannot place a job that asks for parts of nodes, or None."""
+        if self._why_whole_nodes is None or why_whole_only(job.chunk) is None:
+            return None
+        reason = f"it asks for parts of nodes, and the grid's queue counts whole nodes: {self._why_whole_nodes}"
+        return f'{reason}; write control = "limited" in [grid], and the sites place such jobs'
 
     @override
     def sizes_for(self, job: Job, most: Mapping[int, int] = NO_SIZES) -> list[int]:

@@ -121,14 +121,14 @@ class ContractCore:
     alone_ms : int
         How long a fragment runs after `OpenGate` without confirmation that the other fragments are running.
     is_gated : bool
-        Whether the ranks of a job with an agreed start wait for `OpenGate`; the job's limit counts from then on.
+        Whether ranks with an agreed start wait for `OpenGate`, from which the job's limit then counts.
     week : WeekClock
         The site's local time of the week, for windows.
 
     Notes
     -----
-    Job ids must be unique among the jobs of the grid and of the site's own users. A request about an attempt that is
-    not at this site is ignored and gets no answer, except for `ReserveNodes` and `EnqueueJob`, which create an attempt.
+    Job ids must be unique among all jobs. A request about an attempt that is not at this site is ignored and gets no
+    answer, except for `ReserveNodes` and `EnqueueJob`, which create an attempt.
     """
 
     def __init__(
@@ -427,8 +427,6 @@ class ContractCore:
             return "the site has another attempt of this job"
         if start_ms < self._now_ms:
             return f"the agreed start has passed, {span_text(self._now_ms - start_ms)} ago"
-        if job.chunk and self._share.is_whole:  # the site itself knows whether the chunks fit
-            return why_impossible(job) or self._share.closed
         why_not = self._share.why_not_ever if ahead else self._share.why_not
         return why_impossible(job) or why_not(job)
 

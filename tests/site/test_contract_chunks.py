@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gridweave.site.job import Job
@@ -39,9 +40,14 @@ def job(job_id: int, width: int, chunk: Chunk = ONE_GPU, estimate_ms: int = 100)
 
 
 def answers(core: ContractCore, now_ms: int, *events: ContractEvent) -> list[Answer]:
+    """Return the answers to the grid, without the nodes in them."""
     commands = core.handle(now_ms, *events)
     core.check_invariants()
-    return [command.answer for command in commands if isinstance(command, ToGrid)]
+    sent = [command.answer for command in commands if isinstance(command, ToGrid)]
+    return [
+        msgspec.structs.replace(answer, nodes=msgspec.UNSET) if isinstance(answer, Reserved | Started) else answer
+        for answer in sent
+    ]
 
 
 def enqueued(core: ContractCore, now_ms: int, asked: Job) -> list[Answer]:
