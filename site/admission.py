@@ -52,7 +52,7 @@ class Ask(msgspec.Struct, frozen=True):
     parts: tuple[int, int, int] | msgspec.UnsetType = msgspec.UNSET
 
     def of(self, what: str) -> int:
-        """Return the part of a limit, named as in `Bound.what`."""
+        """Return how much of a limit the job would use; the limit is named as in `Bound.what`."""
         own = {"jobs": 1, "nodes": self.nodes, "node-hours": self.node_s}
         return own[what] if what in own else (self.parts or NO_PARTS)[PARTS.index(what)]
 
@@ -69,7 +69,7 @@ class JobGroup(msgspec.Struct):
     parts: tuple[int, int, int] | msgspec.UnsetType = msgspec.UNSET
 
     def hold(self, parts: tuple[int, int, int], sign: int) -> None:
-        """Add the parts of nodes of a job to those of the admitted jobs, or subtract them if the sign is -1."""
+        """Add a job's cores, memory and GPUs to those of the admitted jobs; subtract them if ``sign`` is -1."""
         cores, memory_mb, gpus = (there + sign * asked for there, asked in zip(self.held, parts, strict=True))
         self.parts = (cores, memory_mb, gpus) if (cores, memory_mb, gpus) != NO_PARTS else msgspec.UNSET
 

@@ -188,7 +188,7 @@ class JobProgress(msgspec.Struct, frozen=True):
 
 
 class ResourceAmount(msgspec.Struct, frozen=True):
-    """How much of a resource a site's nodes have, and how much running jobs hold.
+    """The total amount of a resource on a site's nodes, and the amount that running jobs hold.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     kinds : tuple of NodeKind
         Kinds of the site's nodes, if it counts cores, memory and GPUs; empty: it gives out whole nodes.
     amounts : tuple of ResourceAmount
-        What the nodes have, and how much of it running jobs hold, for each resource that the site counts.
+        The total amount, and the amount that running jobs hold, of each resource that the site counts.
     """
 
     name: str

@@ -113,7 +113,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """The limits on the parts of nodes that jobs ask for together, by the names in `PARTS`."""
+        """The limits on the total cores, memory and GPUs that jobs request, by the names in `PARTS`."""
         memory_mb = None if self.max_memory is None else parse_memory("max_memory", self.max_memory)
         limits = zip(PARTS, (self.max_cores, memory_mb, self.max_gpus), strict=True)
         return tuple((name, most) for name, most in limits if most is not None)

@@ -1,4 +1,4 @@
-"""Chunks at a site that requests an allocation for each job: whether they fit, how many nodes they count as, and when.
+"""Chunks at a site that requests an allocation per job: the nodes they count as, and whether and when they fit.
 
 Jobs share the site's maximum number of nodes. A chunk counts as 1/n of a node if the best node of the cluster can hold
 n such chunks: the site cannot know the actual nodes, because the batch system chooses them. Pure.
@@ -49,7 +49,7 @@ def cluster_share_of(job: Job, kinds: Sequence[NodeKind], nodes: int) -> int:
 def why_no_chunks(job: Job, kinds: Sequence[NodeKind], nodes: int) -> str | None:
     """Return why a job can never run on nodes of these kinds, even if all are idle and up; None if it can.
 
-    Unknown kinds (none) accept every job, and so does an unset chunk.
+    Also return None if the kinds are unknown (empty), or the chunk is unset.
     """
     if not isinstance(job.chunk, Chunk) or not kinds:
         return None
@@ -72,7 +72,7 @@ def most_chunks_of(chunk: Chunk, kinds: Sequence[NodeKind], nodes: int) -> int:
 
 
 def labels_of(parts: Sequence[int], used: Iterable[Sequence[int]], nodes: int) -> NodeIntervals:
-    """Return numbers for a job's nodes: of the site's ``nodes`` numbers, those that the fewest running jobs have.
+    """Choose numbers for a job's nodes from the site's ``nodes`` numbers: the ones that the fewest running jobs use.
 
     ``parts`` has the chunks on each of the job's nodes, and ``used`` the numbers of each running job. The numbers only
     name the parts of a job: two jobs with the same number may be on different nodes of the batch system.

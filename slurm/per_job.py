@@ -340,7 +340,7 @@ class AskedJobs(Discipline):
 
     @override
     def outlook(self, now_ms: int, job: Job, run: ExpectedRun) -> str:
-        """Return a text: how many of a job's chunks fit now, and that the batch system decides; "" without chunks."""
+        """Return a text on how many of a job's chunks fit now and that the batch system decides; "" without chunks."""
         if not self._counts(job):
             return ""
         fitting = self.chunks_now(now_ms, job)

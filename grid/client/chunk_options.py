@@ -1,4 +1,4 @@
-"""Turn the options of a job about cores, memory, GPUs and labels into the chunk that it asks for."""
+"""Convert a job's options for cores, memory, GPUs and labels to the chunk that the job requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESOURCES = ("cores", "memory", "gpus", "gres", "per_node")
 
 
 def requested_chunk(options: JobOptions) -> Chunk | msgspec.UnsetType:
-    """Return what each chunk of a job needs; unset for whole nodes of any kind. Raise OptionError for invalid values.
+    """Return a job's chunk; UNSET for whole nodes of any kind. Raise OptionError for invalid values.
 
     Examples
     --------

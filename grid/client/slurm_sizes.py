@@ -1,4 +1,4 @@
-"""Turn the sizes in ``#SBATCH`` lines, which are per job, node, task or core, into chunks that are all alike.
+"""Convert the sizes in ``#SBATCH`` lines, given per job, node, task or core, to identical chunks.
 
 Slurm counts tasks; gridweave counts chunks. A chunk is a task, or everything that the job gets on one node if the
 amounts per node cannot be divided evenly among its tasks (docs/options.md, "In `#SBATCH` lines").
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """What a task, or the job on each of its nodes, asks for."""
+    """The resources that a job requests per task or per node."""
 
     cores: int = 0
     memory_bytes: int = 0
@@ -94,8 +94,8 @@ def asks_for_parts(options: SubmitOptions) -> bool:
 def in_chunks(options: SubmitOptions) -> SubmitOptions:
     """Return options in which the sizes of ``#SBATCH`` lines are replaced by chunks, for a grid that counts resources.
 
-    Options of gridweave's own, such as ``cores``, override what follows from ``#SBATCH`` lines. Raise ProblemsError
-    with an `OptionError` for each size that has no equivalent in chunks that are all alike.
+    Gridweave's own options, such as ``cores``, override the ``#SBATCH`` lines. Raise ProblemsError with an
+    `OptionError` for each size that identical chunks cannot express.
 
     Examples
     --------

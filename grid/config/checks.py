@@ -65,9 +65,9 @@ def counts_resources(site: Site) -> bool:
 def node_kinds(
     kinds: Sequence[object] | None, place: KeyPath = (), report: FileReport | None = None
 ) -> tuple[NodeKind, ...]:
-    """Return the kinds of a site's nodes, without those that could not be read; none if the site has a number of nodes.
+    """Return the kinds of a site's nodes that could be read; empty if the site gives only a number of nodes.
 
-    With a report, add each text that cannot be read, and leave its value out; without a report, raise OptionError.
+    If there is a report, add each invalid text to it and omit the value; otherwise, raise OptionError.
     """
     return tuple(_node_kind(kind, (*place, number), report) for number, kind in legible_kinds(kinds))
 

@@ -1,4 +1,4 @@
-"""Describe machines as the nodes of a site, and keep what was found while the journals of a grid are in use."""
+"""Describe machines as nodes of a site; keep the detected kinds as long as the grid's journals are in use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FoundKinds = dict[str, tuple[NodeKind, ...]]
 def with_found(
     read: ReadGrid, kept: Mapping[str, tuple[NodeKind, ...]], *, is_local: bool
 ) -> tuple[ReadGrid, FoundKinds]:
-    """Replace ``kinds = "found"`` by the kinds found earlier or, at the first start, by those of this machine.
+    """Replace ``kinds = "found"`` by the kinds in ``kept``; at the first start, by the kinds of this machine.
 
     Raise InputError if the grid runs on a Ray cluster, or two sites would have the same machine.
     """

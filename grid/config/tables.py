@@ -46,7 +46,7 @@ def one_of(names: tuple[str, ...], description: str) -> Meta:
 
 
 def at_least(least: int, description: str) -> Meta:
-    """Return metadata that only states the smallest number in the JSON schema; values are checked elsewhere."""
+    """Return metadata that sets the minimum in the JSON schema; it does not check values."""
     return Meta(description=description, extra_json_schema={"minimum": least})
 
 

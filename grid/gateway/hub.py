@@ -95,7 +95,7 @@ class Watcher:
         self._news.set()
 
     def pass_over(self, last: int) -> None:
-        """Skip events up to `last`, none of which are for this watcher, unless batches are still waiting."""
+        """Skip the events up to `last`, because none of them is for this watcher; do nothing while batches wait."""
         if not self._batches:
             self.delivered = self.taken = max(last, self.delivered)
 

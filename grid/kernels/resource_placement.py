@@ -1,6 +1,6 @@
 """Placement of jobs on sites that count resources (docs/resources.md, rule 8).
 
-The rules for choosing sites are those of placement.py; this file counts what each site has to offer a job.
+The rules for choosing sites are in placement.py; this file counts how many chunks of a job each site can take.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def counted_grid(
 
 
 class GridNodes(NamedTuple):
-    """The nodes of all sites, and what each job asks for at each site.
+    """The nodes of all sites, and each job's request at each site.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class GridNodes(NamedTuple):
     largest : numpy.ndarray of int64, shape (slots,)
         The largest number of chunks of each job that fit on one idle site.
     ahead : Amounts
-        What is free on each node at the head's shadow time, or at the time reached by the search for it.
+        Free amounts on each node at the head's shadow time or, during the search for it, at the time reached so far.
     head : numpy.ndarray of int64, shape (1,)
         Slot of the job to which ``ahead`` belongs.
     fitting : numpy.ndarray of int64, shape (sites,)
@@ -174,7 +174,7 @@ def empty_grid_nodes(sites: Sequence[CountedSite], *, slots: int) -> GridNodes:
 def fill_grid_request(
     grid: GridNodes, slot: int | npt.NDArray[np.int64], chunk: Chunk | msgspec.UnsetType, sites: Sequence[CountedSite]
 ) -> None:
-    """Fill in what the jobs in these slots ask for, on all sites."""
+    """Store the requests of the jobs in these slots, for all sites."""
     all_kinds = [kind for site in sites for kind in site.kinds]
     names = columns_of(all_kinds)
     # Sites without resources do not count towards the total of which a unit asks for a share.
@@ -298,7 +298,7 @@ def count_given_back(
 
 @kernel_part
 def move_units(grid: GridNodes, free: Amounts, slot: Int, node: Int, units: Int, sign: Int) -> None:
-    """Add what a job's units take on a node to ``free``, or subtract it (``sign`` -1)."""
+    """Add the resources of a job's units on a node to ``free``; subtract them if ``sign`` is -1."""
     for column in range(free.shape[1]):
         free[node, column] += sign * amount(grid.nodes, slot, node, units, column)
 
@@ -359,7 +359,7 @@ def hold_part(grid: GridNodes, slot: Int, site: Int, chunks: Int) -> Int:
 
 @kernel
 def compare_left(grid: GridNodes, free: Amounts, slot: Int, width: Int, fits_on: npt.NDArray[np.int64]) -> None:
-    """Write to ``compared`` what a job of ``width`` chunks would leave free on each site that it fits on."""
+    """Write to ``compared`` how much a job of ``width`` chunks would leave free on each site where it fits."""
     count_free(grid, free, slot)
     column = grid.nodes.scarcest[slot]
     for site in range(len(grid.compared)):

@@ -1,4 +1,4 @@
-"""Simulate a grid whose sites count cores, memory and GPUs: its sites, and what the jobs of a workload ask for."""
+"""Simulate a grid whose sites count cores, memory and GPUs: its sites, and the requests of a workload's jobs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def most_chunks(sites: Sequence[CountedSite] | None, chunk: Chunk, n_sites: int)
 
 
 def fill_requests(state: GridState, workload: Workload, rows: IntArray, sites: Sequence[CountedSite]) -> None:
-    """Fill in what the jobs of these rows ask for, one slot per job."""
+    """Store the requests of the jobs in these rows, one slot per job."""
     assert state.resources is not None, "no site counts resources"
     for chunk, some in rows_by_chunk(workload, rows):
         fill_grid_request(state.resources, np.searchsorted(rows, some), chunk or msgspec.UNSET, sites)

@@ -38,7 +38,7 @@ _HIDDEN = 0.18  # opacity of what a site has
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Band:
-    """A site's part of a panel: it begins at ``floor``, and what the site has ends at ``floor + total``."""
+    """A site's part of a panel: the site's total amount extends from ``floor`` to ``floor + total``."""
 
     name: str
     colour: str
@@ -50,7 +50,7 @@ class _Band:
 def plot_resources(result: SimulationResult) -> Figure:
     """Draw the GPUs, cores and memory in use over time, and the waiting jobs, averaged over time bins.
 
-    The sites lie above each other. The pale part of a site is what it has, the dark part is what its jobs use.
+    The sites are stacked. A site's pale area is its total amount, and the dark area is the amount that its jobs use.
     """
     begin_ms, until_ms = span(result)
     edges_ms, bin_name = nice_bins(begin_ms, until_ms, _BINS_AT_MOST)

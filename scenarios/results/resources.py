@@ -1,7 +1,7 @@
 """How the cores, memory and GPUs of sites were used (docs/metrics.md, "Cores, GPUs and memory").
 
-A job uses what it asked for, from its start to its end. A whole node counts as the average of the site's nodes that
-suit the job, because results do not say on which nodes a job ran.
+A job uses the resources that it requested, from its start to its end. A whole node counts as the average of the site's
+suitable nodes, because results do not record on which nodes a job ran.
 """
 
 from __future__ import annotations
@@ -85,16 +85,16 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UsedResources:
-    """What each fragment of a result used.
+    """The resources that each fragment of a result used.
 
     Attributes
     ----------
     columns : tuple of str
         Names of the resources.
     total : numpy.ndarray of int64, shape (sites, resources)
-        What each site has; 0 for memory if it is not counted on all of the site's nodes.
+        Total amounts of each site; 0 for memory unless all nodes of the site count memory.
     amount : numpy.ndarray of float64, shape (all fragments, resources)
-        What each fragment used.
+        Amounts that each fragment used.
     job, site : numpy.ndarray of int64, shape (all fragments,)
         Row of the job, and index of the site.
     """
@@ -131,7 +131,7 @@ def _plain(nodes: int) -> list[NodeKind]:
 
 
 def _chunks(workload: Workload) -> tuple[Chunk, ...]:
-    """Return a workload's chunks, followed by a whole node, for which the column ``chunk`` has -1."""
+    """Return a workload's chunks, followed by a whole node (-1 in the column ``chunk``)."""
     return (*workload.chunks, WHOLE_NODE)
 
 

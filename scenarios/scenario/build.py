@@ -343,7 +343,7 @@ def _with_needs(draft: Draft, workload: Workload) -> Workload | None:
 
 
 def _with_chunks(draft: Draft, chunks: str | list[ChunkTable], workload: Workload) -> Workload:
-    """Set what jobs ask for on each node."""
+    """Set the chunks that jobs request."""
     if isinstance(chunks, str):
         return with_chunks_from(workload, beside(draft.folder, chunks) or chunks)
     names = [site.name for site in sites_of(draft.scenario)]
@@ -430,7 +430,7 @@ def _machine(site: Site, table: WorkloadTable) -> int:
 
 
 def _with_chunks_of_site(draft: Draft, site: str, jobs: Workload) -> Workload:
-    """Set what the jobs of a site's trace ask for, if the scenario has chunks for each trace."""
+    """Set the chunks of the jobs in a site's trace, if the scenario has chunks for each trace."""
     chunks = draft.scenario.workload.chunks
     if not isinstance(chunks, dict) or site not in chunks:
         return jobs

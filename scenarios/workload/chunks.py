@@ -21,10 +21,10 @@ MEMORY_SIZES = 32
 
 
 def with_chunks(workload: Workload, chunks: Sequence[Chunk | None]) -> Workload:
-    """Set the chunk that each job asks for, replacing the chunks that it has so far; None stands for whole nodes.
+    """Set each job's chunk, replacing the workload's existing chunks; None means whole nodes.
 
-    `Workload.chunks` then has the different chunks in the order in which they first appear. Raises InputError if the
-    number of chunks is not that of the jobs, or a job's width is not a multiple of `Chunk.per_node`.
+    `Workload.chunks` then has the distinct chunks in the order in which they first appear. Raises InputError if the
+    numbers of chunks and jobs differ, or a job's width is not a multiple of `Chunk.per_node`.
 
     Examples
     --------

@@ -83,7 +83,7 @@ def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
 
 
 def _renumbered(workload: Workload, numbers: dict[Chunk, int]) -> IntArray:
-    """Return a workload's column ``chunk`` with the indices in ``numbers``, to which new chunks are added."""
+    """Return a workload's column ``chunk`` with indices from ``numbers``; add new chunks to ``numbers``."""
     number = np.array([numbers.setdefault(chunk, len(numbers)) for chunk in workload.chunks] + [-1], np.int64)
     chunk = workload.columns.get("chunk", np.full(len(workload), -1))
     return number[chunk.astype(np.int64)]

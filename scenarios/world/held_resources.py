@@ -1,4 +1,4 @@
-"""What jobs hold on the nodes of a site that counts cores, memory and GPUs, checked without the kernels' help."""
+"""Check, without the kernels, the resources that jobs hold at a site that counts cores, memory and GPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HeldResources:
         self._held: dict[int, Held] = {}
 
     def take(self, job_id: int, nodes: NodeIntervals, chunk: Chunk | msgspec.UnsetType) -> str | None:
-        """Let a job hold its chunks; ``nodes`` lists a node once for each chunk. Return what is wrong, or None."""
+        """Allocate a job's chunks; ``nodes`` lists a node once for each chunk on it. Return the problem, or None."""
         chunk = chunk or WHOLE_NODE
         request = np.array(request_of(chunk, self._columns), np.int64)
         held: Held = {}
@@ -48,6 +48,6 @@ class HeldResources:
         return None
 
     def give_back(self, job_id: int) -> None:
-        """Free what a job holds."""
+        """Free a job's resources."""
         for node, amounts in self._held.pop(job_id).items():
             self._free[node] += amounts

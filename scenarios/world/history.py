@@ -81,7 +81,7 @@ class History:
         self.restarts = 0
 
     def count_resources(self, kinds: Iterable[Sequence[NodeKind]]) -> None:
-        """Check cores, memory and GPUs at the sites with these kinds of nodes; none for a site that does not count."""
+        """Check cores, memory and GPUs from now on; ``kinds`` is empty for each site that does not count resources."""
         self._resources = {site: HeldResources(of_site) for site, of_site in enumerate(kinds) if of_site}
 
     @property
@@ -155,7 +155,7 @@ class History:
     def _check_chunks(
         self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, width: int, chunk: Chunk | msgspec.UnsetType
     ) -> None:
-        """Check that a fragment gets a place for each of its chunks, on nodes that have what the chunks ask for."""
+        """Check that a fragment has a node for each of its chunks, and that the nodes have enough resources."""
         self._check_width(now_ms, site, job_id, _tasks_on(nodes), width)
         if job_id in self._runs[site]:
             raise ViolationError(f"{now_ms} ms: job {job_id} runs twice on site {site}")

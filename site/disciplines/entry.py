@@ -191,7 +191,7 @@ def one_of(names: Sequence[str], description: str) -> msgspec.Meta:
 
 
 def refuse_different(kinds: Sequence[NodeKind]) -> None:
-    """Raise OptionError unless the kinds describe nodes that are alike, by cores and memory alone."""
+    """Raise OptionError if the kinds differ in cores or memory, or describe anything else, such as GPUs."""
     for kind in kinds:
         if unread := fields_set(kind, ignore=("name", "count", "cores", "memory_mb")):
             raise OptionError("kinds", f"{kind.name!r} has {', '.join(unread)}, which this discipline does not use")

@@ -74,7 +74,7 @@ class PlannedNodes(CountedNodes):
     def add(self, nodes: int) -> bool:
         """Make space for a job or reservation that can hold this many nodes; return whether the arrays were replaced.
 
-        A negative number is for a job or reservation that leaves.
+        Pass a negative number when a job or reservation leaves.
         """
         self._entries += nodes
         if self._entries <= len(self.arrays.entries):
@@ -95,7 +95,7 @@ class PlannedNodes(CountedNodes):
         self.plan.reserved[: len(order)], self.plan.has_begun[: len(order)] = kept
 
     def begin_reservation(self, place: int, width: int) -> NodeIntervals | None:
-        """Give a reservation its planned nodes, or else idle nodes that are not reserved, with the lowest numbers.
+        """Allocate a reservation's planned nodes or, if that fails, the lowest-numbered idle and unreserved nodes.
 
         Return None if too few nodes are idle.
         """

@@ -499,7 +499,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
     def _why_not_on_nodes(
         self, counted: CountedNodes, job: Job, place: int, now_ms: int
     ) -> tuple[int | None, str, str]:
-        """Return a job's start, if it is the first in the queue, and why it waits: without and with numbers."""
+        """Return a job's start if it is first in the queue, and why it waits, as texts without and with numbers."""
         slot = self._slots.of[job.job_id]
         short = find_shortage(self._state, counted.for_queries, counted.columns, job, slot, now_ms)
         if place == 0:

@@ -1,4 +1,4 @@
-"""The nodes of a queue that counts cores, memory and GPUs: which jobs hold what (docs/resources.md)."""
+"""The nodes of a queue that counts cores, memory and GPUs, and the resources that jobs hold (docs/resources.md)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _most_entries(policy: SitePolicy, slots: int) -> int:
 
 
 class CountedNodes:
-    """The nodes of a site that counts resources, what its jobs ask for, and what the running jobs hold."""
+    """The nodes of a site that counts resources, its jobs' requests, and the running jobs' allocations."""
 
     def __init__(self, policy: SitePolicy, nodes: int, slots: int) -> None:
         self._policy = policy
@@ -78,7 +78,7 @@ class CountedNodes:
         self.arrays = grown_nodes(self.arrays, slots=slots, entries=_most_entries(self._policy, slots))
 
     def fill(self, slot: int, chunk: Chunk | msgspec.UnsetType) -> None:
-        """Fill in what the job in a slot asks for."""
+        """Store the request of the job in a slot."""
         if chunk not in self._rows:
             self._rows[chunk] = request_row(chunk, self._policy.kinds)
         fill_request(self.arrays, slot, self._rows[chunk])
@@ -98,7 +98,7 @@ class CountedNodes:
 
     @property
     def for_queries(self) -> NodeArrays:
-        """The arrays with scratch space of their own, so that a query does not change what the next pass reuses."""
+        """The arrays with separate scratch space, so that queries do not overwrite values that the next pass reuses."""
         scratch = {name: getattr(self.arrays, name).copy() for name in ("later", "chosen", "n_chosen")}
         return self.arrays._replace(**scratch)
 
@@ -142,7 +142,7 @@ class CountedNodes:
         self.arrays = restored_arrays(self.arrays, state)
 
     def check_invariants(self, running: Iterable[int]) -> None:
-        """Raise AssertionError if the free amounts and what the jobs in these slots hold do not add up."""
+        """Raise AssertionError if free amounts and the allocations of the jobs in these slots do not add up."""
         self._check_free(self.arrays.free, running)
 
     def _check_free(self, free: Amounts, running: Iterable[int]) -> None:
@@ -154,7 +154,7 @@ class CountedNodes:
 
 
 def fill_requests(arrays: NodeArrays, kinds: tuple[NodeKind, ...], jobs: Jobs, rows: Ints) -> None:
-    """Fill in what the jobs in these rows of a workload ask for, one slot per job."""
+    """Store the requests of the jobs in these rows of a workload, one slot per job."""
     chunks = chunk_of_rows(jobs)[rows]
     for number in np.unique(chunks).tolist():
         row = request_row(jobs.chunks[number] if number >= 0 else msgspec.UNSET, kinds)

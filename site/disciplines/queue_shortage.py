@@ -20,7 +20,7 @@ _MOST_NAMED = 3
 
 
 class Shortage(NamedTuple):
-    """What a job lacks.
+    """Why a job does not fit now, and when it will.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Shortage(NamedTuple):
 
 
 class _Amount(NamedTuple):
-    """An amount that a job needs, and how much of it the nodes that suit the job have: in total, free now and later."""
+    """An amount that a job needs, and the amounts on suitable nodes: in total, free now, and free later."""
 
     what: str
     needed: str
@@ -52,7 +52,7 @@ class _Amount(NamedTuple):
 def find_shortage(
     state: SiteState, nodes: NodeArrays, columns: tuple[str, ...], job: Job, slot: int, now_ms: int
 ) -> Shortage | None:
-    """Return what a waiting job lacks now, or None if it fits now; ``nodes.later`` is overwritten."""
+    """Return why a waiting job does not fit now, or None if it fits; ``nodes.later`` is overwritten."""
     fit_ms = int(head_limit_on_nodes(state, nodes, np.int64(slot), 0.0).shadow_ms)
     if fit_ms == 0:
         return None
@@ -80,7 +80,7 @@ def _whole_nodes(nodes: NodeArrays, job: Job, suits: npt.NDArray[np.bool_]) -> _
 def _short_resource(
     nodes: NodeArrays, columns: tuple[str, ...], job: Job, slot: int, suits: npt.NDArray[np.bool_]
 ) -> _Amount:
-    """Return the scarcest resource of which too little is free, or else how many chunks fit."""
+    """Return the scarcest of the resources that are short; if none is short, the numbers of chunks that fit."""
     request, per_unit = nodes.request[slot], int(nodes.chunks[slot])
     needed = request * (job.width // per_unit)
     total, free, later = (amounts[suits].sum(axis=0) for amounts in (nodes.total, nodes.free, nodes.later))
@@ -102,7 +102,7 @@ def _short_resource(
 
 
 def _until(state: SiteState, nodes: NodeArrays, slot: int, short: _Amount, fit_ms: int, now_ms: int) -> str:
-    """Return a text: which running jobs must end before the waiting job fits, and how much more is free then."""
+    """Describe which running jobs must end before the waiting job fits, and how much more is then free."""
     if fit_ms == NEVER_MS:
         return "not even the ends of all running jobs would be enough"
     running = state.running[: state.counters[0]["n_running"]]

@@ -39,12 +39,12 @@ Amounts = npt.NDArray[np.int64]
 
 
 class NodeArrays(NamedTuple):
-    """The nodes of a site that counts resources, what each job asks for, and what it holds.
+    """The nodes of a site that counts resources, and each job's request and allocation.
 
     Attributes
     ----------
     total, free : numpy.ndarray of int64, shape (nodes, resources)
-        Capacity of each node, and what is free now; the columns are those of `columns_of`.
+        Capacity and currently free amounts of each node; columns as in `columns_of`.
     kind : numpy.ndarray of int64, shape (nodes,)
         Kind of each node.
     placement : int
@@ -150,7 +150,7 @@ def grown_nodes(nodes: NodeArrays, *, slots: int, entries: int) -> NodeArrays:
 
 
 class RequestRow(NamedTuple):
-    """What a job asks for, as a row of `NodeArrays`."""
+    """A job's request, as a row of `NodeArrays`."""
 
     request: tuple[int, ...]
     chunks: int
@@ -161,7 +161,7 @@ class RequestRow(NamedTuple):
 
 
 def request_row(chunk: Chunk | msgspec.UnsetType, kinds: Sequence[NodeKind]) -> RequestRow:
-    """Return what a job asks for at a site with these kinds of nodes; whole nodes if ``chunk`` is unset."""
+    """Return a job's request at a site with these kinds of nodes; whole nodes if ``chunk`` is unset."""
     chunk = chunk or WHOLE_NODE
     columns = columns_of(kinds)
     per_unit = chunk.per_node or 1
@@ -287,7 +287,7 @@ def drop_entries(nodes: NodeArrays, slot: Int) -> None:
 
 @kernel
 def add_held(nodes: NodeArrays, slot: Int, free: Amounts, sign: Int) -> None:
-    """Add what a job's entries hold to ``free``, or subtract it (``sign`` -1)."""
+    """Add the resources of a job's entries to ``free``; subtract them if ``sign`` is -1."""
     number = nodes.first[slot]
     while number != NO_ENTRY:
         entry = nodes.entries[number]

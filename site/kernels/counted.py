@@ -135,7 +135,7 @@ def begin_on_chosen(state: SiteState, nodes: NodeArrays, place: Int, now_ms: Int
 
 @kernel_part
 def leave_nodes(nodes: NodeArrays, slot: Int) -> None:
-    """Give back what a running job holds."""
+    """Free a running job's resources."""
     number = nodes.first[slot]
     while number != NO_ENTRY:
         if nodes.n_freed[0] < len(nodes.freed):
@@ -167,25 +167,25 @@ def units_that_fit(nodes: NodeArrays, free: Amounts, slot: Int) -> Int:
 
 @kernel_part
 def take_chosen(nodes: NodeArrays, slot: Int) -> None:
-    """Subtract what a job would hold on the chosen nodes from ``later``."""
+    """Subtract the resources that a job would hold on the chosen nodes from ``later``."""
     for i in range(nodes.n_chosen[0]):
         _take_later(nodes, slot, nodes.chosen[i, 0], nodes.chosen[i, 1], -1)
 
 
 class HeadLimit(NamedTuple):
-    """What backfilling must not break.
+    """The limit up to which backfilled jobs may delay the head of the queue.
 
     Attributes
     ----------
     shadow_ms : int
-        First estimated end at which the head fits, with the resources of all jobs that end by then given back; 0 if it
-        fits now, `NEVER_MS` if it does not even fit once all jobs have ended.
+        First estimated end of a running job at which the head fits; 0 if the head fits now, `NEVER_MS` if it does not
+        fit even after all jobs have ended.
     limit_ms : int
         Latest start of the head with backfilling.
     promised_ms : int
         The head's earliest shadow time.
     extra : int
-        How many more of the head's units than it needs fit at the limit.
+        Number of units of the head that fit at the limit in excess of the number that it needs.
     """
 
     shadow_ms: Int
@@ -219,7 +219,7 @@ def head_limit_on_nodes(state: SiteState, nodes: NodeArrays, head: Int, slack: f
 
 @kernel_part
 def _give_back(nodes: NodeArrays, slot: Int, head: Int) -> Int:
-    """Add what a running job holds to ``later``; return how many more units of the head fit then."""
+    """Add a running job's resources to ``later``; return how many more units of the head then fit."""
     more = np.int64(0)
     number = nodes.first[slot]
     while number != NO_ENTRY:
@@ -296,7 +296,7 @@ def _may_start(state: SiteState, nodes: NodeArrays, head: Int, place: Int, now_m
 def _backfill_first_fit(state: SiteState, nodes: NodeArrays, head_place: Int, first: Int, now_ms: Int) -> None:
     """Start the first candidate in the queue that may start, and repeat until none may start.
 
-    A start can change the nodes that rule 4 gives to earlier candidates, and so what they leave for the head.
+    A start can change the nodes that rule 4 gives to earlier candidates, and thus whether they delay the head.
     """
     head = state.waiting[head_place]
     place = first

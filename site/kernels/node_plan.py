@@ -159,7 +159,7 @@ def _drop_step(plan: NodePlan, number: Int) -> None:
 
 @kernel_part
 def _step_after(plan: NodePlan, number: Int, start_ms: Int) -> Int:
-    """Insert a step with the same amounts behind another step; return the new step."""
+    """Insert a step after the step ``number``, with the same amounts; return the new step."""
     new = plan.unused[0]
     if new == NO_STEP:
         new = plan.unused[1]
@@ -301,7 +301,7 @@ def occupy_reserved(plan: NodePlan, place: Int, start_ms: Int, end_ms: Int) -> N
 
 @kernel_part
 def _look(plan: NodePlan, slot: Int, node: Int, from_ms: Int, length_ms: Int) -> None:
-    """Set how many units of a job fit on a node if it starts at ``from_ms``, and the next start with another number."""
+    """Store how many units of a job fit on a node at ``from_ms``, and the next start at which this number changes."""
     plan.units[node], plan.until_ms[node] = 0, NEVER_MS
     if (plan.nodes.kinds[slot] >> plan.nodes.kind[node]) & 1 == 0:
         return

@@ -163,7 +163,7 @@ def leave_plan(state: SiteState, plan: Plan, nodes: NodePlan | None, place: Int)
 
 @kernel
 def _note_freed(state: SiteState, nodes: NodePlan | None, leaving: Int, start_ms: Int, end_ms: Int) -> None:
-    """Record that waiting jobs can get what another job's entries hold between start and end."""
+    """Record that the resources of another job's entries are available to waiting jobs between start and end."""
     if nodes is not None and nodes.is_used[0]:
         for place in range(state.counters[0].n_waiting):
             slot = state.waiting[place]
@@ -244,7 +244,7 @@ def _is_late(state: SiteState, now_ms: Int) -> bool:
 
 @kernel
 def _any_asks_for_parts(state: SiteState, nodes: NodePlan, from_ms: Int) -> bool:
-    """Whether any job that runs, or waits with a promised start from ``from_ms`` on, asks for more than whole nodes.
+    """Whether a running job, or a waiting job promised a start from ``from_ms`` on, needs parts or kinds of nodes.
 
     With `UNPLACED_MS`, the waiting jobs without a promised start count, too.
     """

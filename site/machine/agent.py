@@ -116,7 +116,7 @@ class AgentDriver:
     cores : sequence of Cores
         The hardware threads of each core, for each node. Ranks on a node without an entry are not pinned.
     gpus : sequence of tuple of int, optional
-        The number on the machine of each GPU, for each node; None if the site does not count resources.
+        For each node, the machine's numbers of its GPUs; None if the site does not count resources.
     gpu_devices : mapping from int to tuple of int
         The major and minor number of the device file of each GPU of the machine.
     secret : str
@@ -376,7 +376,7 @@ class AgentDriver:
         return msgspec.structs.replace(launch, ranks=ranks)
 
     def _with_devices(self, rank: Rank, slot: int, gpus: Sequence[int]) -> Rank:
-        """Replace the numbers of a rank's cores and GPUs on its node with those on this machine."""
+        """Add this machine's hardware threads and GPU numbers for a rank's cores and GPUs on its node."""
         resources = rank.resources
         if not resources:
             return msgspec.structs.replace(rank, threads=None)

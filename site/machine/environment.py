@@ -71,9 +71,9 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return a rank's environment.
 
-    Later variables override earlier ones: the machine's (only the `ALLOWED` ones if the job runs as another user), the
-    rank's own, those that PyTorch and similar libraries read, the job's, and gridweave's own, which include those that
-    select GPUs.
+    In ascending precedence: the machine's variables (only the `ALLOWED` ones if the job runs as another user), the
+    rank's variables, the variables for PyTorch and similar libraries, the job's variables, and gridweave's variables,
+    which include the selection of GPUs.
     """
     size = launch.size if launch.size is not None else len(launch.ranks)
     meeting = meeting_of(launch.rendezvous)

@@ -1,1 +1,1 @@
-"""What nodes have and what jobs ask for: cores, memory, GPUs."""
+"""The resources of nodes, and jobs' requests for them: cores, memory, GPUs."""

@@ -1,7 +1,7 @@
-"""What a job needs on each node, and what nodes have: chunks and kinds of nodes (docs/resources.md).
+"""Chunks, which jobs request, and kinds of nodes, on which chunks are placed (docs/resources.md).
 
-A job asks for ``width`` chunks, all alike. A chunk fits on one node, and several chunks, of one job or of several, may
-share a node. A job that asks for no chunk gets whole nodes.
+A job requests ``width`` identical chunks. A chunk fits on one node, and several chunks, of one or several jobs, may
+share a node. A job without a chunk gets whole nodes.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def request_of(chunk: Chunk, columns: Sequence[str]) -> tuple[int, ...]:
 
 
 def most_nodes(width: int, chunk: Chunk | msgspec.UnsetType) -> int:
-    """Return the largest number of nodes on which a job's chunks can be; this is what quotas and usage count.
+    """Return the maximum number of nodes that a job's chunks can occupy; quotas and usage count this number.
 
     Examples
     --------

@@ -22,9 +22,9 @@ class NodeGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count : int
         Number of nodes, at least 1.
     free : tuple of int
-        What is free on each node now, in the columns of `columns_of`.
+        Amounts free on each node now; columns as in `columns_of`.
     idle_from_ms : int
-        When everything on these nodes will be free, at the latest.
+        Latest time by which the nodes will be idle.
     """
 
     kind: int
@@ -53,7 +53,7 @@ def earliest_fit(
 def without_chunks(
     chunk: Chunk, width: int, kinds: Sequence[NodeKind], groups: Sequence[NodeGroup], at_ms: int, until_ms: int
 ) -> tuple[NodeGroup, ...]:
-    """Return the groups after a job has taken its chunks from an instant on, group by group.
+    """Return the groups that remain if a job takes its chunks at an instant, group by group.
 
     The nodes that the job takes count as in use until ``until_ms``. Chunks that do not fit are ignored.
     """

@@ -1,4 +1,4 @@
-"""Check kinds of nodes, and what jobs ask for, with all problems at once (docs/resources.md)."""
+"""Check kinds of nodes and jobs' requests; report all problems at once (docs/resources.md)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _problems_of_kind(kind: NodeKind) -> Iterator[Problem]:
 
 
 def chunk_problems(chunk: Chunk, width: int) -> Iterator[Problem]:
-    """Yield the problems of what a job with this number of chunks asks for."""
+    """Yield the problems with the chunk of a job that has this number of chunks."""
     for field in ("cores", "memory_mb", "gpus", "per_node"):
         yield from _amount_problems(field, getattr(chunk, field), 0)
     yield from _name_problems("gpu_type", [chunk.gpu_type] if chunk.gpu_type else [])
@@ -62,7 +62,7 @@ def chunk_problems(chunk: Chunk, width: int) -> Iterator[Problem]:
 
 
 def chunk_problem(chunk: Chunk | msgspec.UnsetType, width: int, *, with_forms: bool = False) -> str | None:
-    """Return all problems of what a job with this number of chunks asks for, in one line, or None.
+    """Return all problems with the chunk of a job that has this number of chunks, in one line, or None.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def chunk_problem(chunk: Chunk | msgspec.UnsetType, width: int, *, with_forms: b
 def why_on_no_site(kinds: Sequence[Sequence[NodeKind]], chunk: Chunk | msgspec.UnsetType) -> str | None:
     """Return why no node of any site can hold a chunk, given the kinds of each site, or None.
 
-    Without the kinds of all sites, the answer is not known and therefore None, too.
+    Also return None if the kinds of any site are unknown.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Add up what running jobs hold of a site's cores, memory, GPUs and other resources."""
+"""Add up the cores, memory, GPUs and other resources of a site that running jobs hold."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def resource_use(
 
 
 def _sums(rows: Sequence[tuple[int, ...]], counts: Sequence[int], columns: int) -> list[int]:
-    """Return the sum of each column of rows that each occur several times."""
+    """Return the sum of each column over the rows, with each row multiplied by its count."""
     return [sum(row[c] * count for row, count in zip(rows, counts, strict=True)) for c in range(columns)]
 
 

@@ -16,7 +16,7 @@ from gridweave.site.resources.chunks import WHOLE_NODE, Chunk, NodeKind
 
 
 class RankNeed(msgspec.Struct, frozen=True, array_like=True):
-    """How many cores and GPUs a rank gets of its node, and how much memory in MB (0: not counted)."""
+    """The numbers of cores and GPUs that a rank gets on its node, and its memory in MB (0: not counted)."""
 
     cores: int
     gpus: int
@@ -32,7 +32,7 @@ class NumberedTask(Protocol):
 
 
 def needs_on(kind: NodeKind, chunk: Chunk | msgspec.UnsetType, count: int) -> list[RankNeed]:
-    """Return what each of a job's chunks on a node gets; chunks of an exclusive job divide the whole node evenly.
+    """Return the resources of each chunk of a job on a node; chunks of an exclusive job divide the node evenly.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class NodeNumbers:
             node.give(resources)
 
     def restore(self, tasks: Iterable[tuple[str, NumberedTask]]) -> None:
-        """Mark the cores and GPUs of node tasks that have not ended as held; until now, all must be free."""
+        """Mark the cores and GPUs of unfinished node tasks as held; all must be free before the call."""
         for machine, task in tasks:
             for node, resources in self._held(machine, task):
                 node.occupy(resources)
@@ -164,7 +164,7 @@ class NodeNumbers:
                 yield self._nodes[machine, slot], rank.resources
 
     def check_invariants(self, tasks: Iterable[tuple[str, NumberedTask]]) -> None:
-        """Raise AssertionError unless exactly these node tasks hold cores and GPUs, and no two of them the same."""
+        """Raise AssertionError unless exactly these node tasks hold cores and GPUs, and none is held by two of them."""
         held: dict[tuple[str, int], list[RankResources]] = {place: [] for place in self._nodes}
         for machine, task in tasks:
             for rank, slot in zip(task.launch.ranks, task.slots, strict=True):

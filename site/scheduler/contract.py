@@ -116,10 +116,8 @@ class ContractCore:
         Number of nodes of the site, >= 1.
     owner : OwnerPolicy, optional
         By default, the grid can use all nodes and shares one queue with the site's own users.
-    rendezvous_ms : int
-        How long started fragments wait for the other fragments of their job.
-    alone_ms : int
-        How long a fragment runs after `OpenGate` without confirmation that the other fragments are running.
+    rendezvous_ms, alone_ms : int
+        How long started fragments wait for the job's other fragments, and run unconfirmed after `OpenGate`.
     is_gated : bool
         Whether ranks with an agreed start wait for `OpenGate`, from which the job's limit then counts.
     week : WeekClock

@@ -1,4 +1,4 @@
-"""What the nodes of a Slurm cluster have, and how much of it is free. Pure; for `sinfo` and slurmrestd alike."""
+"""The resources of a Slurm cluster's nodes, in total and free. Pure; used for both `sinfo` and slurmrestd."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class NodeDetails(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> NodeKind:
-        """What the node has. If it has several types of GPU, only the most frequent one counts."""
+        """The kind of the node. If the node has several types of GPU, only the most frequent type counts."""
         gres = read_gres(self.gres)
         types = [(-count, of_type) for (name, of_type), count in gres.items() if name == "gpu"]
         negative, gpu_type = min(types, default=(0, ""))
@@ -72,7 +72,7 @@ class NodeDetails(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def free(self, kind: NodeKind, columns: Sequence[str]) -> tuple[int, ...]:
-        """Return what is free on the node, in these columns."""
+        """Return the free amounts of these resources on the node."""
         used = read_gres(self.used_gres)
         amounts = {
             "cores": self.used_cpus,

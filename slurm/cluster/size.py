@@ -99,8 +99,8 @@ def memory_per_cpu_mib(chunk: Chunk) -> int:
 def sbatch_options(size: JobSize, further: Iterable[str]) -> list[str]:
     """Return the options of ``sbatch`` for a size, and the further options of the job, as ``name=value``.
 
-    Features and generic resources in the further options are asked for in addition to those of the size. Memory per
-    chunk takes the place of memory in the further options.
+    The job requests the features and generic resources of both the size and the further options. Memory per chunk
+    replaces memory in the further options.
     """
     options = []
     if size.nodes is not None:
@@ -153,7 +153,7 @@ def rest_fields(size: JobSize, version: str) -> dict[str, Any]:
 
 
 def features(constraint: str, labels: tuple[str, ...]) -> str:
-    """Return the features to ask for: those of a constraint in Slurm's form, and all labels.
+    """Return a constraint in Slurm's syntax that requires the given constraint and all labels.
 
     Examples
     --------

@@ -55,7 +55,7 @@ def _check_number(option: str, value: float, low: float, high: float) -> None:
 
 
 def check_kind(kind: NodeKind) -> None:
-    """Raise OptionError if shared nodes of this kind are impossible."""
+    """Raise OptionError if nodes of this kind cannot be shared."""
     _check_number("count", kind.count, 1, MAX_WIDTH)
     _check_number("cores", kind.cores, 1, MAX_LANES)
     _check_number("threads", kind.threads, 1, MAX_LANES)

@@ -1,1 +1,1 @@
-"""What a machine has: its cores, memory and GPUs, and which of them each node gets."""
+"""The cores, memory and GPUs of a machine, and their assignment to nodes."""

@@ -40,7 +40,7 @@ class NodeSize(Protocol):
 
 
 class HostShare(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of a host's cores and GPUs the nodes of one machine of a site get, if the host has several machines.
+    """The share of a host's cores and GPUs for the nodes of one machine, if the host has several machines.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Binding(NamedTuple):
     cores : tuple of Cores
         The hardware threads of each core of each node; empty if the ranks of jobs are not bound to cores.
     gpus : tuple of tuple of int
-        The number on the machine of each GPU of each node; no two nodes of a host have the same.
+        For each node, the machine's numbers of its GPUs; no two nodes of a host have a GPU in common.
     notes : tuple of str
         Differences between the machine and the kinds of its nodes, one line each.
     """

@@ -96,7 +96,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_hardware(*, sysfs: Path = SYSFS) -> Hardware:
-    """Return what this machine has; a limit of this process's container or control group counts as the machine's."""
+    """Return this machine's hardware, reduced to the limits of this process's container or control group."""
     try:
         threads = usable_cores(sysfs)
     except InputError:  # some containers hide the cores
@@ -110,7 +110,7 @@ def find_hardware(*, sysfs: Path = SYSFS) -> Hardware:
 
 
 def find_gpus() -> tuple[tuple[Gpu, ...], str]:
-    """Return this machine's NVIDIA GPUs, and in one line what failed.
+    """Return this machine's NVIDIA GPUs, and the problem in one line; empty if nothing failed.
 
     Ask ``nvidia-smi``, or NVML through the package ``pynvml`` if there is no such program. A machine without either
     has no GPUs.
@@ -137,7 +137,7 @@ def _problem(what: str) -> str:
 def gpus_of_csv(
     text: str, *, driver: Path = Path("/proc/driver/nvidia"), dev: Path = Path("/dev")
 ) -> tuple[tuple[Gpu, ...], str]:
-    """Parse the output of ``nvidia-smi``; return the GPUs, and in one line what is wrong with it.
+    """Parse the output of ``nvidia-smi``; return the GPUs, and the problem with the output in one line.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def gpus_of_csv(
 
 
 def _minors(driver: Path) -> list[int]:
-    """Return the minor numbers of the driver's GPUs in the order of their bus addresses, which is that of CUDA."""
+    """Return the minor numbers of the driver's GPUs in the order of their bus addresses, the order that CUDA uses."""
     minors = []
     for file in sorted(driver.glob("gpus/*/information")):
         match = re.search(r"^Device Minor:\s*(\d+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)

@@ -296,7 +296,7 @@ def evict_on_nodes(state: SiteState, nodes: NodeArrays, levels: LevelTable, now_
 
 @kernel_part
 def _fit_on_later(state: SiteState, nodes: NodeArrays, first: Int, last: Int) -> bool:
-    """Whether the waiting jobs from index `first` to `last` fit on the amounts in ``later``; subtract what they get."""
+    """Whether the waiting jobs from index `first` to `last` fit into ``later``; subtract the amounts that they take."""
     for place in range(first, last + 1):
         slot = state.waiting[place]
         if not choose(nodes, nodes.later, slot, state.jobs[slot].width):
