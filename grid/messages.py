@@ -25,7 +25,7 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
 
 
 class GridJobExclusions(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
-    """The set of sites that accept a job's user has changed; a job that is not yet running is placed accordingly."""
+    """The sites that accept a job's user have changed; place the job again if it is not running yet."""
 
     submitted: GridJobSubmitted  # the submission with the sites that are excluded now
 

@@ -364,7 +364,7 @@ class LimitedControl(DelegatingControl):
             delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Place a job according to its quotes; if it has to wait, ask sites that have changed since their quotes."""
+        """Place a job by its quotes; if it has to wait, request new quotes from sites that have changed since."""
         self._wait_no_more(delegation)
         changed, delegation.changed = sorted(delegation.changed), set()
         if self.policy.maps:

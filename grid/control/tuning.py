@@ -27,7 +27,7 @@ class QueueTuningState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class QueueTuning:
-    """The active order of the queue, and the events after which the order is chosen again."""
+    """The queue's current order, and the events that trigger a new choice of order."""
 
     def __init__(self, policy: GridTuning) -> None:
         self.orders = policy.policies

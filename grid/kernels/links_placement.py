@@ -309,7 +309,7 @@ def _take_where_it_ends_first(
 
 @kernel_part
 def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
-    """Start the search from the job's last result, computed for other available nodes; jobs with data have none."""
+    """Start the search from the job's previous result, if it has one; jobs with input data never have one."""
     memo, earlier = net.memo, net.choice.earlier
     row = job_id & (len(memo.last_job_id) - 1)
     earlier.n_parts[0] = 0

@@ -326,7 +326,7 @@ class LiveGrid:
         return PastJob(record.submit_ms, asked, part)
 
     def around_ms(self) -> tuple[int, int] | None:
-        """Return the usual delays of jobs' starts and ends in ms; see `delays_ms`."""
+        """Return the typical delays at the start and end of a job, in ms; see `delays_ms`."""
         return delays_ms(self.settings, self.registry.last_ended(MEASURED_JOBS))
 
     def _end_ms(self) -> int:

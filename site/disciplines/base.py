@@ -393,7 +393,7 @@ class Discipline(ABC):
         return sorted((instant, nodes) for instant, nodes in ready.items() if nodes)
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start and why it has not started yet; the site adds the nodes."""
+        """Return when a waiting job will start and why it has not yet; the site fills in `nodes` and `free`."""
         ahead, job, start_ms = next(
             (place, job, start_ms) for place, (job, start_ms) in enumerate(self.waiting()) if job.job_id == job_id
         )

@@ -421,7 +421,7 @@ def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]
 
 
 def _place(labels: dict[str, str], panel: str) -> str:
-    """Return the label below a row's bars, without the label that is already the panel's title."""
+    """Return the label below a row's bars, leaving out the part that the panel's title already shows."""
     slack = labels.pop("slackness", "0")
     parts = [part for part in labels.values() if part != panel]
     return "\n".join([*parts, f"slackness {slack}%"] if slack != "0" else parts)

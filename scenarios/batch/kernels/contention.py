@@ -241,5 +241,5 @@ def share_anew(work: WorkTable, net: GridLinks, links: Contention, clock: Any, e
 
 @kernel_part
 def _feels(job: Any, links: Contention, now_ms: Int) -> bool:
-    """Whether a running job's rate changes when bandwidth is divided again."""
+    """Whether reallocating bandwidth changes a running job's rate."""
     return links.dynamic or job.since_ms == now_ms or job.rate == 0

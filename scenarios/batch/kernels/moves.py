@@ -221,7 +221,7 @@ def fetch(
     n_parts: Int,
     now_ms: Int,
 ) -> bool:
-    """Transfer a starting job's input to its sites, drop its moves to other sites, and add its pending output.
+    """Start a job's input transfers to its sites, drop its transfers to other sites, and add its pending output.
 
     Parameters
     ----------

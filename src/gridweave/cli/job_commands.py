@@ -332,7 +332,7 @@ def usage(
 
 
 def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys: Sequence[str]) -> None:
-    """Add a job's usage to the sums of its keys; a split job is divided among its sites by their nodes."""
+    """Add a job's usage to the totals of its keys; a split job's usage is divided in proportion to its nodes."""
     run_ms = run_time_ms(record)
     if run_ms is None or record.end_ms is None:
         return

@@ -329,7 +329,7 @@ def _beat_all(quantity: str) -> Callable[[View], Verdict]:
 
 
 def _always_is_worse(view: View) -> Verdict:
-    """Check the claim "AC is significantly worse than space sharing PSS", by a paired test on logarithms."""
+    """Check the claim "AC is significantly worse than space sharing PSS" with a paired test on logarithms."""
     parts = []
     for quantity, words in _QUANTITIES.items():
         for workload in WORKLOADS:

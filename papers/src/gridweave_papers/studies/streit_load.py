@@ -242,7 +242,7 @@ def figure_4_2(study: LoadRuns) -> Made:
 
 
 def table_5_11(study: LoadRuns) -> Made:
-    """Recompute Table 5.11: the basic policies on the traces, and on synthetic jobs with a factor of 1."""
+    """Recompute Table 5.11: the basic policies on the traces, and on synthetic jobs with shrinking factor 1."""
     rows: list[Row] = []
     numbers: _Numbers = {}
     for line in study.at_hand("streit-5.11"):

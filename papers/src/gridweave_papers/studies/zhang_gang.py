@@ -197,7 +197,7 @@ def crosses(line: str, other: str, lines: Mapping[str, Line], published: float) 
 
 
 def crossing(line: GangCurve, other: GangCurve) -> float:
-    """Return the lowest utilisation at which a line has a higher slowdown than another, or at which the line ends."""
+    """Return the lowest utilisation at which the first line has the higher slowdown or, if none, where it ends."""
     for rho in np.arange(GRID[0], 1.0, 0.001):
         ours, theirs = line.at("slowdown", rho), other.at("slowdown", rho)
         if np.isnan(ours) or ours > theirs:
