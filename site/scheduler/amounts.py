@@ -16,7 +16,7 @@ from gridweave.site.users.owner import GridShare
 
 def counted_nodes(site: SiteCore, command: StartJob) -> NodeIntervals | msgspec.UnsetType:
     """Return the nodes of a start for the grid, which keeps account of them; unset if resources are not counted."""
-    return command.nodes if site.traits.counts_resources else msgspec.UNSET
+    return msgspec.UNSET if site.source.discipline.node_amounts is None else command.nodes
 
 
 def capacity_report(site: SiteCore, share: GridShare, own_jobs: Collection[int]) -> SiteChanged:

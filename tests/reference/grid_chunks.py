@@ -208,7 +208,7 @@ def fill(site: Site, free: Sequence[Amounts], job: ChunkJob, units: int) -> Unit
 def measured(rules: ChunkRules, job: ChunkJob, site: int, free: Sequence[Amounts]) -> tuple[int, int]:
     """Return how much of the resource by which sites are compared is free on the nodes that suit a job, and in all."""
     nodes = rules.sites[site].nodes
-    name = scarcest(job, [node for each in rules.sites for node in each.nodes])
+    name = scarcest(job, [node for each in rules.sites for node in each.nodes if not node.is_plain])
     suitable = [number for number, node in enumerate(nodes) if node.suits(job)]
     if job.need is None:  # the nodes themselves
         return sum(units_on(nodes[number], free[number], job) for number in suitable), len(suitable)
@@ -222,7 +222,7 @@ def left_free(rules: ChunkRules, job: ChunkJob, site: int, free: Sequence[Amount
     there, _ = measured(rules, job, site, free)
     if job.need is None:
         return there - job.width
-    name = scarcest(job, [node for each in rules.sites for node in each.nodes])
+    name = scarcest(job, [node for each in rules.sites for node in each.nodes if not node.is_plain])
     nodes = rules.sites[site].nodes
     held = fill(rules.sites[site], free, job, job.units)
     return there - sum(taken_by(job, nodes[number], units).get(name, 0) for number, units in held)

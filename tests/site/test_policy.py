@@ -62,11 +62,11 @@ def test_rules() -> None:
     assert slack.rules(None, None) == QueueRules((True, True, 0.25))
     plan = empty_plan(empty_state(4, slots=2), np.array([4]))
     assert isinstance(promised := SitePolicy(backfill="conservative").rules(plan, None), PromiseRules)
-    assert promised == (plan,)
+    assert promised == (plan, None)
     planning = SitePolicy(discipline="planning", backfill="none")
     limits = planning.limit_arrays()
     assert isinstance(planned := planning.rules(plan, limits), PlanRules)
-    assert planned == (plan, limits, False)
+    assert planned == (plan, limits, False, None)
     kept = [SitePolicy(), SitePolicy(backfill="conservative"), SitePolicy(discipline="planning")]
     assert [policy.makes_plan for policy in kept] == [False, True, True]
     assert [policy.limit_arrays() is not None for policy in kept] == [False, False, True]
