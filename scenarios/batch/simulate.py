@@ -19,6 +19,7 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.dictionary import entry_of, policy_named
 from gridweave.site.disciplines.entry import Policy, TakesKinds
 from gridweave.site.policy import Limit, SitePolicy
+from gridweave.site.resources.chunks import NodeKind
 
 if TYPE_CHECKING:
     from gridweave.grid.policy import GridPolicy
@@ -36,6 +37,8 @@ class PolicyOptions(TypedDict, total=False):
     slack: float
     aging_ms: float
     limits: tuple[Limit, ...]
+    kinds: tuple[NodeKind, ...]
+    placement: str
 
 
 class SiteInputs(TypedDict, total=False):

@@ -11,11 +11,12 @@ import pytest
 import gridweave
 from gridweave import OptionError, SitePolicy, Workload, simulate, simulate_grid, simulate_site
 from gridweave.grid.policy import GridPolicy
+from gridweave.scenarios.batch.grid_chunks import GridSite
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import GridInputs, PolicyOptions, SiteInputs
 
 # Names that are imported for types alone.
-TYPES = {each.__name__: each for each in (GridNet, GridPolicy)}
+TYPES = {each.__name__: each for each in (GridNet, GridPolicy)} | {"GridSite": GridSite}
 
 
 def jobs() -> Workload:
