@@ -186,6 +186,7 @@ class PlanRules(NamedTuple):
     @kernel_method
     def submitted(self, state: SiteState, slot: Int) -> None:
         enqueue(state, slot)
+        _replan_nodes(state, self.nodes)
 
     @kernel_method
     def withdrawn(self, state: SiteState, place: Int) -> None:
@@ -196,6 +197,7 @@ class PlanRules(NamedTuple):
     def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
         if end_ms != now_ms:
             state.counters[0].stale = REPLAN
+        _replan_nodes(state, self.nodes)
         _give_back_planned(state, self.nodes, place)
 
     @kernel_method
@@ -205,6 +207,16 @@ class PlanRules(NamedTuple):
     @kernel_method
     def run_pass(self, state: SiteState, now_ms: Int) -> None:
         plan_pass(state, self.plan, self.limits, self.nodes, self.backfills, now_ms)
+
+
+@kernel_part
+def _replan_nodes(state: SiteState, nodes: NodePlan | None) -> None:
+    """Let the next pass choose the nodes of all waiting jobs again, if the plan is kept for each node.
+
+    Rule 4 can choose other nodes once jobs have started that were planned after the jobs ahead of them.
+    """
+    if nodes is not None and nodes.is_used[0]:
+        state.counters[0].stale = REPLAN
 
 
 @kernel_part

@@ -13,6 +13,7 @@ from typing_extensions import override
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     AcceptReservation,
+    JobFinished,
     JobSubmitted,
     OpenReservation,
     RefuseReservation,
@@ -140,3 +141,20 @@ def test_a_reservation_begins_on_its_planned_nodes_although_a_later_one_has_them
     commands = do(core, 0, *(JobSubmitted(job) for job in (*jobs, part)), *requests)
     assert OpenReservation(1, ((2, 3),)) in commands
     assert StartJob(1, ((0, 2),)) in commands
+
+
+def test_a_planning_site_chooses_nodes_again_when_a_job_ends_as_estimated() -> None:
+    """Job 3 starts behind job 2 in the order, but before it: then its node is the best fit for job 2."""
+    kinds = (NodeKind(name="one", count=1), NodeKind(name="four", count=2, cores=4))
+    core = SiteCore(3, SitePolicy(discipline="planning", order="laf", kinds=kinds))
+    core.handle(0, *map(JobSubmitted, (Job(job_id=1, width=2, estimate_ms=10), Job(job_id=4, width=1, estimate_ms=9))))
+    chunks = {2: Chunk(per_node=1), 3: Chunk(cores=3)}
+    jobs = [
+        Job(job_id=2, width=2, estimate_ms=8, chunk=chunks[2]),
+        Job(job_id=3, width=1, estimate_ms=9, chunk=chunks[3]),
+    ]
+    core.handle(1, *map(JobSubmitted, jobs))
+    starts = core.handle(9, JobFinished(4))
+    assert [command for command in starts if isinstance(command, StartJob)] == [StartJob(3, ((2, 3),))]
+    starts = core.handle(10, JobFinished(1))
+    assert [command for command in starts if isinstance(command, StartJob)] == [StartJob(2, ((0, 1), (2, 3)))]
